@@ -1,0 +1,194 @@
+"""The Backend contract: how a plan becomes running nodes, and what can be done to a node.
+
+A backend is one file in `harness/backends/`; its file name is its name on the command line. It has two halves:
+
+* `render(workload)` is pure: plan in, native request out (compared whole in a test, printed by `chaos plan`).
+* `open(request, …)` turns the request into a `Cluster` of `Node`s, which exists until `Cluster.close()`.
+
+A node offers *verbs*. A backend declares the verbs it has on this machine; a fault declares the verbs it
+needs; a plan whose faults need more is refused before anything is launched.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import importlib
+import pathlib
+import pkgutil
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.errors import UsageError
+
+
+class Verb(enum.StrEnum):
+    """What can be done to a node. The value is the word used in messages and tables."""
+
+    SIGNAL = "signal"  # a signal to one process or all of them
+    KILL = "kill"  # everything on the node dies at once
+    FREEZE = "freeze"  # everything on the node stops, sockets stay open
+    NOTICE = "notice"  # an eviction notice on the node's cloud metadata endpoint
+    REPLACE = "replace"  # a new node takes the place of a lost one
+    NET_RATE = "network rate"
+    NET_DELAY = "network delay"
+    NET_LOSS = "network loss"
+    NET_LINK = "network link"
+    NET_PARTITION = "network partition"
+    CPU = "limit cpu"
+    MEMORY = "limit memory"
+    STORAGE = "disturb storage"
+    CLOCK = "skew clock"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What runs on every node, with nothing left to decide.
+
+    `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
+    control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`.
+    `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
+    """
+
+    command: tuple[str, ...]
+    nodes: int
+    ranks_per_node: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    control: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of a node's main command (or of the control process: `node` is `control`).
+
+    `code` is negative when a signal ended it. A killed node reports -9.
+    """
+
+    node: str
+    incarnation: int
+    code: int
+
+
+class Node(abc.ABC):
+    """One host of the job. A replacement is a new `Node` with the same `name` and the next `incarnation`."""
+
+    name: str
+    index: int
+    incarnation: int
+    address: str
+
+    @property
+    @abc.abstractmethod
+    def alive(self) -> bool:
+        """Whether the node itself is there (its command may have ended)."""
+
+    @abc.abstractmethod
+    def pids(self) -> list[int]:
+        """Process ids on this node, as the node itself numbers them. Empty when it is gone."""
+
+    # Verbs. Each acts before it returns, raises `NodeGone` for a node that is no longer there, and
+    # `CannotRunError` where the backend does not have it.
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        """Sends to `pid` (numbered as in `pids`), or to every process but the node's init; returns how many got it."""
+        raise self._missing(Verb.SIGNAL)
+
+    def kill(self) -> None:
+        """Everything on the node is dead when this returns, and its peers see the connections reset."""
+        raise self._missing(Verb.KILL)
+
+    def freeze(self) -> None:
+        raise self._missing(Verb.FREEZE)
+
+    def thaw(self) -> None:
+        raise self._missing(Verb.FREEZE)
+
+    def notice(self, provider: str, in_s: float) -> None:
+        """Announces on the node's metadata endpoint that it goes away in `in_s` seconds.
+
+        `provider` is `ec2`, `gcp` or `azure`.
+        """
+        raise self._missing(Verb.NOTICE)
+
+    def notice_seen(self) -> int:
+        """How often the announced notice has been read by anything on the node."""
+        raise self._missing(Verb.NOTICE)
+
+    def _missing(self, verb: Verb) -> UsageError:
+        return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
+
+
+class Cluster(abc.ABC):
+    """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened."""
+
+    @property
+    @abc.abstractmethod
+    def nodes(self) -> list[Node]:
+        """The newest incarnation of every place in the job, alive or not, in order of `index`."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Starts the control command and the workload's command on every node."""
+
+    @abc.abstractmethod
+    def replace(self, node: Node) -> Node:
+        """A fresh node in place of a dead one, its command started."""
+
+    @abc.abstractmethod
+    def exits(self) -> list[Exit]:
+        """Ends of main commands since the last call. Never blocks."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Takes everything down and waits until it is gone. Idempotent."""
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a backend can do on this machine: `missing` tells for each absent verb why, and what would bring it."""
+
+    available: bool
+    summary: str
+    verbs: frozenset[Verb]
+    missing: Mapping[Verb, str] = field(default_factory=dict)
+
+
+class Backend(abc.ABC):
+    name: str
+
+    @abc.abstractmethod
+    def probe(self) -> Capability:
+        """Finds out by doing the real thing on a small scale; leaves nothing behind."""
+
+    @abc.abstractmethod
+    def render(self, workload: Workload) -> Any:
+        """The native request, pure: plain data, nothing of this machine in it."""
+
+    @abc.abstractmethod
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> Cluster:
+        """Creates the nodes of `workload`; nothing runs on them until `Cluster.start()`.
+
+        `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`.
+        Every process gets `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.
+        """
+
+
+def backend_names() -> list[str]:
+    import harness.backends
+
+    return sorted(module.name for module in pkgutil.iter_modules(harness.backends.__path__))
+
+
+def load_backend(name: str) -> Backend:
+    """The backend in `harness/backends/<name>.py`, imported only now."""
+    if name not in backend_names():
+        raise UsageError(f"there is no backend {name!r}; there is {', '.join(backend_names())}")
+    backend: Backend = importlib.import_module(f"harness.backends.{name}").BACKEND
+    return backend

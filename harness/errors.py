@@ -1,0 +1,54 @@
+"""Every error a user can meet, and the exit code each one means.
+
+    ChaosError
+    ├── UsageError            2   the command line asks for something that is not there
+    │   └── ScenarioError     2   a scenario file is wrong; carries file:line:column
+    ├── CannotRunError        4   this machine or backend cannot do what the plan asks
+    ├── BackendError          3   the backend broke while we were using it: no evidence, no verdict
+    │   └── NodeGone          3   a verb was asked of a node that is no longer there
+    ├── FaultError            3   a fault could not act or could not be undone
+    └── EventLogError         3   an event log is damaged beyond the one torn last line
+
+Exit codes: 0 pass · 1 fail · 2 usage · 3 inconclusive or invalid · 4 cannot run here · 130 interrupted.
+Only `harness.cli` turns an error into an exit code.
+"""
+
+from __future__ import annotations
+
+
+class ChaosError(Exception):
+    """Base of all errors with a message meant for the user. Never shown with a traceback."""
+
+    exit_code = 3
+
+
+class UsageError(ChaosError):
+    exit_code = 2
+
+
+class ScenarioError(UsageError):
+    """A mistake in a scenario file. `problems` holds one `file:line:column: message` each."""
+
+    def __init__(self, problems: list[str]):
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class CannotRunError(ChaosError):
+    exit_code = 4
+
+
+class BackendError(ChaosError):
+    pass
+
+
+class NodeGone(BackendError):
+    pass
+
+
+class FaultError(ChaosError):
+    pass
+
+
+class EventLogError(ChaosError):
+    pass

@@ -1,0 +1,263 @@
+"""The event log: what happened, as each process saw it. The only thing between running and scoring.
+
+This file is what anybody's trainer may import: standard library only, no thread, no buffer.
+
+    from harness.events import Emitter
+    emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
+    emit("step", step=step, begin_ns=begin, loss=loss)
+
+One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. Each event is one line,
+written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
+Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
+
+**First line** (header): `schema`, `writer`, `role`, `host`, `clock` (the kernel's boot id: writers with
+the same one share the monotonic clock), `pid`, `wall_ns`, `mono_ns`, `node`, `incarnation`, and for a
+trainer `rank`, `local_rank`, `world_size`.
+**Every other line**: `event`, `wall_ns`, `mono_ns` and the fields below. A loss that is not a finite
+number is written as the string `"nan"`, `"inf"` or `"-inf"`. `dropped` on an event counts the events
+lost before it because the disk took no more.
+
+`step` counts completed optimizer steps: the first one is 1; `restored` with step 20 is followed by
+step 21; a checkpoint of step 20 holds the state after 20 steps.
+
+Role `trainer`, one writer per worker process:
+
+| event | fields |
+|---|---|
+| `started` | the worker's code runs |
+| `rendezvous` | the process group is ready: `world_size` |
+| `restored` | `step`, `source` (path, or `scratch`), `fallback`: list of `{source, reason}` passed over |
+| `step` | `step`, `begin_ns` (monotonic; the event's `mono_ns` is the end), `loss`, `grad_norm`, `lr`, `digest` (of the global batch's sample indices), `first`, `count` (index range of the global batch in the shuffled order), `data_ns`, `checkpoint_ns` (time in this step blocked on data, on checkpointing), `sync_ns` (gradient all-reduce, if measured) |
+| `phase` | `name`, `edge`: `begin` or `end` — `startup`, `rendezvous`, `restore`, `checkpoint.snapshot`, `checkpoint.write`, `checkpoint.publish`, `drain` |
+| `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed` | `step`, `kind` (`periodic`, `emergency`, `final`); committed: `path`, `bytes`, `duration_ns`; failed: `error` |
+| `notice` | `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`) |
+| `anomaly` | `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, …), `detail` |
+| `failpoint` | `name`: an armed failpoint was reached |
+| `exiting` | `code`, `reason` (`completed`, `drained`, `error`, …), `step` |
+
+Role `agent`, the launcher on a node: `agent.started`; `agent.rendezvous` with `edge` `begin`/`end`;
+`worker.exit` with `local_rank`, `rank`, `pid`, `code` (negative: killed by that signal); `agent.exiting` with `code`.
+
+Role `harness`: `plan` (first event: the whole plan) · `environment` · `node.allocated` and
+`node.released` (`node`, `incarnation`, `gpus`; released: `reason`) · `process.exit` (`node`,
+`incarnation`, `code`) · `fault.armed`, `fault.injecting`, `fault.injected`, `fault.effect` (`measured`,
+`expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed` (each with `fault`: the id;
+injected: `kind`, `targets`: list of `{node, incarnation, rank}`, `kills`: whether processes of the target are
+meant to die) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
+`run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import EventLogError
+
+SCHEMA_VERSION = 1
+EVENTS_DIR_ENV = "CHAOS_EVENTS"
+HOLDS_ENV = "CHAOS_HOLDS"
+NODE_ENV = "CHAOS_NODE"
+INCARNATION_ENV = "CHAOS_INCARNATION"
+HOLD_S_MAX = 10.0  # a harness that died while holding a trainer must not hang it
+
+
+def clock_id() -> str:
+    """Identity of this machine's monotonic clock: the kernel's boot id."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+class Emitter:
+    """Appends events to this process's own file. Never raises: telemetry must not kill a training job."""
+
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None):
+        self.path = path
+        self._fd = -1
+        self._written = 0
+        self._dropped = 0
+        self._holds: list[dict[str, Any]] = []
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError:
+            return  # no events from here: the scorer sees the missing writer and cannot pass
+        header = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
+        header |= {"clock": clock_id(), "pid": os.getpid()} | (identity or {})
+        self._append(header)
+        self._load_holds()
+
+    @classmethod
+    def open(cls, role: str, **identity: Any) -> Emitter:
+        """The emitter of this process, as told by the environment (a silent one outside a harness)."""
+        directory = os.environ.get(EVENTS_DIR_ENV)
+        if not directory:
+            return cls(None)
+        node = os.environ.get(NODE_ENV, socket.gethostname())
+        incarnation = int(os.environ.get(INCARNATION_ENV, "1"))
+        rank = f"-{identity['rank']}" if "rank" in identity else ""
+        name = f"{role}-{node}.{incarnation}{rank}-{time.monotonic_ns():x}.jsonl"
+        return cls(pathlib.Path(directory) / name, {"role": role, "node": node, "incarnation": incarnation} | identity)
+
+    @property
+    def enabled(self) -> bool:
+        return self._fd >= 0
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        if self._fd < 0:
+            return
+        if self._dropped:
+            fields["dropped"] = self._dropped
+        self._append({"event": event} | fields)
+        if self._holds:
+            self._hold({"event": event} | fields)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Marks the begin and, unless it is left by an exception, the end of a named phase."""
+        self("phase", name=name, edge="begin")
+        yield
+        self("phase", name=name, edge="end")
+
+    def failpoint(self, name: str, **fields: Any) -> None:
+        """A named place where a harness may want to act. Costs one list test when none is armed."""
+        if self._holds and any(hold["match"].get("name") == name for hold in self._holds):
+            self("failpoint", name=name, **fields)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, record: dict[str, Any]) -> None:
+        record["wall_ns"] = time.time_ns()
+        record["mono_ns"] = time.monotonic_ns()
+        line = (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode()
+        try:
+            written = os.write(self._fd, line)
+        except OSError:
+            written = 0
+        if written == len(line):
+            self._written += written
+            self._dropped = 0
+            return
+        self._dropped += 1
+        with contextlib.suppress(OSError):  # a full disk: take the half line back so that the file stays readable
+            os.ftruncate(self._fd, self._written)
+
+    def _load_holds(self) -> None:
+        path = os.environ.get(HOLDS_ENV)
+        if path:
+            with contextlib.suppress(OSError, ValueError):
+                self._holds = json.loads(pathlib.Path(path).read_text())
+
+    def _hold(self, record: dict[str, Any]) -> None:
+        """Waits where the plan wants a fault to act, until the harness has acted (at most `HOLD_S_MAX`)."""
+        for hold in self._holds:
+            if all(record.get(key) == value for key, value in hold["match"].items()):
+                deadline = time.monotonic() + HOLD_S_MAX
+                while not os.path.exists(hold["until"]) and time.monotonic() < deadline:
+                    time.sleep(0.001)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a float that is not finite becomes its name."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class WriterLog:
+    """One writer's file as read back. `torn` tells that its last line was cut by a kill."""
+
+    path: pathlib.Path
+    header: dict[str, Any]
+    events: list[dict[str, Any]]
+    torn: bool
+
+
+def read_writer(path: pathlib.Path, decode: Callable[[bytes], Any] = json.loads) -> WriterLog | None:
+    """Reads one file; `None` when not even its header was written.
+
+    Raises `EventLogError` naming file and line for anything but one torn last line.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
+    *lines, tail = data.split(b"\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = decode(line)
+        except ValueError as error:
+            raise EventLogError(f"{path}:{number}: not a whole JSON line ({error})") from error
+        if not isinstance(record, dict):
+            raise EventLogError(f"{path}:{number}: an event must be a JSON object, not {line[:40]!r}")
+        records.append(record)
+    if not records:
+        return None
+    header, *events = records
+    if header.get("schema") != SCHEMA_VERSION:
+        raise EventLogError(
+            f"{path}:1: event schema {header.get('schema')!r}; this version reads schema {SCHEMA_VERSION}"
+        )
+    return WriterLog(path, header, events, torn=bool(tail))
+
+
+def read_log(directory: pathlib.Path, decode: Callable[[bytes], Any] = json.loads) -> list[WriterLog]:
+    """All writers of a run, in the order of their file names."""
+    if not directory.is_dir():
+        raise EventLogError(f"{directory}: no event log here")
+    logs = (read_writer(path, decode) for path in sorted(directory.glob("*.jsonl")))
+    return [log for log in logs if log is not None]
+
+
+class Tail:
+    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header."""
+
+    def __init__(self, directory: pathlib.Path):
+        self.directory = directory
+        self._offsets: dict[pathlib.Path, int] = {}
+        self._headers: dict[pathlib.Path, dict[str, Any]] = {}
+
+    def poll(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """New `(header, event)` pairs; order is kept within a writer."""
+        found = []
+        for path in sorted(self.directory.glob("*.jsonl")):
+            offset = self._offsets.get(path, 0)
+            try:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    chunk = file.read()
+            except OSError:
+                continue
+            end = chunk.rfind(b"\n") + 1
+            self._offsets[path] = offset + end
+            for line in chunk[:end].splitlines():
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue  # judged by read_writer, which says where; following must not stop for it
+                if path not in self._headers:
+                    self._headers[path] = record
+                else:
+                    found.append((self._headers[path], record))
+        return found
