@@ -166,9 +166,10 @@ class Emitter:
     def _hold(self, record: dict[str, Any]) -> None:
         """Waits where the plan wants a fault to act, until the harness has acted (at most `HOLD_S_MAX`)."""
         for hold in self._holds:
-            if all(record.get(key) == value for key, value in hold["match"].items()):
+            matches = all(record.get(key) == value for key, value in hold["match"].items())
+            if matches and os.path.exists(hold["armed"]):
                 deadline = time.monotonic() + HOLD_S_MAX
-                while not os.path.exists(hold["until"]) and time.monotonic() < deadline:
+                while not os.path.exists(hold["released"]) and time.monotonic() < deadline:
                     time.sleep(0.001)
 
 

@@ -22,9 +22,9 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from harness import units
 from harness.backend import Cluster, Node, Verb
@@ -123,13 +123,57 @@ class Fault(BaseModel, abc.ABC):
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Undoes what still acts. Runs at the end of the fault or of the run, also after a failed `inject`."""
 
-    def replaces(self) -> bool:
-        """Whether the fault itself brings back the capacity it takes."""
-        return True
-
-    def losses(self, targets: Sequence[Target]) -> int:
-        """How many nodes are gone for a time (or for good)."""
+    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
+        """How many nodes the job must do without from then on."""
         return 0
+
+
+class Replacement(BaseModel):
+    """When the capacity comes back, counted from the moment the node is gone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: Duration
+
+
+class TakesNodes(Fault):
+    """What faults that take whole nodes away share: the taking, its measurement, and the replacement."""
+
+    replacement: Replacement | Literal["none"] = Field(
+        "none", description="{after: 5s}, or none: the job must go on with fewer nodes."
+    )
+
+    needs = frozenset({Verb.KILL})
+    kills = True
+
+    def needed(self) -> frozenset[Verb]:
+        return self.needs if self.replacement == "none" else self.needs | {Verb.REPLACE}
+
+    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
+        return len(targets) if self.replacement == "none" else 0
+
+    def describe_replacement(self) -> str:
+        if isinstance(self.replacement, Replacement):
+            return f"a replacement arrives {self.replacement.after} later"
+        return "no replacement: the job must go on with fewer nodes"
+
+    def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
+        """Kills the nodes, measures that nothing of them is left, and brings the replacements."""
+        for node in nodes:
+            before = len(node.pids())
+            node.kill()
+            context.release(node, reason)
+            left = len(node.pids())
+            gone = left == 0 and not node.alive
+            context.effect(left, 0, "processes left on the node", ok=gone, detail=f"{node.name}: {before} before")
+        if isinstance(self.replacement, Replacement):
+            context.wait(units.parse_duration_ns(self.replacement.after) / 1e9)
+            for node in nodes:
+                context.replace(node)
+
+
+def name_nodes(targets: Sequence[Target]) -> str:
+    return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
 def fault_names() -> list[str]:

@@ -1,0 +1,60 @@
+"""A node is reclaimed by its owner: a notice first, then, at the deadline, the node is gone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import Node, Verb
+from harness.fault import Context, Duration, TakesNodes, Target, name_nodes
+
+
+class Preemption(TakesNodes):
+    """Notice by SIGTERM to the whole node or on its metadata endpoint; at the deadline the node is taken,
+    whether the trainer is done or not."""
+
+    notice: Duration = Field("5s", description="From the notice until the node is taken; 0s: no notice at all.")
+    via: Literal["signal", "ec2", "gcp", "azure"] = Field("signal", description="SIGTERM, or whose metadata endpoint.")
+
+    def needed(self) -> frozenset[Verb]:
+        if self._notice_s() == 0:
+            return super().needed()
+        return super().needed() | {Verb.SIGNAL if self.via == "signal" else Verb.NOTICE}
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        how = "SIGTERM to everything on it" if self.via == "signal" else f"its {self.via} metadata endpoint"
+        notice = f"a {self.notice} notice by {how}" if self._notice_s() > 0 else "no notice"
+        return f"{name_nodes(targets)} reclaimed with {notice}; {self.describe_replacement()}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        context.injected()
+        if self._notice_s() > 0:
+            for node in nodes:
+                self._give_notice(node, context)
+            context.wait(self._notice_s())
+            self._log_readers(nodes, context)
+        self.take(nodes, "reclaimed", context)
+
+    def _notice_s(self) -> float:
+        return units.parse_duration_ns(self.notice) / 1e9
+
+    def _give_notice(self, node: Node, context: Context) -> None:
+        if self.via == "signal":
+            told = node.signal(signal.SIGTERM)
+            context.effect(told, told, "processes given notice", ok=told > 0, detail=f"SIGTERM on {node.name}")
+        else:
+            node.notice(self.via, self._notice_s())
+
+    def _log_readers(self, nodes: Sequence[Node], context: Context) -> None:
+        """A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged."""
+        if self.via != "signal":
+            for node in nodes:
+                context.log("fault.notice_read", node=node.name, times=node.notice_seen())
+
+
+FAULT = Preemption

@@ -1,0 +1,43 @@
+"""A rank's process dies at once: segfault, bad memory, an operator's `kill -9`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness.backend import Verb
+from harness.fault import Context, Fault, Target
+
+GONE_WITHIN_S = 5.0
+
+
+class RankKill(Fault):
+    """The worker process of a rank is killed; its node and its launcher live on."""
+
+    signal: Literal["SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM"] = Field("SIGKILL", description="What ends it.")
+
+    needs = frozenset({Verb.SIGNAL})
+    kills = True
+    aims_at = "rank"
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"{self.signal} to the worker of {_ranks(targets)}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
+            node, pid = context.pid_of(target.rank)
+            context.injected()
+            node.signal(signal.Signals[self.signal], pid)
+            gone = context.wait(GONE_WITHIN_S, until=lambda node=node, pid=pid: pid not in node.pids())
+            context.effect(int(gone), 1, "processes gone", ok=gone, detail=f"rank {target.rank} on {node.name}")
+
+
+def _ranks(targets: Sequence[Target]) -> str:
+    return "rank " + ", ".join(str(target.rank) for target in targets)
+
+
+FAULT = RankKill

@@ -1,0 +1,100 @@
+"""What runs on the nodes: a plan's workload as commands, and the digest of everything that decides its outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+import sys
+from typing import Any
+
+from harness.backend import Workload
+from harness.plan import Plan
+
+STORE_PORT = 29400
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def render_workload(plan: Plan, events: bool = True) -> Workload:
+    """The commands of a plan, pure. Placeholders are filled by the backend."""
+    spec = plan.workload
+    shape: dict[str, Any] = {"nodes": spec["nodes"], "ranks_per_node": spec["ranks_per_node"]}
+    trainer = spec["trainer"]
+    if trainer != "reference":
+        control = tuple(trainer["control"]) if trainer["control"] else None
+        return Workload(tuple(trainer["command"]), control=control, env=trainer["env"], **shape)
+    launch = (
+        *("{python}", "-m", "reference_trainer.launch"),
+        *("--nnodes", f"{spec['min_nodes']}:{spec['nodes']}"),
+        *("--nproc-per-node", str(spec["ranks_per_node"])),
+        *("--rdzv-endpoint", f"{{control}}:{STORE_PORT}"),
+        *("--rdzv-id", plan.run_id),
+        *("--local-addr", "{address}"),
+        "--",
+    )
+    train = (
+        *("--steps", str(spec["steps"])),
+        *("--seed", str(plan.seed)),
+        *("--checkpoint-dir", "{run_dir}/checkpoints"),
+        *("--checkpoint-every", str(spec["checkpoint"]["every_steps"])),
+        *("--keep", str(spec["checkpoint"]["keep"])),
+        *spec["args"],
+    )
+    store = ("{python}", "-m", "reference_trainer.store", "--host", "0.0.0.0", "--port", str(STORE_PORT))
+    return Workload((*launch, *train), control=store, env={"PYTHONPATH": "{root}"}, **shape)
+
+
+def outcome_digest(plan: Plan) -> str:
+    """Names what decides a fault-free run bit for bit: workload, seed, trainer source, torch, Python, CPU, backend."""
+    decides = {
+        "workload": plan.workload,
+        "seed": plan.seed,
+        "backend": plan.backend,
+        "source": _source_digest(plan),
+        "torch": _version("torch"),
+        "python": sys.version,
+        "machine": [platform.machine(), _cpu_model()],
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _source_digest(plan: Plan) -> str:
+    trainer = plan.workload["trainer"]
+    if trainer == "reference":
+        files = sorted((_ROOT / "reference_trainer").glob("*.py")) + [_ROOT / "harness" / "events.py"]
+    else:
+        files = [pathlib.Path(name) for name in trainer["digest"]]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def environment_facts() -> dict[str, Any]:
+    """What the report says about the machine. No host name, no path, no environment variable."""
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": len(__import__("os").sched_getaffinity(0)),
+        "harness": _version("chaos-harness"),
+    }
