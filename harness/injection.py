@@ -39,6 +39,7 @@ class Injection:
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()
         self._aimed: list[dict[str, Any]] = []
+        self._ended = False
 
     def run(self) -> None:
         """Every way out is an event: a fault that breaks is evidence too."""
@@ -51,7 +52,8 @@ class Injection:
         except Exception as error:  # whatever broke, the run must end as invalid and not as a dead thread
             self.log("fault.failed", error=f"{type(error).__name__}: {error}")
         finally:
-            self._holds.release(self.firing.planned.id)
+            self._ended = True
+            self._release_hold()
 
     def heal(self) -> None:
         try:
@@ -79,6 +81,7 @@ class Injection:
         return node, worker.pid
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        self._release_hold()
         deadline = time.monotonic() + seconds
         while True:
             if self._cancelled.is_set():
@@ -99,25 +102,28 @@ class Injection:
     def injected(self) -> None:
         self._moment("injected")
         self.log("fault.injected", kind=self.firing.planned.fault, targets=self._aimed, kills=self.fault.kills)
-        self._holds.release(self.firing.planned.id)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self._moment("effect")
+        self._release_hold()
         self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
 
     def release(self, node: Node, reason: str) -> None:
         self._emit("node.released", node=node.name, incarnation=node.incarnation, reason=reason)
 
     def replace(self, node: Node) -> Node:
-        started = time.monotonic_ns()
-        new = self.cluster.replace(node)
         gpus = self.plan.workload["ranks_per_node"]
-        self._emit("node.allocated", node=new.name, incarnation=new.incarnation, gpus=gpus, since_ns=started)
-        return new
+        self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
+        return self.cluster.replace(node)
 
     def _aim(self, target: Target) -> dict[str, Any]:
         node = self.node(target)
         return {"node": node.name, "incarnation": node.incarnation, "rank": target.rank}
+
+    def _release_hold(self) -> None:
+        """Lets a trainer go on that waits at the trigger; called once the fault has acted, or never will."""
+        if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
+            self._holds.release(self.firing.planned.id)
 
     def _moment(self, name: str) -> None:
         self.firing.moments_ns.setdefault(name, time.monotonic_ns())

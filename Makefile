@@ -1,0 +1,53 @@
+# Sets up .venv by itself. `make help` explains the targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+CHAOS := $(VENV)/bin/chaos
+SCENARIO ?= spot-evict
+BACKEND ?= local
+ARGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
+	@echo "Setting up $(VENV) (once; PyTorch is large)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,local,dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.ready ## The virtual environment
+
+.PHONY: chaos
+chaos: $(VENV)/.ready ## One scenario, scored: SCENARIO=spot-evict BACKEND=local ARGS=…
+	@$(CHAOS) run $(SCENARIO) --backend $(BACKEND) $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.ready ## All tests
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+.PHONY: check
+check: $(VENV)/.ready ## Style, types and import rules
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
+
+.PHONY: heal
+heal: $(VENV)/.ready ## Undoes whatever killed runs left behind
+	@$(CHAOS) heal
+
+.PHONY: doctor
+doctor: $(VENV)/.ready ## What works on this machine
+	@$(CHAOS) doctor
+
+.PHONY: clean
+clean: ## Removes the virtual environment and caches (not the reports)
+	@rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

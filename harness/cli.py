@@ -1,0 +1,269 @@
+"""The commands. The only place where an error becomes an exit code, and where anything is printed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness import doctor as doctor_module
+from harness import undo
+from harness.backend import Verb, load_backend
+from harness.display import Display
+from harness.errors import ChaosError, UsageError
+from harness.evidence import find_run, load_evidence
+from harness.fault import fault_names, load_fault
+from harness.game import play
+from harness.plan import Plan, check_capabilities, make_plan
+from harness.report import write_reports
+from harness.report.terminal import print_scorecard
+from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
+from harness.score import EXIT_CODES, Verdict, judge, merge
+
+INTERRUPTED = 130
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+ScenarioArg = Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")]
+RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
+BackendOption = Annotated[str, typer.Option(help="Where the nodes are.")]
+SeedOption = Annotated[int, typer.Option(help="Decides everything that is random.")]
+ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
+ReportsOption = Annotated[pathlib.Path, typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS")]
+ScenariosOption = Annotated[pathlib.Path, typer.Option(help="Where scenarios are looked up.", envvar="CHAOS_SCENARIOS")]
+
+REPORTS = _ROOT / "reports"
+SCENARIOS = _ROOT / "scenarios"
+
+
+@app.command()
+def run(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Runs a scenario and judges it. Exit: 0 pass, 1 fail, 3 inconclusive or invalid, 4 cannot run here."""
+    spec, plan = _plan(scenario, backend, seed, profile, scenarios)
+    engine = load_backend(backend)
+    check_capabilities(plan, engine.probe())
+    out.print(f"[bold]{spec.name}[/] · {spec.title} · backend {backend} · seed {seed}")
+    verdicts = []
+    for number in range(repeat or spec.repeat):
+        if number:
+            plan = make_plan(spec, seed, backend, _run_id(spec.name), profile)
+        with Display(out) as display:
+            run_dir, interrupted = play(plan, reports.resolve(), engine, display.show, display.say)
+        verdicts.append(_judge(run_dir))
+        if interrupted:
+            raise typer.Exit(INTERRUPTED)
+    if len(verdicts) > 1:
+        counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
+        out.print(f"[bold]{len(verdicts)} runs: {counts}[/]")
+    raise typer.Exit(EXIT_CODES[merge(verdicts)])
+
+
+@app.command()
+def score(run: RunArg, reports: ReportsOption = REPORTS) -> None:
+    """Judges a stored run again, from its event log alone."""
+    raise typer.Exit(EXIT_CODES[_judge(find_run(run, reports))])
+
+
+@app.command()
+def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
+    """Writes a stored run's report files again. Exits 0 whatever the verdict."""
+    _judge(find_run(run, reports))
+
+
+@app.command(name="list")
+def list_(
+    faults: Annotated[bool, typer.Option("--faults", help="The faults, not the scenarios.")] = False,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """The scenarios, or with --faults every fault: what it does, its parameters, and where it works."""
+    if faults:
+        _list_faults()
+        return
+    table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
+    for path in sorted(scenarios.glob("*.yaml")):
+        spec = load_scenario(path)
+        table.add_row(spec.name, spec.title, ", ".join(spec.tags))
+    out.print(table)
+
+
+@app.command()
+def validate(files: Annotated[list[str], typer.Argument(help="Scenario files or names.")]) -> None:
+    """Checks scenario files, with all their profiles, without running anything."""
+    problems: list[str] = []
+    for name in files:
+        try:
+            path = find_scenario(name, SCENARIOS)
+            spec = load_scenario(path)
+            for profile in (None, *spec.profiles):
+                make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
+            out.print(f"{path}: ok")
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+@app.command()
+def schema() -> None:
+    """The JSON Schema of scenario files, for editors."""
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+
+
+@app.command()
+def explain(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """What will be done to what, in words. Launches nothing."""
+    spec, plan = _plan(scenario, backend, seed, profile, scenarios)
+    for line in _explanation(spec, plan):
+        out.print(line, soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Which backends and faults work on this machine, and what is missing for the rest."""
+    findings, capabilities = doctor_module.examine()
+    for finding in findings:
+        out.print(f"{_mark(finding.ok)} {finding.what}: {finding.detail}", soft_wrap=True)
+    for name, capability in capabilities.items():
+        out.print(f"{_mark(capability.available)} [bold]backend {name}[/]: {capability.summary}", soft_wrap=True)
+        for verb in Verb:
+            if verb not in capability.verbs:
+                out.print(f"    {_mark(False)} {verb.value}: {capability.missing.get(verb, 'not there')}", soft_wrap=True)
+    for name, _, can in doctor_module.fault_table(capabilities):
+        words = "; ".join(f"{backend}: {answer}" for backend, answer in can.items())
+        out.print(f"{_mark('yes' in can.values())} fault {name} — {words}", soft_wrap=True)
+    if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
+        raise typer.Exit(4)
+
+
+@app.command()
+def heal(reports: ReportsOption = REPORTS) -> None:
+    """Undoes whatever killed runs left behind. Touches only what this harness made. Idempotent."""
+    healed, failed = undo.heal(reports)
+    out.print(f"healed {', '.join(healed)}" if healed else "nothing to heal")
+    if failed:
+        raise ChaosError("\n".join(failed))
+
+
+def _plan(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
+    load_backend(backend)
+    spec = load_scenario(find_scenario(name, scenarios), profile)
+    return spec, make_plan(spec, seed, backend, _run_id(spec.name), profile)
+
+
+def _run_id(name: str) -> str:
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
+
+
+def _judge(run_dir: pathlib.Path) -> Verdict:
+    scorecard = judge(load_evidence(run_dir), run_dir.name)
+    files = write_reports(scorecard, run_dir)
+    print_scorecard(scorecard, files, out)
+    return scorecard.verdict
+
+
+def _explanation(spec: Scenario, plan: Plan) -> list[str]:
+    work = plan.workload
+    trainer = "the reference trainer" if work["trainer"] == "reference" else " ".join(work["trainer"]["command"])
+    world = work["nodes"] * work["ranks_per_node"]
+    lines = [
+        f"[bold]{spec.name}[/]: {spec.title}",
+        f"{trainer} runs {work['steps']} steps on {work['nodes']} nodes with {work['ranks_per_node']} rank(s) each "
+        f"({world} ranks); it may go on with {work['min_nodes']}. A checkpoint every {work['checkpoint']['every_steps']} steps.",
+        "First the same run without any fault (its twin), unless one with this seed is cached.",
+    ]
+    for planned in plan.faults:
+        fault, targets = planned.build()
+        lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {fault.describe(targets)}.")
+    for name, bounds in plan.expect.items():
+        lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
+    lines.append(f"Seed {plan.seed}. Aborts when no step comes for {plan.abort['if_no_step_for_ns'] / 1e9:g} s, "
+                 f"or after {plan.abort['wall_clock_ns'] / 1e9:g} s. Everything is undone at the end. Nothing was launched.")
+    return lines
+
+
+def _when_in_words(when: Any) -> str:
+    after = f"{when['after_ns'] / 1e9:g} s after " if "after_ns" in when else ""
+    base = f"{when['following']} is {when['event']}" if "following" in when else "the start"
+    parts = []
+    if "step" in when:
+        parts.append(f"when every rank has completed step {when['step']}")
+    if "following" in when or after:
+        parts.append(f"{after or 'once '}{base}")
+    if "phase" in when:
+        parts.append(f"as soon as a rank enters {when['phase']}")
+    return ", ".join(parts)
+
+
+def _list_faults() -> None:
+    _, capabilities = doctor_module.examine()
+    for name, about, can in doctor_module.fault_table(capabilities):
+        out.print(f"[bold]{name}[/] — {about}", soft_wrap=True)
+        for key, field in load_fault(name).model_fields.items():
+            default = "required" if field.is_required() else f"default {field.default}"
+            out.print(f"    {key}: {field.description or ''} ({default})", soft_wrap=True)
+        out.print("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()), soft_wrap=True)
+    assert fault_names()
+
+
+def _mark(ok: bool) -> str:
+    return "[green]✓[/]" if ok else "[red]✗[/]"
+
+
+def main() -> None:
+    """Runs the command line; every way out is one clear message and a meaningful exit code."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except ChaosError as error:
+        err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("interrupted")
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        err.print(f"error: {_disk_words(error)}", style="red", markup=False, soft_wrap=True)
+        sys.exit(3)
+    except Exception as error:
+        import click
+
+        if isinstance(error, click.ClickException):
+            error.show()
+            sys.exit(2)
+        raise
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _disk_words(error: OSError) -> str:
+    free = shutil.disk_usage(".").free / 2**20
+    return f"{error.strerror}: {error.filename or ''} ({free:.0f} MiB free on this disk)"

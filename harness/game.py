@@ -1,0 +1,56 @@
+"""One scenario played whole: twin, calibration, the run with its faults; the evidence ends up in one folder."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+
+from harness.backend import Backend
+from harness.errors import ChaosError
+from harness.evidence import CALIBRATION, TWIN, attach
+from harness.plan import Plan
+from harness.run import Status, execute
+from harness.twin import calibration_plans, ensure_twin
+
+MIN_FREE_BYTES = 200 * 2**20
+
+
+def play(
+    plan: Plan,
+    reports: pathlib.Path,
+    backend: Backend,
+    show: Callable[[Status], None],
+    say: Callable[[str], None],
+) -> tuple[pathlib.Path, bool]:
+    """Runs what is needed and returns the run's folder, and whether the user stopped it.
+
+    When the workload does not even finish without a fault, that fault-free run is what is handed back to be judged.
+    """
+    _check_room(reports)
+    run_dir = reports / plan.run_id
+    fault_free = [(TWIN, plan.without_faults(f"{plan.run_id}-twin"))]
+    fault_free += [(f"{CALIBRATION}{number}", other) for number, other in enumerate(calibration_plans(plan), 1)]
+    found = []
+    for name, twin in fault_free:
+        say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
+        folder, outcome = ensure_twin(twin, reports, backend, show)
+        say("  cached" if outcome is None else f"  {outcome.outcome}")
+        if outcome is not None and outcome.outcome != "completed":
+            folder.rename(run_dir)
+            return run_dir, outcome.outcome == "interrupted"
+        found.append((name, folder))
+    say("run with faults" if plan.faults else "run")
+    outcome = execute(plan, run_dir, backend, show)
+    for name, folder in found:
+        attach(run_dir, name, folder)
+    if outcome.outcome == "completed":
+        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    return run_dir, outcome.outcome == "interrupted"
+
+
+def _check_room(reports: pathlib.Path) -> None:
+    reports.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(reports).free
+    if free < MIN_FREE_BYTES:
+        raise ChaosError(f"{reports}: {free // 2**20} MiB free; a run needs {MIN_FREE_BYTES // 2**20} MiB")
