@@ -22,7 +22,7 @@ from harness.display import Display
 from harness.errors import ChaosError, UsageError
 from harness.evidence import find_run, load_evidence
 from harness.fault import fault_names, load_fault
-from harness.game import play
+from harness.experiment import run_experiment
 from harness.plan import Plan, check_capabilities, make_plan
 from harness.report import write_reports
 from harness.report.terminal import print_scorecard
@@ -68,7 +68,7 @@ def run(
         if number:
             plan = make_plan(spec, seed, backend, _run_id(spec.name), profile)
         with Display(out) as display:
-            run_dir, interrupted = play(plan, reports.resolve(), engine, display.show, display.say)
+            run_dir, interrupted = run_experiment(plan, reports.resolve(), engine, display.show, display.say)
         verdicts.append(_judge(run_dir))
         if interrupted:
             raise typer.Exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""One scenario played whole: twin, calibration, the run with its faults; the evidence ends up in one folder."""
+"""One scenario, whole: twin, calibration, the run with its faults; the evidence ends up in one folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.twin import calibration_plans, ensure_twin
 MIN_FREE_BYTES = 200 * 2**20
 
 
-def play(
+def run_experiment(
     plan: Plan,
     reports: pathlib.Path,
     backend: Backend,

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import EventLogError
+from harness.events import Emitter, Tail, read_log, read_writer
+
+FIELDS = st.dictionaries(
+    st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(lambda k: k not in ("event", "wall_ns", "mono_ns")),
+    st.one_of(st.integers(), st.floats(), st.text(), st.booleans(), st.lists(st.floats(), max_size=3)),
+    max_size=4,
+)
+
+
+def test_outside_a_harness_nothing_is_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHAOS_EVENTS", raising=False)
+    emit = Emitter.open("trainer", rank=0)
+    emit("step", step=1)
+    with emit.phase("restore"):
+        emit.failpoint("restore")
+    assert not emit.enabled
+
+
+def test_header_and_events_come_back(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path))
+    monkeypatch.setenv("CHAOS_NODE", "node1")
+    monkeypatch.setenv("CHAOS_INCARNATION", "2")
+    emit = Emitter.open("trainer", rank=3, local_rank=1, world_size=4)
+    emit("step", step=1, loss=float("nan"), grad_norm=0.1)
+    (log,) = read_log(tmp_path)
+    assert (log.header["node"], log.header["incarnation"], log.header["rank"]) == ("node1", 2, 3)
+    assert log.events[0]["loss"] == "nan" and log.events[0]["grad_norm"] == 0.1
+    assert not log.torn
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(FIELDS, max_size=5), st.data())
+def test_a_cut_tears_at_most_the_last_line(events: list[dict[str, object]], data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "w.jsonl"
+        emit = Emitter(path)
+        for fields in events:
+            emit("e", **fields)
+        emit.close()
+        whole = path.read_bytes()
+        cut = data.draw(st.integers(0, len(whole)))
+        path.write_bytes(whole[:cut])
+        log = read_writer(path)
+        lines = whole[:cut].count(b"\n")
+        if lines == 0:
+            assert log is None
+        else:
+            assert log is not None and len(log.events) == lines - 1
+            assert log.torn == (not whole[:cut].endswith(b"\n"))
+
+
+def test_damage_in_the_middle_is_an_error_with_its_place(tmp_path: pathlib.Path) -> None:
+    emit = Emitter(tmp_path / "w.jsonl")
+    for step in range(3):
+        emit("step", step=step)
+    lines = (tmp_path / "w.jsonl").read_bytes().split(b"\n")
+    lines[2] = lines[2][:20]
+    (tmp_path / "w.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(EventLogError, match=r"w\.jsonl:3: not a whole JSON line"):
+        read_log(tmp_path)
+
+
+def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "w.jsonl").write_text('{"schema": 99}\n')
+    with pytest.raises(EventLogError, match="schema 99"):
+        read_log(tmp_path)
+
+
+def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
+    code = textwrap.dedent("""
+        import pathlib, sys
+        from harness.events import Emitter
+        emit = Emitter(pathlib.Path(sys.argv[1]))
+        print("ready", flush=True)
+        step = 0
+        while True:
+            step += 1
+            emit("step", step=step, text="x" * 200)
+    """)
+    path = tmp_path / "w.jsonl"
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.1)
+        writer.send_signal(signal.SIGKILL)
+    log = read_writer(path)
+    assert log is not None
+    assert [event["step"] for event in log.events] == list(range(1, len(log.events) + 1))
+
+
+def test_a_full_disk_loses_events_but_not_the_log(tmp_path: pathlib.Path) -> None:
+    code = textwrap.dedent("""
+        import pathlib, resource, signal, sys
+        from harness.events import Emitter
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        emit = Emitter(pathlib.Path(sys.argv[1]))
+        emit("step", step=1)
+        size = pathlib.Path(sys.argv[1]).stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 30, resource.RLIM_INFINITY))
+        emit("step", step=2)
+        emit("step", step=3)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        emit("step", step=4)
+    """)
+    path = tmp_path / "w.jsonl"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+    log = read_writer(path)
+    assert log is not None and not log.torn
+    assert [(event["step"], event.get("dropped", 0)) for event in log.events] == [(1, 0), (4, 2)]
+
+
+def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:
+    tail = Tail(tmp_path)
+    emit = Emitter(tmp_path / "w.jsonl", {"rank": 1})
+    emit("a")
+    with (tmp_path / "w.jsonl").open("ab") as file:
+        file.write(b'{"event": "b"')
+    assert [(header["rank"], event["event"]) for header, event in tail.poll()] == [(1, "a")]
+    assert tail.poll() == []
+    with (tmp_path / "w.jsonl").open("ab") as file:
+        file.write(b"}\n")
+    assert [event["event"] for _, event in tail.poll()] == ["b"]
+
+
+def test_an_armed_hold_waits_for_its_release(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    armed, released = tmp_path / "armed", tmp_path / "released"
+    hold = {"match": {"event": "step", "step": 2}, "armed": str(armed), "released": str(released)}
+    (tmp_path / "holds.json").write_text(json.dumps([hold]))
+    monkeypatch.setenv("CHAOS_HOLDS", str(tmp_path / "holds.json"))
+    emit = Emitter(tmp_path / "events" / "w.jsonl")
+    emit("step", step=2)  # not armed: does not wait
+    armed.touch()
+    emit("step", step=1)  # another step: does not wait
+    thread = threading.Thread(target=emit, args=("step",), kwargs={"step": 2}, daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    released.touch()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_two_emitters_of_one_rank_never_share_a_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path))
+    for _ in range(20):
+        Emitter.open("trainer", rank=0)("started")
+    assert len(list(tmp_path.iterdir())) == 20
+    assert os.listdir(tmp_path)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import units
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("30s", 30 * 10**9), ("1.5s", 1_500_000_000), ("10m", 600 * 10**9), ("2h", 7200 * 10**9), ("5 ms", 5 * 10**6)]
+)
+def test_durations(text: str, ns: int) -> None:
+    assert units.parse_duration_ns(text) == ns
+
+
+@pytest.mark.parametrize("text", ["30", "30 seconds", "-1s", "s", "", "1e3s", 30, None, True, ["1s"]])
+def test_a_duration_without_a_known_unit_is_refused_with_what_is_allowed(text: object) -> None:
+    with pytest.raises(ValueError, match="ns, us, ms, s, m, h"):
+        units.parse_duration_ns(text)
+
+
+def test_sizes_rates_and_shares() -> None:
+    assert units.parse_size_bytes("64MiB") == 64 * 2**20
+    assert units.parse_size_bytes("1.5GB") == 1_500_000_000
+    assert units.parse_rate_bits("1gbit") == 10**9
+    assert units.parse_percent("25%") == units.parse_percent(25) == 25.0
+    assert units.parse_per_hour("2/h") == 2.0
+    assert units.parse_per_hour("1/m") == 60.0
+    for bad in ("101%", "-1", "x", True, None):
+        with pytest.raises(ValueError, match="percentage"):
+            units.parse_percent(bad)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 999))
+def test_a_decimal_fraction_is_exact(whole: int, thousandths: int) -> None:
+    assert units.parse_duration_ns(f"{whole}.{thousandths:03d}s") == whole * 10**9 + thousandths * 10**6
+
+
+@given(st.text(max_size=12))
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    for parse in (units.parse_duration_ns, units.parse_size_bytes, units.parse_rate_bits, units.parse_percent, units.parse_per_hour):
+        try:
+            assert parse(text) >= 0
+        except ValueError as error:
+            assert repr(text) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(850, "1 µs"), (85 * 10**6, "85 ms"), (1_240_000_000, "1.24 s"), (200 * 10**9, "3 min 20 s"), (3700 * 10**9, "1 h 1 min")]
+)
+def test_durations_for_people(ns: int, text: str) -> None:
+    assert units.format_duration(ns) == text
