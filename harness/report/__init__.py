@@ -1,0 +1,43 @@
+"""Reports: report.json, report.html, report.md and junit.xml, each a pure function of a Scorecard."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tempfile
+
+from harness import score
+from harness.report import html, junit, markdown
+from harness.score import Scorecard
+
+
+def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Writes the four reports into `run_dir` and returns their paths by file name.
+
+    Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
+    first one is written, so that an error leaves the earlier set untouched.
+    """
+    contents = {
+        "report.json": json.dumps(score.to_report_json(scorecard), indent=2, ensure_ascii=False) + "\n",
+        "report.html": html.render(scorecard),
+        "report.md": markdown.render(scorecard),
+        "junit.xml": junit.render(scorecard),
+    }
+    return {name: _replace(run_dir / name, text) for name, text in contents.items()}
+
+
+def _replace(path: pathlib.Path, text: str) -> pathlib.Path:
+    """Writes beside `path`, fsyncs, renames. Lone surrogates (from undecodable names) become `?`."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", errors="replace"))
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

@@ -1,0 +1,179 @@
+"""The few drawing tools every chart shares: escaped elements, scales, ticks and thinning of long series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+
+from harness.units import format_duration
+
+Floats = npt.NDArray[np.float64]
+_TICK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400]
+
+
+def number(value: float) -> str:
+    """A coordinate with at most one decimal: `12`, `12.5`."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """One element. Children and attribute values are escaped unless they are `Markup`; `None` is left out."""
+    parts = []
+    for key, value in attributes.items():
+        if value is not None:
+            text = number(value) if isinstance(value, float) else value
+            parts.append(f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"')
+    inside = "".join(escape(child) for child in children if child is not None)
+    return Markup(f"<{name}{''.join(parts)}>{inside}</{name}>")  # noqa: S704 - each part is escaped above
+
+
+def join(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
+
+def rect(x: float, y: float, width: float, height: float, class_: str, title: str = "", **more: object) -> Markup:
+    tip = tag("title", title) if title else None
+    return tag(
+        "rect", tip, x=float(x), y=float(y), width=float(max(width, 0)), height=float(height), class_=class_, **more
+    )
+
+
+def text(x: float, y: float, words: str, class_: str = "", anchor: str = "start") -> Markup:
+    return tag("text", words, x=float(x), y=float(y), class_=class_ or None, text_anchor=anchor)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=class_)
+
+
+def picture(width: float, height: float, label: str, parts: Iterable[Markup], class_: str = "") -> Markup:
+    """A chart that scales with its container; `label` is what a screen reader says instead of it."""
+    box = f"0 0 {number(width)} {number(height)}"
+    return tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_=class_ or None)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Linear map of [low, high] onto [start, stop]; a range of no length maps to `start`."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low
+        return self.start + (value - self.low) / span * (self.stop - self.start) if span else self.start
+
+    def clamp(self, value: float) -> float:
+        return self(min(max(value, self.low), self.high))
+
+
+def time_ticks(span_s: float, count: int) -> list[float]:
+    """Round seconds from 0 to `span_s`, about `count` of them, on steps people count time in."""
+    if span_s <= 0:
+        return [0.0]
+    wanted = span_s / max(count, 1)
+    if wanted < 1:
+        step = _round_up(wanted)
+    else:
+        step = next((s for s in _TICK_STEPS_S if s >= wanted), math.ceil(wanted / 86400) * 86400)
+    return [i * step for i in range(int(span_s / step + 1e-9) + 1)]
+
+
+def time_label(seconds: float, step_s: float) -> str:
+    """`0.2 s`, `15 s`, `2 min`, `1 h 30 min`: as precise as the distance between ticks needs."""
+    if step_s < 1:
+        return f"{seconds:.{max(0, -math.floor(math.log10(step_s)))}f} s"
+    if step_s < 60 and seconds < 600:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(f"{value} {unit}" for value, unit in parts if value) or "0"
+
+
+def round_ticks(low: float, high: float, count: int) -> list[float]:
+    """Round numbers inside [low, high], about `count` of them."""
+    if not high > low:
+        return [low]
+    step = _round_up((high - low) / max(count, 1))
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, int(high / step + 1e-9) + 1)]
+
+
+def _round_up(value: float) -> float:
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(scale * factor for factor in (1, 2, 5, 10) if scale * factor >= value * (1 - 1e-9))
+
+
+def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
+    """At most about `4 * buckets` points that draw like all of them: of each bucket the first, the last, the
+    lowest and the highest, so that no spike is lost. Non-finite values stay as the gaps they are.
+
+    `x` and `y` have shape (n,), `x` ascending.
+    """
+    if len(x) <= 4 * buckets:
+        return x, y
+    keep: set[int] = set()
+    for part in np.array_split(np.arange(len(x)), buckets):
+        keep.update((int(part[0]), int(part[-1])))
+        finite = part[np.isfinite(y[part])]
+        if len(finite):
+            keep.update((int(finite[y[finite].argmin()]), int(finite[y[finite].argmax()])))
+        if len(finite) < len(part):
+            keep.add(int(part[~np.isfinite(y[part])][0]))
+    index = np.array(sorted(keep))
+    return x[index], y[index]
+
+
+def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
+    """A line through the points, broken where y is not finite; lone points become dots."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in points:
+        if math.isfinite(y):
+            runs[-1].append((x, y))
+        elif runs[-1]:
+            runs.append([])
+    path = "".join(_run_path(run) for run in runs if run)
+    return tag("path", d=path, class_=class_) if path else Markup("")
+
+
+def _run_path(run: Sequence[tuple[float, float]]) -> str:
+    if len(run) == 1:
+        x, y = run[0]
+        return f"M{number(x)} {number(y)}h.01"
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in run)
+
+
+def boxes(spans: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Markup:
+    """Many bars of one kind as a single path: a lane of a thousand steps costs a few kilobytes."""
+    down, up = number(height), number(-height)
+    path = "".join(f"M{number(a)} {number(y)}h{number(b - a)}v{down}H{number(a)}v{up}" for a, b in spans)
+    return tag("path", d=path, class_=class_) if path else Markup("")
+
+
+def seconds_text(seconds: float) -> str:
+    return format_duration(round(seconds * 1e9))
+
+
+def time_axis(scale: Scale, top: float, bottom: float, origin_s: float = 0.0, per_tick: float = 110) -> Markup:
+    """Grid lines and labels for a scale in seconds; labels count from `origin_s`."""
+    count = max(2, int((scale.stop - scale.start) / per_tick))
+    before = scale.low - origin_s
+    ticks = [t + origin_s for t in time_ticks(scale.high - origin_s, count)]
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
+    if before < 0:
+        ticks = [origin_s - i * step for i in range(int(-before / step), 0, -1)] + ticks
+    parts = []
+    for tick in ticks:
+        x = scale(tick)
+        parts.append(line(x, top, x, bottom, "grid"))
+        anchor = "end" if x > scale.stop - 14 else "middle"
+        parts.append(text(x, bottom + 16, time_label(tick - origin_s, step), "tick", anchor))
+    return join(parts)

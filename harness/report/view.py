@@ -1,0 +1,361 @@
+"""What a report says, before it is HTML, Markdown or terminal text: words, figures and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.score import Expectation, Scorecard, Verdict
+from harness.timeline import Episode, Timeline
+from harness.units import format_duration
+
+DASH = "–"
+VERDICT_MEANING = {
+    Verdict.PASS: "The training survived what was done to it, within every bound.",
+    Verdict.FAIL: "At least one bound was not met.",
+    Verdict.INCONCLUSIVE: "The evidence does not allow a yes or a no.",
+    Verdict.INVALID: "The fault did not act as planned, so nothing was tested.",
+}
+PHASE_NAMES = {
+    "interrupted_step": "Interrupted step",
+    "detect": "Detect",
+    "drain": "Drain",
+    "teardown": "Teardown",
+    "reschedule": "Wait for capacity",
+    "startup": "Start-up",
+    "rendezvous": "Rendezvous",
+    "restore": "Restore",
+    "first_step": "First new step",
+    "recompute": "Recompute",
+    "running": "Running",
+    "finish": "Finish",
+}
+PHASE_MEANING = {
+    "interrupted_step": "the step that was under way when progress stopped",
+    "detect": "from the injection to the first evidence of it",
+    "drain": "save and leave within the notice",
+    "teardown": "stop what is left of the job",
+    "reschedule": "wait for capacity",
+    "startup": "processes start and import",
+    "rendezvous": "the process group forms",
+    "restore": "load the checkpoint",
+    "first_step": "the first step after the restore",
+    "recompute": "repeat the steps that were rolled back",
+}
+_SINGULAR = {"nodes": "node", "processes": "process", "ranks": "rank", "files": "file", "packets": "packet"}
+_UNIT_S = {"µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "m": 60, "h": 3600}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*(µs|us|ms|min|s|m|h)(?![A-Za-z])")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One headline number. `share` is observed / bound where both are known (1.0 = exactly at the bound)."""
+
+    name: str
+    value: str
+    detail: str = ""
+    bound: str = ""
+    verdict: Verdict | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """One line of the GPU-time ledger, already rounded so that the lines add up to the printed total."""
+
+    name: str
+    label: str
+    seconds: str
+    hours: str
+    percent: str
+    share: float
+
+
+def headline(card: Scorecard) -> str:
+    words = card.reasons[0].strip() if card.reasons else VERDICT_MEANING[card.verdict]
+    return words[:1].upper() + words[1:]
+
+
+def seconds(value: object, missing: str = DASH) -> str:
+    """`4.21 s` from a number of seconds; `missing` for anything that is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return missing
+    return format_duration(round(value * 1e9)) if value else "0 s"
+
+
+def quantity(value: object, unit: str = "") -> str:
+    """A measured number in few digits with its unit; other things as they are."""
+    if value is None:
+        return DASH
+    if isinstance(value, float) and unit == "s":
+        return seconds(value)
+    if isinstance(value, float) and math.isfinite(value):
+        value = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value:,}"
+    return f"{value} {_SINGULAR.get(unit, unit) if value == '1' else unit}".strip()
+
+
+def percent(value: object) -> str:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return f"{value:.1f} %"
+    return DASH
+
+
+def words(name: str) -> str:
+    """`straggler_drag` → `Straggler drag`."""
+    return PHASE_NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
+
+
+def from_begin(run: Timeline, at: object) -> str:
+    """When something happened, counted from the start of the run."""
+    return seconds((at - run.begin) / 1e9) if isinstance(at, int) else DASH
+
+
+def expectation_name(name: str) -> str:
+    """`recovery_time.max` → `Recovery time: max`."""
+    score, _, bound = name.partition(".")
+    return f"{words(score)}: {bound.replace('_', ' ')}" if bound else words(score)
+
+
+def figures(card: Scorecard) -> list[Figure]:
+    """Recovery time, first new step, waste by faults and loss continuity, each against its bound."""
+    return [_recovery(card), _first_step(card), _waste(card), _continuity(card)]
+
+
+def _bound(card: Scorecard, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:
+    found = [e for e in card.expectations if e.name.startswith(score) and having in e.name and lacking not in e.name]
+    return next((e for e in found if e.verdict is not Verdict.PASS), found[0] if found else None)
+
+
+def _figure(name: str, value: str, detail: str, expectation: Expectation | None, observed: object) -> Figure:
+    if expectation is None:
+        return Figure(name, value, detail)
+    bound = expectation.bound.strip()
+    bound = bound if bound[:1] in "≤≥<>=" else f"allowed {bound}"
+    return Figure(name, value, detail, bound, expectation.verdict, _share(observed, expectation.bound))
+
+
+def _share(observed: object, bound: str) -> float | None:
+    if not isinstance(observed, int | float) or not math.isfinite(observed):
+        return None
+    if match := re.search(r"(\d+(?:\.\d+)?)\s*%", bound):
+        limit = float(match[1])
+    else:
+        limit = sum(float(amount) * _UNIT_S[unit] for amount, unit in _QUANTITY.findall(bound))
+    return observed / limit if limit > 0 else None
+
+
+def _recovery(card: Scorecard) -> Figure:
+    values = card.scores.get("recovery_time", {})
+    took, episodes = values.get("seconds"), card.evidence.run.episodes
+    expectation = _bound(card, "recovery_time", lacking="first_step")
+    if took is None and episodes and episodes[-1].t_regained is None:
+        stuck = episodes[-1].segments[-1].phase if episodes[-1].segments else "unknown"
+        return _figure("Recovery time", "never", f"stuck in {words(stuck).lower()}", expectation, None)
+    if not episodes and took is None:
+        return _figure("Recovery time", DASH, "progress never stopped", expectation, None)
+    detail = "from the last step before to new progress"
+    if len(episodes) > 1:
+        detail = f"the longest of {len(episodes)} recoveries"
+    return _figure("Recovery time", seconds(took), detail, expectation, took)
+
+
+def _first_step(card: Scorecard) -> Figure:
+    took = card.scores.get("recovery_time", {}).get("first_step_seconds")
+    expectation = _bound(card, "recovery_time", having="first_step")
+    missing = "never" if card.evidence.run.episodes else DASH
+    detail = "until the first step after the fault" if card.evidence.run.episodes else "progress never stopped"
+    return _figure("First new step", seconds(took, missing), detail, expectation, took)
+
+
+def _waste(card: Scorecard) -> Figure:
+    values = card.scores.get("wasted_gpu_hours", {})
+    share, allocated = values.get("percent_by_faults"), values.get("gpu_seconds_allocated")
+    expectation = _bound(card, "wasted_gpu_hours")
+    if not isinstance(share, int | float) or not isinstance(allocated, int | float):
+        return _figure("Wasted by faults", DASH, "no ledger", expectation, None)
+    lost = values.get("gpu_seconds_wasted_by_faults", allocated * share / 100)
+    detail = f"{gpu_seconds(lost)} of {gpu_seconds(allocated)}"
+    return _figure("Wasted by faults", percent(share), detail, expectation, share)
+
+
+def _continuity(card: Scorecard) -> Figure:
+    values = card.scores.get("loss_continuity", {})
+    expectation = _bound(card, "loss_continuity")
+    if card.evidence.twin is None or not values:
+        return _figure("Loss continuity", DASH, "no fault-free twin to compare with", expectation, None)
+    difference, at = values.get("max_abs_diff"), values.get("first_divergent_step")
+    samples = _samples(values)
+    if difference == 0 and at is None:
+        return _figure("Loss continuity", "identical", f"bit for bit with the twin; {samples}", expectation, None)
+    if at is not None:
+        samples = f"differs from step {at:,}; {samples}" if isinstance(at, int) else samples
+    shown = f"{difference:.2g}" if isinstance(difference, int | float) else DASH
+    return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation, None)
+
+
+def _samples(values: Mapping[str, Any]) -> str:
+    repeated, skipped = values.get("samples_repeated"), values.get("samples_skipped")
+    if repeated is None and skipped is None:
+        return "samples not logged"
+    if not repeated and not skipped:
+        return "every sample once"
+    return f"{quantity(repeated or 0)} samples repeated, {quantity(skipped or 0)} skipped"
+
+
+def gpu_seconds(value: float) -> str:
+    return f"{value:,.1f} GPU-s" if value < 36_000 else f"{value / 3600:,.1f} GPU-h"
+
+
+def accounts(card: Scorecard) -> tuple[list[Account], Account | None]:
+    """The ledger's lines, productive first and then the largest, and their total; nothing without a ledger."""
+    values = card.scores.get("wasted_gpu_hours", {})
+    booked = {name: float(amount) for name, amount in values.get("accounts", {}).items()}
+    allocated = values.get("gpu_seconds_allocated")
+    if not booked or not isinstance(allocated, int | float):
+        return [], None
+    names = sorted(booked, key=lambda name: (name != "productive", -booked[name]))
+    names = [name for name in names if booked[name] > 0 or name == "productive"]
+    digits = 3 if allocated < 1000 else 1 if allocated < 1_000_000 else 0
+    rounded = _rounded([booked[name] for name in names], float(allocated), digits)
+    lines = [_account(name, amount, float(allocated), digits) for name, amount in zip(names, rounded, strict=True)]
+    return lines, _account("allocated", float(allocated), float(allocated), digits)
+
+
+def _account(name: str, amount: float, allocated: float, digits: int) -> Account:
+    share = amount / allocated if allocated else 0.0
+    return Account(
+        name, words(name), f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}", f"{100 * share:.2f} %", share
+    )
+
+
+def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
+    """Rounds to `digits` so that the lines add up to the rounded total (largest remainders go up).
+
+    Amounts that do not add up to the total in the first place are only rounded: a report must not hide that.
+    """
+    scale = 10**digits
+    units = [math.floor(amount * scale + 1e-6) for amount in amounts]
+    missing = round(total * scale) - sum(units)
+    if not 0 <= missing <= len(units):
+        return [round(amount, digits) for amount in amounts]
+    by_remainder = sorted(range(len(units)), key=lambda i: units[i] - amounts[i] * scale)
+    for i in by_remainder[:missing]:
+        units[i] += 1
+    return [unit / scale for unit in units]
+
+
+def phase_sums(episode: Episode) -> list[tuple[str, int]]:
+    """(phase, nanoseconds) of one episode in the order in which the phases first came."""
+    sums: dict[str, int] = {}
+    for segment in episode.segments:
+        sums[segment.phase] = sums.get(segment.phase, 0) + segment.end - segment.begin
+    return list(sums.items())
+
+
+def longest_first(run: Timeline) -> list[tuple[int, Episode]]:
+    """(number from 1, episode): those that never ended first, then the longest."""
+    numbered = list(enumerate(run.episodes, start=1))
+    return sorted(numbered, key=lambda item: (item[1].t_regained is not None, item[1].t_stop - item[1].end))
+
+
+def fault_rows(card: Scorecard) -> list[dict[str, str]]:
+    """The faults table: what, whom, when, whether its effect was measured, and whether it was undone."""
+    records = {record.id: record for record in card.evidence.run.faults}
+    rows = []
+    for fault in card.faults:
+        record = records.get(str(fault.get("id")))
+        effect = fault.get("effect") or {}
+        unit = str(effect.get("unit") or "")
+        rows.append(
+            {
+                "id": str(fault.get("id", DASH)),
+                "kind": str(fault.get("kind", DASH)),
+                "target": target_text(fault.get("target")),
+                "injected": from_begin(card.evidence.run, record.injected) if record else DASH,
+                "measured": quantity(effect.get("measured"), unit),
+                "expected": quantity(effect.get("expected"), unit),
+                "healed": "yes" if fault.get("healed") else "no",
+                "error": str(record.error) if record and record.error else "",
+            }
+        )
+    return rows
+
+
+def target_text(target: object) -> str:
+    """`node-1, rank 3` from what the log says about a target."""
+    if isinstance(target, Mapping):
+        node, rank = target.get("node"), target.get("rank")
+        parts = [str(node) if node is not None else "", f"rank {rank}" if rank is not None else ""]
+        return ", ".join(part for part in parts if part) or json.dumps(dict(target), default=str)
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        return "; ".join(target_text(one) for one in target) or DASH
+    return str(target) if target not in (None, "") else DASH
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested values as (name, text) lines: `gpu.name`, `H100`."""
+    lines: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            lines += flat(value, f"{name}.")
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            lines.append((name, ", ".join(str(item) for item in value) or DASH))
+        else:
+            lines.append((name, DASH if value is None else str(value)))
+    return lines
+
+
+def metric_rows(card: Scorecard) -> list[tuple[str, str]]:
+    return [(words(name), metric_text(name, card.metrics[name])) for name in card.metrics]
+
+
+_SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
+
+
+def metric_text(name: str, value: object) -> str:
+    """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {metric_text(name, item)}" for key, item in value.items())
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if _SECONDS_NAME.search(name):
+            return seconds(value)
+        if "percent" in name:
+            return percent(value)
+        return quantity(value, "B" if "bytes" in name else "")
+    return DASH if value is None else str(value)
+
+
+def reproduce(card: Scorecard) -> list[str]:
+    """The commands that play this run again, and the one that judges it again."""
+    command = f"chaos run {card.scenario} --seed {card.seed}"
+    if card.backend != "local":
+        command += f" --backend {card.backend}"
+    if profile := card.evidence.run.plan.get("profile"):
+        command += f" --profile {profile}"
+    return [command, f"chaos score reports/{card.run_id}"]
+
+
+def problems(run: Timeline) -> list[str]:
+    """What is wrong with the evidence itself."""
+    found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
+    if run.dropped:
+        found.append(f"{run.dropped:,} events were lost because the disk took no more")
+    return [*found, *run.problems]
+
+
+def event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[tuple[str, str, str]]:
+    """(when, where, what) of log events, for plain lists."""
+    rows = []
+    for event in events:
+        where = target_text({"node": event.get("node"), "rank": event.get("rank")})
+        hidden = {"at", "node", "rank", "incarnation", "event", "wall_ns", "mono_ns"}
+        what = ", ".join(f"{key} {value}" for key, value in event.items() if key not in hidden)
+        rows.append((from_begin(run, event.get("at")), where if where != "{}" else DASH, what))
+    return rows
