@@ -38,10 +38,10 @@ class Journal:
         self._write({"undo": action, "arguments": arguments})
 
     def close(self) -> None:
-        """Undoes what is open, and says so durably."""
-        undo_open(self.run_dir)
-        self._write({"closed": True})
-        self._file.close()
+        """Undoes what is open, and says so durably. Raises `FaultError` for what could not be undone: it stays open."""
+        with self._file:
+            undo_open(self.run_dir)
+            self._write({"closed": True})
 
     def _write(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record).encode() + b"\n")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backend import Capability, Verb
+from harness.errors import CannotRunError, ScenarioError
+from harness.plan import Plan, check_capabilities, make_plan
+from harness.scenario import Scenario, parse_scenario
+
+ALL_VERBS = Capability(True, "", frozenset(Verb))
+
+
+def scenario(faults: list[dict[str, Any]], **workload: Any) -> Scenario:
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4, "ranks_per_node": 2} | workload, "faults": faults}
+    return parse_scenario(yaml.safe_dump(data), "x.yaml")
+
+
+def plan_of(faults: list[dict[str, Any]], seed: int = 1, **workload: Any) -> Plan:
+    return make_plan(scenario(faults, **workload), seed, "local", "run")
+
+
+def kill(target: Any, when: Any = None, identity: str = "a") -> dict[str, Any]:
+    return {"id": identity, "fault": "rank_kill", "when": when or {"step": 5}, "target": {"rank": target}}
+
+
+def test_the_same_seed_gives_the_same_bytes_and_survives_json() -> None:
+    faults = [kill("any"), kill({"count": 3}, {"rate": "60/h", "times": 4}, "b")]
+    first, again = plan_of(faults), plan_of(faults)
+    assert json.dumps(first.to_json()) == json.dumps(again.to_json())
+    assert Plan.from_json(json.loads(json.dumps(first.to_json()))).to_json() == first.to_json()
+    assert any(plan_of(faults, seed).to_json() != first.to_json() for seed in range(2, 6))
+
+
+def test_one_fault_more_does_not_change_the_others() -> None:
+    alone = plan_of([kill("any")]).faults[0]
+    beside = plan_of([kill("any", identity="b"), kill("any")]).faults[1]
+    assert alone == beside
+
+
+@pytest.mark.parametrize(
+    ("selector", "count"), [("any", 1), ("all", 8), (3, 1), ({"count": 2}, 2), ({"percent": 25}, 2), ({"percent": 1}, 1), ({"not_rank": 0}, 1)]
+)
+def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> None:
+    (fault,) = plan_of([kill(selector)]).faults
+    assert len(fault.targets) == count
+    assert all(target["node_index"] == (target["rank"] or 0) // 2 for target in fault.targets)
+    if selector == {"not_rank": 0}:
+        assert fault.targets[0]["rank"] != 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (kill(8), "there is no rank 8; there is rank 0 to 7"),
+        (kill({"count": 9}), "9 ranks asked for; there are 8"),
+        (kill("any", {"step": 200}), "step 200 never comes before the end"),
+    ],
+)
+def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of([fault])
+
+
+def test_times_and_rates_unfold_into_single_faults() -> None:
+    every = plan_of([kill("any", {"every": "10s", "times": 3})]).faults
+    assert [fault.id for fault in every] == ["a.1", "a.2", "a.3"]
+    assert [fault.when["after_ns"] for fault in every] == [10 * 10**9, 20 * 10**9, 30 * 10**9]
+    rate = plan_of([kill("any", {"rate": "60/h", "times": 5})]).faults
+    times = [fault.when["after_ns"] for fault in rate]
+    assert times == sorted(times) and len(set(times)) == 5
+
+
+def test_a_missing_verb_is_refused_with_its_reason() -> None:
+    plan = plan_of([kill("any")])
+    check_capabilities(plan, ALL_VERBS)
+    lacking = Capability(True, "", frozenset(Verb) - {Verb.SIGNAL}, {Verb.SIGNAL: "signals are sold out"})
+    with pytest.raises(CannotRunError, match=r"fault a \(rank_kill\) needs 'signal': signals are sold out"):
+        check_capabilities(plan, lacking)
+    with pytest.raises(CannotRunError, match="no namespaces here"):
+        check_capabilities(plan, Capability(False, "no namespaces here", frozenset()))
+
+
+def test_the_twin_has_no_faults_and_the_same_workload() -> None:
+    plan = plan_of([kill("any")])
+    twin = plan.without_faults("twin")
+    assert twin.faults == () and twin.workload == {**plan.workload, "min_nodes": 4} and twin.seed == plan.seed
+    assert plan.without_faults("small", nodes=2).workload["nodes"] == 2
+
+
+SELECTORS = st.one_of(
+    st.sampled_from(["any", "all"]), st.integers(0, 7), st.builds(lambda n: {"count": n}, st.integers(1, 8)),
+    st.builds(lambda n: {"percent": n}, st.integers(0, 100)), st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
+)
+WHENS = st.one_of(
+    st.builds(lambda n: {"step": n}, st.integers(1, 199)), st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
+    st.builds(lambda n, t: {"every": f"{n}ms", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.builds(lambda n, t: {"rate": f"{n}/m", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.just({"phase": "restore"}),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SELECTORS, WHENS), max_size=4), st.integers(0, 2**63))
+def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any]], seed: int) -> None:
+    faults = [kill(selector, when, f"f{number}") for number, (selector, when) in enumerate(choices)]
+    first, again = plan_of(faults, seed), plan_of(faults, seed)
+    assert first == again
+    for fault in first.faults:
+        assert fault.targets and all(0 <= (target["rank"] or 0) < 8 for target in fault.targets)
+        fault.build()
