@@ -92,8 +92,7 @@ def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
             continue
         try:
             undo_open(run_dir)
-            with contextlib.closing(journal.open("ab")) as file:
-                file.write(json.dumps({"closed": True}).encode() + b"\n")
+            _mark_closed(run_dir)
             healed.append(run_dir.name)
         except FaultError as error:
             failed.append(f"{run_dir.name}: {error}")
@@ -121,13 +120,19 @@ def _resolve(action: str) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
+def _mark_closed(run_dir: pathlib.Path) -> None:
+    with (run_dir / JOURNAL).open("ab") as file:
+        file.write(b"\n" + json.dumps({"closed": True}).encode() + b"\n")  # a line torn by a kill ends before it
+
+
 def _records(run_dir: pathlib.Path) -> list[dict[str, Any]]:
-    """The whole records; a torn last one was never acted upon, as acting comes after the fsync."""
+    """The whole records; a torn one was never acted upon, as acting comes after the fsync."""
     path = run_dir / JOURNAL
-    if not path.exists():
-        return []
-    *lines, _torn = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines]
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:
@@ -136,8 +141,7 @@ def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:
     poll.poll()
     if not is_closed(run_dir):
         undo_open(run_dir)
-        with (run_dir / JOURNAL).open("ab") as file:
-            file.write(json.dumps({"closed": True}).encode() + b"\n")
+        _mark_closed(run_dir)
 
 
 if __name__ == "__main__":
