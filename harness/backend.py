@@ -16,8 +16,9 @@ import enum
 import importlib
 import pathlib
 import pkgutil
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,25 @@ class Workload:
     ranks_per_node: int
     env: Mapping[str, str] = field(default_factory=dict)
     control: tuple[str, ...] | None = None
+
+
+PLACEHOLDERS = ("address", "control", "index", "incarnation", "run_dir")
+
+
+def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """`command` with each `{name}` of `PLACEHOLDERS` replaced; any other brace is left as it is.
+
+    Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            allowed = ", ".join(f"{{{name}}}" for name in values)
+            raise UsageError(f"{match[0]} has no value in {list(command)}; here are {allowed}")
+        return str(values[match[1]])
+
+    pattern = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+    return tuple(pattern.sub(value, word) for word in command)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,275 @@
+"""The local backend: every node is a real little host on this machine, and no node outlives the harness.
+
+As root or as an ordinary user who may create namespaces, a node has a process table, a network address, a host
+name and mounts of its own. Where namespaces are refused a node is a process tree with a loopback address, and
+the verbs that need more say so. `CHAOS_LOCAL_MODE` (root, user or plain) takes the choice away.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from harness.backend import Backend, Capability, Cluster, Exit, Node, Verb, Workload, fill_placeholders
+from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+from harness.lab import client, refusals, rpc
+from harness.lab import undo as leavings
+
+MODE_ENV = "CHAOS_LOCAL_MODE"
+MODES = ("root", "user", "plain")
+GONE_S_MAX = 5.0
+
+_EVERYWHERE = frozenset({Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE})
+_SUMMARIES = {
+    "root": "virtual hosts in namespaces, as root",
+    "user": "virtual hosts in namespaces, as an ordinary user",
+    "plain": "process trees without namespaces",
+}
+
+
+class LocalNode(Node):
+    def __init__(self, lab: client.LabClient, name: str, index: int, incarnation: int):
+        self.name = name
+        self.index = index
+        self.incarnation = incarnation
+        created = lab.call("node.create", name=name, incarnation=incarnation)
+        self.address: str = created["address"]
+        self.metadata = "{}:{}".format(*created["metadata"])
+        self.killed_in_s: float | None = None
+        self.gone = threading.Event()
+        self._lab = lab
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return not (self.gone.is_set() or self._lab.ended)
+
+    def pids(self) -> list[int]:
+        try:
+            found: list[int] = self._lab.call("node.pids", node=self.key)
+        except NodeGone:
+            return []
+        return found
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        count: int = self._lab.call("node.signal", node=self.key, signum=int(signum), pid=pid)
+        return count
+
+    def kill(self) -> None:
+        self.killed_in_s = self._lab.call("node.kill", node=self.key)
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def notice(self, provider: str, in_s: float) -> None:
+        self._lab.call("node.notice", node=self.key, provider=provider, in_s=in_s)
+
+    def notice_seen(self) -> int:
+        count: int = self._lab.call("node.notice_seen", node=self.key)
+        return count
+
+
+class LocalCluster(Cluster):
+    def __init__(self, workload: Workload, run_dir: pathlib.Path, run_id: str, mode: str):
+        self._workload = workload
+        self._run_dir = run_dir
+        self._run_id = run_id
+        self._mode = mode
+        self._nodes: list[LocalNode] = []
+        self._exits: collections.deque[Exit] = collections.deque()
+        self._closed = False
+        for name in ("events", "logs"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
+        try:
+            for index in range(workload.nodes):
+                self._nodes.append(LocalNode(self._lab, f"node{index}", index, 1))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes)
+
+    def start(self) -> None:
+        if self._workload.control is not None:
+            values = {"address": self._lab.control, "control": self._lab.control, "run_dir": self._run_dir}
+            command = fill_placeholders(self._workload.control, values)
+            env = self._environment("control", 1)
+            self._lab.call("control.start", command=command, env=env, log=self._log("control"))
+        for node in self._nodes:
+            self._start_node(node)
+
+    def replace(self, node: Node) -> Node:
+        if self._nodes[node.index] is not node:
+            raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
+        if node.alive:
+            raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
+        fresh = LocalNode(self._lab, node.name, node.index, node.incarnation + 1)
+        self._nodes[node.index] = fresh
+        self._start_node(fresh)
+        return fresh
+
+    def exits(self) -> list[Exit]:
+        """Raises `BackendError` when the lab itself has ended: what the nodes did then proves nothing."""
+        found = []
+        while self._exits:
+            found.append(self._exits.popleft())
+        if not found and self._lab.ended and not self._closed:
+            raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._lab.close()
+        deadline = time.monotonic() + GONE_S_MAX
+        while (left := leavings.leftovers(self._run_id)) and time.monotonic() < deadline:
+            leavings.sweep(self._run_id, GONE_S_MAX)
+        if left:
+            raise BackendError(f"processes of run {self._run_id} are still there: {left}")
+
+    def _start_node(self, node: LocalNode) -> None:
+        values = {
+            "address": node.address,
+            "control": self._lab.control,
+            "index": node.index,
+            "incarnation": node.incarnation,
+            "run_dir": self._run_dir,
+        }
+        command = fill_placeholders(self._workload.command, values)
+        env = self._environment(node.name, node.incarnation)
+        env |= metadata_environment(node.metadata)
+        self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
+
+    def _log(self, name: str) -> str:
+        return str(self._run_dir / "logs" / f"{name}.log")
+
+    def _environment(self, node: str, incarnation: int) -> dict[str, str]:
+        """Nothing of the plan's may be overridden by what the harness happens to run under."""
+        device = "lo" if self._mode == "plain" or node == "control" else "eth0"
+        devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
+        marks = client.marks(self._run_id, node, incarnation) | {"CHAOS_EVENTS": str(self._run_dir / "events")}
+        return {**os.environ, **devices, **self._workload.env, **marks}
+
+    def _on_event(self, event: rpc.Message) -> None:
+        """Called from the lab's reader thread."""
+        match event:
+            case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
+                self._exits.append(Exit(node, incarnation, code))
+            case {"event": "gone", "node": name, "incarnation": incarnation}:
+                for node in self._nodes:
+                    if (node.name, node.incarnation) == (name, incarnation):
+                        node.gone.set()
+
+
+def metadata_environment(endpoint: str) -> dict[str, str]:
+    """Where the clouds' own libraries look for the metadata endpoint at `host:port`."""
+    host = endpoint.removesuffix(":80")
+    return {
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
+        "GCE_METADATA_HOST": host,
+        "CHAOS_METADATA": f"http://{host}",
+    }
+
+
+class LocalBackend(Backend):
+    name = "local"
+
+    def __init__(self) -> None:
+        self._probed: tuple[str, Mapping[str, str]] | None = None
+
+    def probe(self) -> Capability:
+        if sys.platform != "linux":
+            reason = f"needs Linux, this is {sys.platform}: use the docker backend, or a virtual machine"
+            return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
+        mode, refused = self._choose()
+        if not mode:
+            reason = "; ".join(refused.values())
+            return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
+        missing = {verb: _why_missing(mode, refused) for verb in Verb if verb not in _EVERYWHERE}
+        return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), _EVERYWHERE, missing)
+
+    def render(self, workload: Workload) -> dict[str, Any]:
+        names = [f"node{index}" for index in range(workload.nodes)]
+        return {
+            "nodes": [{"name": name, "command": list(workload.command)} for name in names],
+            "control": list(workload.control) if workload.control is not None else None,
+            "ranks_per_node": workload.ranks_per_node,
+            "env": dict(workload.env),
+        }
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        mode, refused = self._choose()
+        if not mode:
+            raise CannotRunError("; ".join(refused.values()))
+        return LocalCluster(workload, run_dir, run_id, mode)
+
+    def _choose(self) -> tuple[str, Mapping[str, str]]:
+        """The best mode that works here ("" for none) and why each better one does not; tried once."""
+        if self._probed is None:
+            refused: dict[str, str] = {}
+            for mode in _candidates():
+                reason = try_mode(mode)
+                if reason is None:
+                    self._probed = mode, refused
+                    return self._probed
+                refused[mode] = reason
+            self._probed = "", refused
+        return self._probed
+
+
+def _candidates() -> tuple[str, ...]:
+    forced = os.environ.get(MODE_ENV)
+    if forced is None:
+        return MODES if os.geteuid() == 0 else MODES[1:]
+    if forced not in MODES:
+        raise UsageError(f"{MODE_ENV}={forced!r}: allowed are {', '.join(MODES)}")
+    return (forced,)
+
+
+def try_mode(mode: str) -> str | None:
+    """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
+    try:
+        lab = client.LabClient(mode, f"probe-{secrets.token_hex(6)}", None, lambda _: None)
+        try:
+            lab.call("node.create", name="probe", incarnation=1)
+        finally:
+            lab.close()
+    except rpc.StageError as error:
+        return refusals.explain(error.stage, error.errno, mode)
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def _why_missing(mode: str, refused: Mapping[str, str]) -> str:
+    if mode == "plain":
+        return "needs namespaces: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
+    return "the local backend does not do this yet"
+
+
+def undo(run_id: str) -> int:
+    """Ends whatever processes of this run are left; returns how many there were. Idempotent (`chaos heal`)."""
+    return leavings.sweep(run_id)
+
+
+BACKEND = LocalBackend()

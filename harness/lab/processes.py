@@ -1,0 +1,135 @@
+"""Finding processes in /proc and ending exactly those.
+
+A process is known by its id *and* its start time, so that an id used again is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+RUN_ENV = "CHAOS_RUN_ID"
+OWNER_ENV = "CHAOS_HARNESS"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as /proc shows it. `start` is in clock ticks since boot."""
+
+    pid: int
+    start: int
+    parent: int
+    state: str
+
+    @property
+    def running(self) -> bool:
+        """False for one that has ended and only waits to be reaped."""
+        return self.state not in "ZX"
+
+    def signal(self, signum: int) -> bool:
+        """Sends the signal if this very process is still there; tells whether it got it."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            now = read(self.pid)
+            if now is None or now.start != self.start:
+                return False
+            signal.pidfd_send_signal(descriptor, signum)
+            return True
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+
+
+def read(pid: int) -> Process | None:
+    """The process with this id, or `None` when there is none."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The command name may hold spaces and parentheses: the fields start after the last one.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0].decode())
+
+
+def every() -> list[Process]:
+    found = (read(int(entry.name)) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit())
+    return [process for process in found if process is not None]
+
+
+def descendants(root: int) -> list[Process]:
+    """Running processes below `root`, itself not included."""
+    children: dict[int, list[Process]] = defaultdict(list)
+    for process in every():
+        children[process.parent].append(process)
+    found, below = [], [root]
+    while below:
+        for process in children.pop(below.pop(), []):
+            found.append(process)
+            below.append(process.pid)
+    return [process for process in found if process.running]
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment the process was started with; empty where we may not look."""
+    try:
+        entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in entries if b"=" in entry)
+    return {key: value for key, _, value in pairs}
+
+
+def marked(**wanted: str) -> list[Process]:
+    """Running processes started with all of these environment variables; never the caller."""
+    own = os.getpid()
+    return [
+        process
+        for process in every()
+        if process.pid != own and process.running and wanted.items() <= environment(process.pid).items()
+    ]
+
+
+def union(*groups: Iterable[Process]) -> list[Process]:
+    return list({(process.pid, process.start): process for group in groups for process in group}.values())
+
+
+def kill_until_gone(find: Callable[[], list[Process]], limit_s: float) -> list[Process]:
+    """SIGKILLs what `find` finds until it finds nothing; returns what is left after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while (left := find()) and time.monotonic() < deadline:
+        for process in left:
+            process.signal(signal.SIGKILL)
+        time.sleep(0.002)
+    return left
+
+
+def _pid_namespace() -> int:
+    return pathlib.Path("/proc/self/ns/pid").stat().st_ino
+
+
+def owner_text() -> str:
+    """Identity of the calling process for `OWNER_ENV`: PID namespace, id and start time."""
+    this = read(os.getpid())
+    assert this is not None, "/proc has no entry for the calling process"
+    return f"{_pid_namespace()}-{this.pid}-{this.start}"
+
+
+def owner_is_dead(text: str) -> bool:
+    """Whether the process named by `owner_text` is gone. False where that cannot be told from here."""
+    parts = text.split("-")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        return False
+    namespace, pid, start = map(int, parts)
+    if namespace != _pid_namespace():
+        return False
+    process = read(pid)
+    return process is None or process.start != start or not process.running

@@ -1,0 +1,48 @@
+"""What the kernel's refusals mean, in words, each with a remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+_PROC_MASKED = (
+    "/proc is masked, so a node cannot have its own: in a container use `--security-opt systempaths=unconfined`"
+)
+_NO_SPACE = "the limit on namespaces is reached: raise the sysctls user.max_*_namespaces"
+_APPARMOR = (
+    "namespaces come without rights here (AppArmor restricts them): add an AppArmor profile with `userns,`, "
+    "set kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
+)
+_NO_USER_NAMESPACE = (
+    "this user may not create namespaces: set kernel.unprivileged_userns_clone=1 and user.max_user_namespaces "
+    "above 0, in a container also `--security-opt seccomp=unconfined`, or run as root"
+)
+_NO_ADMIN = "root lacks CAP_SYS_ADMIN here: in a container use `--privileged`, or `--cap-add SYS_ADMIN,NET_ADMIN`"
+_NO_VETH = "the kernel has no virtual ethernet devices: load the module `veth`"
+_NO_FORK = "no process can be started: the limit on processes is reached (`ulimit -u`, or the container's pids limit)"
+
+
+def explain(stage: str, number: int, mode: str) -> str:
+    """The reason and the remedy for error `number` in `stage` of building a lab in `mode`."""
+    if number in (errno.ENOSPC, errno.EUSERS):
+        return _NO_SPACE
+    if number in (errno.EAGAIN, errno.ENOMEM):
+        return _NO_FORK
+    if number in (errno.EPERM, errno.EACCES):
+        return _refused(stage, mode)
+    if stage == "veth" and number in (errno.EOPNOTSUPP, errno.ENODEV, errno.ENOENT):
+        return _NO_VETH
+    if number in (errno.EINVAL, errno.ENOSYS) and "namespace" in stage:
+        return "this kernel is built without the namespaces a node needs: use another kernel, or a virtual machine"
+    return f"{stage}: {os.strerror(number)}"
+
+
+def _refused(stage: str, mode: str) -> str:
+    if stage in ("mounts", "node mounts"):
+        return _PROC_MASKED
+    if mode == "root":
+        return _NO_ADMIN
+    if stage == "user namespace":
+        # Opening the map is refused where a profile gives the namespace no rights, creating it otherwise.
+        return _NO_USER_NAMESPACE
+    return _APPARMOR

@@ -1,0 +1,70 @@
+"""Forking from a process that runs an event loop, and executing a command whose failure can be read in its log."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+DESCRIPTORS_MAX = 1 << 20  # the kernel's own default limit
+EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
+
+
+def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
+    """Runs `main` in a child that keeps only the descriptors `keep` and 0–2, and ends with it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _forget_parent(keep)
+        main()
+        status = 0
+    except BaseException:  # noqa: BLE001 - nothing may return into the copy of the parent
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _forget_parent(keep: Collection[int]) -> None:
+    # Inherited objects must never be finalized here: they would close descriptors by number.
+    gc.disable()
+    gc.freeze()
+    signal.set_wakeup_fd(-1)
+    for signum in _RESET:
+        signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    last = 2
+    for descriptor in sorted(keep):
+        os.closerange(last + 1, descriptor)
+        last = descriptor
+    os.closerange(last + 1, DESCRIPTORS_MAX)
+
+
+def execute(command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+    """Starts `command` in a session of its own, output appended to the file `log`; returns its process id.
+
+    A command that cannot be executed exits with 127 (not found) or 126, and the log says why.
+    """
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        return fork(lambda: _become(command, env, output), keep=(output,))
+    finally:
+        os.close(output)
+
+
+def _become(command: Sequence[str], env: Mapping[str, str], output: int) -> None:
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        os.execvpe(command[0], list(command), dict(env))
+    except OSError as error:
+        os.write(2, f"{command[0]}: cannot be executed: {error.strerror}\n".encode())
+        os._exit(EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE)
