@@ -1,0 +1,311 @@
+"""An elastic agent whose workers start in milliseconds.
+
+torchrun starts a Python interpreter for each worker: importing torch and building a first optimizer take two
+seconds, after each failure again. This agent has done both before the first worker starts, and *forks* its workers:
+they begin with everything there. Three rules make the fork safe: no backward pass and no CUDA call in the agent,
+and notice signals blocked, so that none is lost between the fork and the worker's own arrangements.
+
+Built on torch's `SimpleElasticAgent` and `DynamicRendezvousHandler` (torch 2.13); what is ours is how processes are
+started and stopped, and delays that are fixed in torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo, dynamic_rendezvous
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousSettings,
+    RendezvousTimeout,
+)
+
+from harness.events import Emitter
+from reference_trainer.options import EXIT_USAGE
+from reference_trainer.preemption import EXIT_DRAINED, REGROUP_SIGNAL, SIGNALS
+from reference_trainer.train import EXIT_ERROR, EXIT_STOPPED, STORE_PREFIX_ENV
+
+MONITOR_INTERVAL_S = 0.02
+POLL_S = 0.02  # of the rendezvous state; 1 s in torch
+KEEP_ALIVE_INTERVAL_S = 0.2
+KEEP_ALIVE_ATTEMPTS = 4  # with 2, regrowing hangs
+LAST_CALL_S = 0.1
+
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+HELD_SIGNALS = STOP_SIGNALS | SIGNALS
+
+HOPELESS = {EXIT_USAGE, EXIT_STOPPED}  # starting again would end the same way
+CRASHED = {EXIT_ERROR, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+CRASHES_MAX = 5  # one after another, each
+SOON_S = 60.0  # after the start
+
+
+class Eviction:
+    """Whether this node is to leave. A signal only sets it; it is looked at where that is safe."""
+
+    def __init__(self) -> None:
+        self.noticed = False
+
+    def install(self) -> None:
+        """SIGTERM or SIGINT mean: this node goes away."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._notice)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def check(self) -> None:
+        """Raises `SignalException`, which a `SimpleElasticAgent` takes as the order to stop its workers and end."""
+        if self.noticed:
+            raise SignalException("this node is to leave", signal.SIGTERM)
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        self.noticed = True
+
+
+class Rendezvous(DynamicRendezvousHandler):
+    """torch's rendezvous, with shorter delays, and events.
+
+    Workers get the rendezvous store itself to meet at, under a prefix of their round. It lives outside all nodes,
+    so there is no port to agree on and no rank whose death takes the store away.
+    """
+
+    @classmethod
+    def join(
+        cls,
+        store: TCPStore,
+        run_id: str,
+        nodes: tuple[int, int],
+        address: str,
+        join_s: float,
+        emit: Emitter,
+        eviction: Eviction,
+    ) -> Rendezvous:
+        """A handler for this node, which others see at `address`. Raises `RendezvousError`."""
+        settings = RendezvousSettings(
+            run_id=run_id,
+            min_nodes=nodes[0],
+            max_nodes=nodes[1],
+            timeout=RendezvousTimeout(join=timedelta(seconds=join_s), last_call=timedelta(seconds=LAST_CALL_S)),
+            keep_alive_interval=timedelta(seconds=KEEP_ALIVE_INTERVAL_S),
+            keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
+        )
+        backend = C10dRendezvousBackend(store, run_id)
+        # The random part keeps two agents apart that share an address and, in PID namespaces, also their pid.
+        node = dynamic_rendezvous._NodeDesc(address, os.getpid(), random.SystemRandom().getrandbits(32))
+        state = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings, cache_duration=POLL_S)
+        handler = cls(node, settings, backend.name, store, state)
+        handler._emit = emit
+        handler._eviction = eviction
+        handler._address = RendezvousStoreInfo(store.host, store.port)
+        dynamic_rendezvous._delay = handler._pause
+        return handler
+
+    def _pause(self, seconds: float) -> None:
+        """Stands in for torch's fixed second between two looks at the state."""
+        self._eviction.check()
+        time.sleep(POLL_S)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return False  # our workers are told the store's prefix instead
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._eviction.check()
+        self._emit("agent.rendezvous", edge="begin")
+        self._stop_heartbeats()
+        deadline = self._get_deadline(self._settings.timeout.join)
+        self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
+        self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
+        self._start_heartbeats()
+        rank, world_size = self._get_world()
+        self._emit("agent.rendezvous", edge="end", node_rank=rank, nodes=world_size, round=self.round)
+        return RendezvousInfo(self._get_store(), rank, world_size, self._address)
+
+    @property
+    def round(self) -> int:
+        return int(self._state_holder.state.round)
+
+    def leave(self) -> None:
+        """Takes this node out, so that the others need not wait until its keep-alive runs out."""
+        self._stop_heartbeats()
+        with contextlib.suppress(Exception):  # the store may be gone, and we are leaving anyway
+            self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), self._get_deadline(timedelta(seconds=1)))
+
+
+class ForkingAgent(SimpleElasticAgent):
+    """Starts workers by fork and stops them the way they deserve."""
+
+    def __init__(
+        self, spec: WorkerSpec, worker: Callable[[], int], emit: Emitter, eviction: Eviction, drain_s: float
+    ):
+        super().__init__(spec, exit_barrier_timeout=30)
+        self._worker = worker
+        self._emit = emit
+        self._eviction = eviction
+        self._drain_s = drain_s
+        self._running: dict[int, int] = {}  # pid → local rank
+        self._codes: dict[int, int] = {}  # local rank → exit code
+        self._crashes = 0
+        self._started_at = 0.0
+
+    @property
+    def exit_codes(self) -> dict[int, int]:
+        """Of the latest workers, by local rank; negative: killed by that signal."""
+        return dict(self._codes)
+
+    def all_done(self) -> bool:
+        """Whether the workers have finished the job. If so, waits shortly for those of other nodes."""
+        if len(self._codes) < self._worker_group.spec.local_world_size or any(self._codes.values()):
+            return False
+        self._exit_barrier()
+        return True
+
+    # What SimpleElasticAgent asks for
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        handler = worker_group.spec.rdzv_handler
+        prefix = f"workers/{handler.get_run_id()}/{handler.round}"
+        self._codes = {}
+        self._started_at = time.monotonic()
+        # Held until the workers are known, so that the notice that comes now reaches them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
+        try:
+            for worker in worker_group.workers:
+                environment = {
+                    "RANK": worker.global_rank,
+                    "LOCAL_RANK": worker.local_rank,
+                    "WORLD_SIZE": worker.world_size,
+                    "LOCAL_WORLD_SIZE": worker_group.spec.local_world_size,
+                    "GROUP_RANK": worker_group.group_rank,
+                    "MASTER_ADDR": worker_group.master_addr,
+                    "MASTER_PORT": worker_group.master_port,
+                    "TORCHELASTIC_RUN_ID": handler.get_run_id(),
+                    "TORCHELASTIC_RESTART_COUNT": worker_group.spec.max_restarts - self._remaining_restarts,
+                    STORE_PREFIX_ENV: prefix,
+                }
+                pid = self._fork({key: str(value) for key, value in environment.items()})
+                self._running[pid] = worker.local_rank
+            return {local_rank: pid for pid, local_rank in self._running.items()}
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._reap()
+        self._eviction.check()
+        failed = {rank: code for rank, code in self._codes.items() if code != 0}
+        if failed:
+            return self._failure(worker_group, failed)
+        if self._running:
+            return RunResult(WorkerState.HEALTHY)
+        return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
+
+    def _failure(self, worker_group: WorkerGroup, failed: dict[int, int]) -> RunResult:
+        if EXIT_DRAINED in failed.values():
+            self._wait(2.0)  # the others are leaving as well, and may have to tell us that the node is evicted
+            self._eviction.check()
+        self._count_crashes(set(failed.values()))
+        if HOPELESS & set(failed.values()) or self._crashes >= CRASHES_MAX:
+            self._remaining_restarts = 0
+        failures = {}
+        for local_rank, code in failed.items():
+            worker = worker_group.workers[local_rank]
+            failures[worker.global_rank] = ProcessFailure(local_rank, worker.id, code, "")
+        return RunResult(WorkerState.FAILED, failures=failures)
+
+    def _count_crashes(self, codes: set[int]) -> None:
+        """A worker that fails by itself again and again, soon after its start, will not get better."""
+        soon = time.monotonic() - self._started_at < SOON_S
+        self._crashes = self._crashes + 1 if soon and codes & CRASHED else 0
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        if worker_group.state == WorkerState.HEALTHY:  # nodes come or go
+            self._stop(REGROUP_SIGNAL, self._drain_s)
+        else:  # one of them died: the state of the others is worth nothing
+            self._stop(signal.SIGKILL, 0)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        self._stop(signal.SIGTERM, self._drain_s)
+
+    # Processes
+
+    def _fork(self, environment: dict[str, str]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        agent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            _die_with(agent)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.environ.update(environment)
+            code = self._worker()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else 1
+        finally:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        for pid, local_rank in list(self._running.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self._running[pid]
+                code = os.waitstatus_to_exitcode(status)
+                self._codes[local_rank] = code
+                rank = self._worker_group.workers[local_rank].global_rank
+                self._emit("worker.exit", local_rank=local_rank, rank=rank, pid=pid, code=code)
+
+    def _wait(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        self._reap()
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.002)
+            self._reap()
+
+    def _stop(self, number: signal.Signals, grace_s: float) -> None:
+        for pid in self._running:
+            os.kill(pid, number)
+        self._wait(grace_s)
+        for pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+        self._wait(10.0)
+
+
+def _die_with(parent: int) -> None:
+    """This process is killed when its parent ends, however that happens: nobody leaves orphans behind."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def freeze_memory() -> None:
+    """Before forking: keeps the collector of the children from touching, and so copying, what they share."""
+    gc.collect()
+    gc.freeze()

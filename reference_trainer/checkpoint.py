@@ -1,0 +1,333 @@
+"""Checkpoints that can be trusted: either whole and verified, or not there.
+
+Written to a temporary folder, every file and the folder fsynced, a manifest with a SHA-256 per file, published
+by one atomic rename, read back, and only then is an older one deleted. A flipped bit inside a tensor loads without
+a complaint from every common format, so the checksums are our own.
+
+    <root>/step-00000020/   manifest.json  .metadata  __0_0.distcp
+    <root>/.tmp-step-00000040-4711-1c/    what a kill in the middle leaves behind; swept at the next start
+
+Under data parallelism all ranks hold the same model and optimizer: rank 0 writes for everybody, without a
+collective in the background. What differs, the random states, is gathered when the snapshot is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from harness.events import Emitter
+
+State = dict[str, Any]  # flat: name → tensor or small picklable value
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where training starts from: `state` after `step` steps (`None`: from scratch) and what was passed over."""
+
+    step: int
+    source: str
+    state: State | None
+    fallback: list[dict[str, str]] = field(default_factory=list)
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that must not be used; the message says what is wrong with it."""
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+# One checkpoint on a local disk
+
+
+def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib.Path:
+    """Writes and publishes one checkpoint; returns its folder. Raises `OSError` or what torch makes of one."""
+    temporary = root / f".tmp-{folder_name(step)}-{os.getpid()}-{time.monotonic_ns():x}"
+    with emit.phase("checkpoint.write"):
+        temporary.mkdir(parents=True)
+        dcp.save(state, storage_writer=FileSystemWriter(temporary, sync_files=True), no_dist=True)
+        emit.failpoint("checkpoint.shard_written", step=step, path=str(temporary))
+        _write_manifest(temporary, step)
+    emit.failpoint("checkpoint.before_publish", step=step, path=str(temporary))
+    with emit.phase("checkpoint.publish"):
+        final = root / folder_name(step)
+        if final.exists():  # a damaged one that was passed over and is now made again
+            os.rename(final, temporary.with_name(temporary.name + "-replaced"))
+        os.rename(temporary, final)
+        _fsync(root)
+        verify(final)
+    return final
+
+
+def verify(folder: pathlib.Path) -> int:
+    """Reads every byte of a checkpoint back; returns their number. Raises `DamagedCheckpoint` saying what is wrong."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
+    except OSError as error:
+        raise DamagedCheckpoint(f"{MANIFEST}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{MANIFEST}: not a manifest ({error!r})") from error
+    for name, (size, checksum) in files.items():
+        try:
+            found = (folder / name).stat().st_size
+            if found != size:
+                raise DamagedCheckpoint(f"{name}: {found} bytes instead of {size}")
+            if _sha256(folder / name) != checksum:
+                raise DamagedCheckpoint(f"{name}: content does not match its checksum")
+        except OSError as error:
+            raise DamagedCheckpoint(f"{name}: {error.strerror}") from error
+    return sum(size for size, _ in files.values())
+
+
+def read(folder: pathlib.Path) -> State:
+    """The state in a verified checkpoint. Its own metadata says what is in it, so any world size can read it."""
+    content = FileSystemReader(folder).read_metadata().state_dict_metadata
+    state: State = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        if isinstance(entry, TensorStorageMetadata)
+        else None
+        for name, entry in content.items()
+    }
+    dcp.load(state, checkpoint_id=folder, no_dist=True)
+    return state
+
+
+def published(root: pathlib.Path) -> list[pathlib.Path]:
+    """All published checkpoints, valid or not, newest first."""
+    return sorted(root.glob("step-*"), reverse=True)
+
+
+def step_of(folder: pathlib.PurePath) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _write_manifest(folder: pathlib.Path, step: int) -> None:
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(folder.iterdir())
+    }
+    for name in files:
+        _fsync(folder / name)
+    with (folder / MANIFEST).open("w") as file:
+        json.dump({"version": 1, "step": step, "files": files}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    _fsync(folder)
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: pathlib.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Copies on an object store
+
+
+class Remote:
+    """Checkpoints under an fsspec URL. An object store has no rename: the manifest, uploaded last, publishes."""
+
+    def __init__(self, url: str):
+        self._files, self._root = fsspec.core.url_to_fs(url)
+
+    def steps(self) -> list[int]:
+        """Steps with a manifest, newest first."""
+        self._files.invalidate_cache()
+        found = self._files.glob(f"{self._root}/step-*/{MANIFEST}")
+        return sorted((step_of(pathlib.PurePosixPath(path).parent) for path in found), reverse=True)
+
+    def upload(self, folder: pathlib.Path) -> None:
+        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`."""
+        target = f"{self._root}/{folder.name}"
+        names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
+        self._files.makedirs(target, exist_ok=True)
+        for name in names:
+            self._files.put_file(str(folder / name), f"{target}/{name}")
+        for name in names:
+            digest = hashlib.sha256(self._files.cat_file(f"{target}/{name}")).hexdigest()
+            if digest != _sha256(folder / name):
+                raise DamagedCheckpoint(f"{target}/{name}: does not read back as it was uploaded")
+
+    def download(self, step: int, root: pathlib.Path) -> None:
+        """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
+        temporary = root / f".tmp-{folder_name(step)}-{os.getpid()}-{time.monotonic_ns():x}"
+        self._files.get(f"{self._root}/{folder_name(step)}/", f"{temporary}/", recursive=True)
+        os.rename(temporary, root / folder_name(step))
+
+    def delete(self, step: int) -> None:
+        self._files.rm(f"{self._root}/{folder_name(step)}", recursive=True)
+
+
+# What the training loop uses
+
+
+class Checkpoints:
+    """Saves in the background and restores, for all ranks of a job.
+
+    `location` is a folder every node sees, or an fsspec URL; then `staging` is a folder on this node's own disk.
+    """
+
+    def __init__(self, location: str, staging: str | None, keep: int, emit: Emitter):
+        self._remote = Remote(location) if "://" in location else None
+        self.root = pathlib.Path(staging or "checkpoints") if self._remote else pathlib.Path(location)
+        self._keep = keep
+        self._emit = emit
+        self._writer: threading.Thread | None = None
+        self.committed_step = -1
+
+    # Saving
+
+    def save(self, kind: str, step: int, state: State) -> None:
+        """Starts writing `state`, which must be the writer's own copy; rank 0 only.
+
+        A failure is an event, and the next save is the retry. Never two at once: while the previous one is still
+        being written, this one fails.
+        """
+        self._emit("checkpoint.started", step=step, kind=kind)
+        if self._writer and self._writer.is_alive():
+            reason = "skipped: the previous checkpoint is still being written"
+            return self._emit_failed(step, kind, reason)
+        self._writer = threading.Thread(
+            target=self._write, args=(kind, step, state), name="checkpoint", daemon=True
+        )
+        self._writer.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until nothing is being written any more, or for so long."""
+        if self._writer:
+            self._writer.join(timeout_s)
+
+    def _write(self, kind: str, step: int, state: State) -> None:
+        begin_ns = time.monotonic_ns()
+        try:
+            folder = write(self.root, step, state, self._emit)
+            if self._remote:
+                self._remote.upload(folder)
+            self.committed_step = step
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            source = folder_name(step) if self._remote else str(folder)
+            duration_ns = time.monotonic_ns() - begin_ns
+            self._emit("checkpoint.committed", step=step, kind=kind, path=source, bytes=size, duration_ns=duration_ns)
+            self._delete_old()
+        except Exception as error:  # whatever it was, training goes on and the next interval tries again
+            traceback.print_exc()
+            self._emit_failed(step, kind, f"{type(error).__name__}: {error}")
+
+    def _emit_failed(self, step: int, kind: str, reason: str) -> None:
+        self._emit("checkpoint.failed", step=step, kind=kind, error=reason)
+
+    def _delete_old(self) -> None:
+        for folder in published(self.root)[self._keep :]:
+            shutil.rmtree(folder)
+        for leftover in self.root.glob(".tmp-*-replaced"):
+            shutil.rmtree(leftover)
+        if self._remote:
+            for step in self._remote.steps()[self._keep :]:
+                self._remote.delete(step)
+
+    # Restoring
+
+    def restore(self) -> Restored:
+        """The newest checkpoint that is valid for *every* rank; what was passed over is named. Collective."""
+        fallback: list[dict[str, str]] = []
+        candidates = self._candidates() if dist.get_rank() == 0 else iter(())
+        while True:
+            choice: list[Any] = [self._first_valid(candidates, fallback)] if dist.get_rank() == 0 else [None]
+            dist.broadcast_object_list(choice)
+            step, fallback = choice[0]
+            if step is None:
+                return Restored(0, "scratch", None, fallback)
+            state, problem = self._try_read(step)
+            problems: list[str | None] = [None] * dist.get_world_size()
+            dist.all_gather_object(problems, problem)
+            if not any(problems):
+                self.committed_step = step
+                return Restored(step, str(self.root / folder_name(step)), state, fallback)
+            reason = next(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
+            fallback.append({"source": str(self.root / folder_name(step)), "reason": reason})
+
+    def sweep(self) -> None:
+        """Removes what a killed writer left behind. Rank 0, when no other writer can be alive."""
+        for leftover in self.root.glob(".tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _candidates(self) -> Iterator[int]:
+        steps = self._remote.steps() if self._remote else [step_of(folder) for folder in published(self.root)]
+        return iter(steps)
+
+    def _first_valid(
+        self, candidates: Iterator[int], fallback: list[dict[str, str]]
+    ) -> tuple[int | None, list[dict[str, str]]]:
+        for step in candidates:
+            try:
+                self._fetch(step)
+                return step, fallback
+            except (DamagedCheckpoint, OSError) as error:
+                fallback = [*fallback, {"source": str(self.root / folder_name(step)), "reason": str(error)}]
+        return None, fallback
+
+    def _fetch(self, step: int) -> None:
+        """Makes sure that a whole copy of this checkpoint lies on this node. Raises `DamagedCheckpoint`."""
+        folder = self.root / folder_name(step)
+        if self._remote is None:
+            verify(folder)
+            return
+        try:
+            verify(folder)
+        except DamagedCheckpoint:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._remote.download(step, self.root)
+            verify(folder)
+
+    def _try_read(self, step: int) -> tuple[State | None, str | None]:
+        try:
+            self._fetch_for_node(step)
+            return read(self.root / folder_name(step)), None
+        except Exception as error:  # of whatever kind: this checkpoint is not for us
+            return None, f"{type(error).__name__}: {error}"
+
+    def _fetch_for_node(self, step: int) -> None:
+        """One rank a node downloads for all ranks on it; a folder that every node sees was verified already."""
+        if self._remote is None:
+            return
+        try:
+            if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+                self._fetch(step)
+        finally:
+            dist.barrier()
+
+
+def copy_to_host(state: State) -> State:
+    """A copy that training can't change any more: the only part of a save that the step loop waits for."""
+    return {
+        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        for name, value in state.items()
+    }

@@ -1,0 +1,145 @@
+"""Starts the trainer on this node and keeps it going: run it once on every node.
+
+    python -m reference_trainer.store --port 29400                     (once, on a host that stays)
+    python -m reference_trainer.launch --nnodes 2:2 --nproc-per-node 1 --rdzv-endpoint HOST:29400 \\
+        --rdzv-id JOB --local-addr ADDR -- --steps 200 --checkpoint-dir /shared/checkpoints
+
+With `--nnodes 2:2` a job that lost a node waits for a replacement; with `--nnodes 1:2` it goes on with one node and
+takes the second one in when it comes. On a single node the store may be left out.
+
+Exit codes: 0 all steps done · 75 this node was evicted and has left · 78 or 2 starting again would not help ·
+1 anything else.
+"""
+
+from __future__ import annotations
+
+from reference_trainer import preemption
+
+if __name__ == "__main__":
+    preemption.before_torch()
+
+import argparse
+import functools
+import os
+import sys
+from datetime import timedelta
+
+import torch
+from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
+from torch.optim import AdamW
+
+from harness.events import Emitter
+from reference_trainer import options, train
+from reference_trainer.agent import HOPELESS, MONITOR_INTERVAL_S, Eviction, ForkingAgent, Rendezvous, freeze_memory
+from reference_trainer.data import load_corpus
+from reference_trainer.preemption import EXIT_DRAINED
+from reference_trainer.train import EXIT_COMPLETED, EXIT_ERROR
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m reference_trainer.launch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--nnodes", type=_node_range, default=(1, 1), metavar="MIN:MAX")
+    parser.add_argument("--nproc-per-node", type=int, default=1, metavar="N", help="workers on this node")
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where the rendezvous store listens")
+    parser.add_argument("--rdzv-id", default="reference", metavar="ID", help="the same on all nodes of a job")
+    parser.add_argument("--local-addr", default="127.0.0.1", metavar="ADDR", help="this node, as others see it")
+    parser.add_argument("--max-restarts", type=int, default=1000)
+    parser.add_argument("--join-timeout-s", type=float, default=600, help="how long to wait for enough nodes")
+    parser.add_argument("--drain-s", type=float, default=30, help="how long workers may take to save and leave")
+    parser.add_argument("trainer", nargs="*", help="after --: options of reference_trainer.train")
+    launch = parser.parse_args(arguments)
+    if launch.nproc_per_node < 1:
+        parser.error(f"--nproc-per-node {launch.nproc_per_node}: must be at least 1")
+    if launch.rdzv_endpoint is None and launch.nnodes != (1, 1):
+        parser.error("--rdzv-endpoint is needed for more than one node: start reference_trainer.store first")
+    return launch
+
+
+def main(arguments: list[str] | None = None) -> int:
+    launch = parse(arguments)
+    trainer_options = options.parse(launch.trainer)  # a mistake ends here, before anything was started
+    emit = Emitter.open("agent")
+    emit("agent.started")
+    eviction = Eviction()
+    eviction.install()
+    code = EXIT_ERROR
+    try:
+        preload(trainer_options.data)
+        store = connect(launch.rdzv_endpoint)
+        rendezvous = Rendezvous.join(
+            store, launch.rdzv_id, launch.nnodes, launch.local_addr, launch.join_timeout_s, emit, eviction
+        )
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=launch.nproc_per_node,
+            rdzv_handler=rendezvous,
+            entrypoint=train.main,
+            max_restarts=launch.max_restarts,
+            monitor_interval=MONITOR_INTERVAL_S,
+        )
+        worker = functools.partial(train.main, launch.trainer)
+        code = run(ForkingAgent(spec, worker, emit, eviction, launch.drain_s), rendezvous, store)
+    except (RendezvousError, OSError, RuntimeError) as error:
+        print(f"launch: {type(error).__name__}: {error}", file=sys.stderr)
+    emit("agent.exiting", code=code)
+    return code
+
+
+def run(agent: ForkingAgent, rendezvous: Rendezvous, store: TCPStore) -> int:
+    """Runs the agent until the job is over or this node has to leave; returns the exit code."""
+    outcome = f"outcome/{rendezvous.get_run_id()}"
+    try:
+        agent.run()
+    except SignalException:
+        done = agent.all_done()
+        rendezvous.leave()  # and keep it open: the others go on without us
+        return EXIT_COMPLETED if done else EXIT_DRAINED
+    except RendezvousClosedError:
+        over = store.check([outcome]) and store.get(outcome) == b"completed"
+        print(f"launch: this job is over already ({'completed' if over else 'failed'})", file=sys.stderr)
+        return EXIT_COMPLETED if over else EXIT_ERROR
+    codes = set(agent.exit_codes.values())
+    store.set(outcome, "failed" if any(codes) else "completed")
+    rendezvous.shutdown()  # closes it for whoever comes late
+    return max(codes & HOPELESS, default=EXIT_ERROR if any(codes) else EXIT_COMPLETED)
+
+
+def preload(data: str | None) -> None:
+    """Everything slow that workers need, once, before they are forked. Nothing here may touch autograd or CUDA."""
+    torch.set_num_threads(1)
+    load_corpus(data)
+    AdamW([torch.nn.Parameter(torch.zeros(1))])  # the first optimizer of a process imports half of torch
+    freeze_memory()
+
+
+def connect(endpoint: str | None) -> TCPStore:
+    """A client of the job's store; without an endpoint this agent serves one itself, for a job on a single node."""
+    if endpoint is None:
+        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    host, _, port = endpoint.rpartition(":")
+    return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
+
+
+def _node_range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    try:
+        nodes = int(low), int(high or low)
+    except ValueError:
+        nodes = 0, 0
+    if not 1 <= nodes[0] <= nodes[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of nodes: write MIN:MAX, like 1:2, or one number")
+    return nodes
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # the store's client thread has nothing left to do

@@ -1,0 +1,174 @@
+"""Notices that this node will go away: a signal, or what a cloud's metadata endpoint says.
+
+A notice is only *recorded* here. The training loop shares it with every rank once a step, so that all of them
+agree on the step to save and leave at. Three things make that reliable, where a signal handler is not:
+
+* SIGTERM is blocked in every thread, before anything slow is imported, and collected by one thread of its own.
+  A Python signal handler waits until the main thread runs Python again; a main thread inside a collective
+  that waits for a dead peer never does.
+* A launcher that forks its workers blocks the signal before the fork: there is no moment in which it is lost.
+* Before the first step there is nothing to save, so the collecting thread ends the process on the spot.
+
+Standard library only: imported before torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from enum import IntEnum
+
+from harness.events import Emitter
+
+EXIT_DRAINED = 75  # sysexits' EX_TEMPFAIL: to an elastic agent a failure, so that it brings the workers back
+
+EVICT_SIGNAL = signal.SIGTERM
+REGROUP_SIGNAL = signal.SIGUSR1  # from our own launcher: save and stop, the world is about to change
+SIGNALS = {EVICT_SIGNAL, REGROUP_SIGNAL}
+
+REQUEST_TIMEOUT_S = 1.0
+
+
+class Notice(IntEnum):
+    """What a rank knows; travels between ranks as a number."""
+
+    NONE = 0
+    REGROUP = 1  # nodes come or go: save, stop, meet again
+    EVICTED = 2  # this node goes away
+
+
+def before_torch() -> None:
+    """The first thing a program does: importing torch takes a second, and a notice may come in it.
+
+    Blocks the notice signals in this thread and in every one it starts.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's advice against the fixed bucket order we want
+
+
+class Preemption:
+    """Collects notices for one worker process."""
+
+    def __init__(self, emit: Emitter):
+        self.notice = Notice.NONE
+        self._emit = emit
+        self._agent_pid = os.getppid()
+        self._agent_knows = False
+        self._training = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
+
+    def poll(self, provider: str, interval_s: float) -> None:
+        """Asks the metadata endpoint of `provider` (or of all, if `auto`) every `interval_s`, from now on."""
+        endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
+        threading.Thread(
+            target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True
+        ).start()
+
+    def training_begins(self) -> None:
+        """From here on a notice leads to a coordinated checkpoint; before, the process just ends."""
+        with self._lock:
+            self._training = True
+
+    def leave(self) -> None:
+        """Tells this node's agent that the node goes away: it must not bring its workers back.
+
+        An elastic agent takes SIGTERM to mean just that and leaves the rendezvous open for the others.
+        """
+        under_agent = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._agent_pid
+        if under_agent and not self._agent_knows:
+            os.kill(self._agent_pid, EVICT_SIGNAL)
+
+    def _collect_signals(self) -> None:
+        while True:
+            info = signal.sigwaitinfo(SIGNALS)
+            if info.si_signo == REGROUP_SIGNAL:
+                self._record(Notice.REGROUP, None)
+            else:
+                self._agent_knows |= info.si_pid == self._agent_pid
+                self._record(Notice.EVICTED, "signal")
+
+    def _poll_metadata(self, endpoints: dict[str, Callable[[], bool]], interval_s: float) -> None:
+        pause = threading.Event()
+        while True:
+            for name, is_evicted in endpoints.items():
+                if is_evicted():
+                    return self._record(Notice.EVICTED, name)
+            pause.wait(interval_s)
+
+    def _record(self, notice: Notice, source: str | None) -> None:
+        with self._lock:
+            if notice > self.notice:
+                self.notice = notice
+                if source:
+                    self._emit("notice", source=source)
+            if not self._training:
+                if self.notice is Notice.EVICTED:
+                    self.leave()
+                self._emit("exiting", code=EXIT_DRAINED, reason="drained", step=0)
+                os._exit(EXIT_DRAINED)
+
+
+# An endpoint that does not answer is no notice: off the cloud nobody listens there at all.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _request(url: str, headers: dict[str, str], method: str = "GET") -> str | None:
+    """The body of a successful answer, else `None`."""
+    request = urllib.request.Request(url, headers=headers, method=method)
+    try:
+        with _opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
+            return str(response.read().decode())
+    except (OSError, ValueError):  # HTTP errors are OSErrors, too: 404 is EC2's way to say "no notice"
+        return None
+
+
+def _link_local() -> str:
+    return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
+
+
+def ec2_evicted() -> bool:
+    """IMDSv2 `spot/instance-action`: answers 404 until the instance is marked for interruption."""
+    ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token = _request(f"{_link_local()}/latest/api/token", ttl, method="PUT")
+    if token is None:
+        return False
+    body = _request(f"{_link_local()}/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": token})
+    return body is not None and _json(body).get("action") in ("terminate", "stop", "hibernate")
+
+
+def gcp_evicted() -> bool:
+    """Compute Engine `instance/preempted`: `TRUE` once preemption has begun."""
+    host = os.environ.get("GCE_METADATA_HOST", "169.254.169.254")
+    url = f"http://{host}/computeMetadata/v1/instance/preempted"
+    return _request(url, {"Metadata-Flavor": "Google"}) == "TRUE"
+
+
+def azure_evicted() -> bool:
+    """Azure scheduled events: a `Preempt` that names this machine (one document serves a whole scale set)."""
+    headers = {"Metadata": "true"}
+    body = _request(f"{_link_local()}/metadata/scheduledevents?api-version=2020-07-01", headers)
+    events = _json(body or "{}").get("Events") or []
+    preempted = [event for event in events if event.get("EventType") == "Preempt"]
+    if not preempted:
+        return False
+    url = f"{_link_local()}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    name = _request(url, headers)
+    return any(name is None or name in event.get("Resources", [name]) for event in preempted)
+
+
+def _json(text: str) -> dict[str, object]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+_ENDPOINTS: dict[str, Callable[[], bool]] = {"ec2": ec2_evicted, "gcp": gcp_evicted, "azure": azure_evicted}
+PROVIDERS = ("auto", *_ENDPOINTS, "off")

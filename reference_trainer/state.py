@@ -1,0 +1,88 @@
+"""What a checkpoint holds: everything that decides how training goes on, and nothing that depends on world size."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from reference_trainer.checkpoint import State
+from reference_trainer.options import BadInput
+
+CPU_RNG_BYTES = torch.get_rng_state().numel()
+
+
+def seed_everything(seed: int, rank: int, step: int) -> None:
+    """A random state of its own for each rank: for a fresh start, and for ranks that a checkpoint does not know."""
+    mixed = int(np.random.SeedSequence([seed, rank, step]).generate_state(1)[0])
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.manual_seed(mixed)
+
+
+def capture(
+    model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, step: int, identity: dict[str, Any]
+) -> State:
+    """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
+    names = [name for name, _ in model.named_parameters()]
+    of_optimizer = optimizer.state_dict()
+    state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, entries in of_optimizer["state"].items():
+        state |= {f"optimizer/{names[index]}/{key}": value for key, value in entries.items()}
+    state["rng"] = gather(_rng_state())
+    state["progress"] = {
+        "step": step,  # also the data cursor: the order of the data is a function of seed and step alone
+        "param_groups": of_optimizer["param_groups"],
+        "schedule": schedule.state_dict(),
+        "identity": identity,
+    }
+    return state
+
+
+def apply(
+    state: State, model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, identity: dict[str, Any]
+) -> None:
+    """Puts a captured state back. Raises `BadInput` when it belongs to another job."""
+    progress = state["progress"]
+    if progress["identity"] != identity:
+        raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
+    model.load_state_dict({name: state[f"model/{name}"] for name in model.state_dict()})
+    per_parameter: dict[int, dict[str, Any]] = {}
+    for index, (name, _) in enumerate(model.named_parameters()):
+        prefix = f"optimizer/{name}/"
+        entries = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        if entries:
+            per_parameter[index] = entries
+    optimizer.load_state_dict({"state": per_parameter, "param_groups": progress["param_groups"]})
+    schedule.load_state_dict(progress["schedule"])
+    _restore_rng(state["rng"], identity["seed"], progress["step"])
+
+
+def _rng_state() -> Tensor:
+    parts = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        parts.append(torch.cuda.get_rng_state())
+    return torch.cat(parts)
+
+
+def gather(mine: Tensor) -> Tensor:
+    """(n,) on each rank → (world, n) on all of them."""
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    return torch.stack(rows)
+
+
+def _restore_rng(rows: Tensor, seed: int, step: int) -> None:
+    rank = dist.get_rank()
+    if rows.shape != (dist.get_world_size(), _rng_state().numel()):
+        seed_everything(seed, rank, step)  # another world: nobody's old random state belongs to anybody
+        return
+    torch.set_rng_state(rows[rank][:CPU_RNG_BYTES])
+    if torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(rows[rank][CPU_RNG_BYTES:])

@@ -1,0 +1,28 @@
+"""The rendezvous store, in a process of its own so that it outlives every node of the job.
+
+python -m reference_trainer.store --host 0.0.0.0 --port 29400
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+from torch.distributed import TCPStore
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT. Prints one line, with the port, once it listens (`--port 0` takes a free one)."""
+    parser = argparse.ArgumentParser(prog="python -m reference_trainer.store", description=__doc__)
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen at")
+    parser.add_argument("--port", type=int, default=29400, help="port to listen at; 0 takes a free one")
+    options = parser.parse_args(arguments)
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    store = TCPStore(options.host, options.port, is_master=True, wait_for_workers=False)
+    print(f"rendezvous store at {options.host}:{store.port}", flush=True)
+    signal.sigwait(signals)
+
+
+if __name__ == "__main__":
+    main()

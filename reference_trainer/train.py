@@ -1,0 +1,342 @@
+"""Trains a small GPT on many ranks, and survives what happens to them. Reads top to bottom.
+
+    python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
+    torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
+
+One iteration: read this rank's share of the global batch, forward and backward, sum the gradients over all ranks,
+share loss and notices, guard, update, report; now and then save. Whatever ends the process has its own exit code:
+"""
+
+from __future__ import annotations
+
+from reference_trainer import preemption as preempt
+
+if __name__ == "__main__":
+    preempt.before_torch()
+
+import contextlib
+import math
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from harness.events import Emitter
+from reference_trainer import state as training_state
+from reference_trainer.checkpoint import Checkpoints, copy_to_host
+from reference_trainer.data import Samples, load_corpus, share
+from reference_trainer.model import GPT, Shape, loss_per_sequence
+from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
+from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
+from reference_trainer.watchdog import StragglerReport, Watchdog
+
+EXIT_COMPLETED = 0
+EXIT_ERROR = 1  # a bug, or a machine that is not as it should be
+EXIT_PEER_LOST = 74  # sysexits' EX_IOERR: a collective failed, most likely because another rank is gone
+EXIT_STOPPED = 78  # sysexits' EX_CONFIG: by policy; starting again would end the same way
+
+STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
+
+
+class StoppedByPolicy(Exception):
+    """The loss or the gradient is not finite, and `--nonfinite stop` was asked for."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """One worker's life. Returns its exit code."""
+    options = parse(arguments)
+    rank, local_rank, world_size = (int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
+    emit("started")
+    worker = Worker(options, emit, rank, local_rank, world_size)
+    try:
+        code, reason = worker.run()
+    except StoppedByPolicy as error:
+        code, reason = EXIT_STOPPED, "stopped"
+        print(f"rank {rank}: {error}", file=sys.stderr)
+    except BadInput as error:
+        code, reason = EXIT_USAGE, "usage"
+        print(f"rank {rank}: {error}", file=sys.stderr)
+    except Exception as error:
+        lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
+        code, reason = (EXIT_PEER_LOST, "peer lost") if lost_peer else (EXIT_ERROR, "error")
+        traceback.print_exc()
+    emit("exiting", code=code, reason=reason, step=worker.step)
+    return code
+
+
+class Worker:
+    """One rank: its model, its part of the data, its place among the others."""
+
+    def __init__(self, options: Options, emit: Emitter, rank: int, local_rank: int, world_size: int):
+        self.options = options
+        self.emit = emit
+        self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
+        self.step = 0
+
+    def run(self) -> tuple[int, str]:
+        """Start up, meet the others, restore, train. Returns exit code and reason."""
+        options, emit = self.options, self.emit
+        self.preemption = Preemption(emit)
+        self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
+        self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
+        if self.local_rank == 0 and options.metadata != "off":
+            self.preemption.poll(options.metadata, options.poll_s)
+        with emit.phase("startup"):
+            self.build()
+        with emit.phase("rendezvous"):
+            self.meet()
+        emit("rendezvous", world_size=self.world_size)
+        with emit.phase("restore"):
+            self.restore()
+        self.preemption.training_begins()
+        return self.train()
+
+    def build(self) -> None:
+        """Everything that needs no other rank."""
+        options = self.options
+        if options.global_batch < self.world_size:
+            raise BadInput(f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks")
+        self.device = pick_device(options.device, self.local_rank)
+        corpus = load_corpus(options.data)
+        shape = Shape(dropout=options.dropout)
+        self.samples = Samples(corpus, shape.context, options.global_batch, options.seed)
+        self.model = GPT(shape, options.seed).to(self.device)
+        self.optimizer = AdamW(self.model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
+        self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(step, options))
+        self.checkpoints = Checkpoints(options.checkpoint_dir, options.staging_dir, options.keep, self.emit)
+        # What must not change between a checkpoint and its continuation, or the data order breaks.
+        self.identity = {
+            "seed": options.seed,
+            "global_batch": options.global_batch,
+            "data": corpus.digest,
+            "shape": repr(shape),
+        }
+        training_state.seed_everything(options.seed, self.rank, step=0)
+        if self.rank == 0:
+            print(f"data: {corpus.source}, {len(corpus.tokens)} bytes, sha256 {corpus.digest}", flush=True)
+
+    def meet(self) -> None:
+        """Joins the process group and wraps the model."""
+        join_process_group(self.device, self.rank, self.world_size, timedelta(seconds=self.options.collective_timeout_s))
+        # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
+        # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
+        # It does not regroup when told to look for unused parameters.
+        self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True, gradient_as_bucket_view=True)
+        self.sync = GradientSync(self.parallel, self.emit)
+
+    def restore(self) -> int:
+        """Puts back the newest checkpoint that is valid for every rank; returns its step."""
+        self.emit.failpoint("restore")
+        restored = self.checkpoints.restore()
+        if restored.state is not None:
+            training_state.apply(restored.state, self.model, self.optimizer, self.schedule, self.identity)
+        if self.rank == 0:
+            self.checkpoints.sweep()
+        self.emit("restored", step=restored.step, source=restored.source, fallback=restored.fallback)
+        self.step = restored.step
+        return restored.step
+
+    def train(self) -> tuple[int, str]:
+        """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
+        options = self.options
+        begin_ns, checkpoint_ns = time.monotonic_ns(), 0
+        for self.step in range(self.step + 1, options.steps + 1):
+            batch = self.samples.batch(self.step)
+            mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
+            inputs, targets = self.samples.read(mine, self.device)
+            data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
+
+            loss_of_share, compute_s = self.forward_backward(inputs, targets)
+            rows = exchange([loss_of_share, compute_s, self.preemption.notice])
+            losses, compute_s_of_ranks, notices = zip(*rows, strict=True)
+            loss = sum(losses)
+            grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
+            lr = self.schedule.get_last_lr()[0]
+            if self.is_finite(loss, grad_norm):
+                self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+
+            # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
+            begin_ns = self.emit(
+                "step",
+                step=self.step,
+                begin_ns=begin_ns,
+                loss=loss,
+                grad_norm=grad_norm,
+                lr=lr,
+                digest=batch.digest,
+                first=batch.first,
+                count=len(batch.indices),
+                data_ns=data_ns,
+                checkpoint_ns=checkpoint_ns,
+                sync_ns=self.sync.waited_ns,
+            )
+            self.watchdog.step_done(self.step)
+            self.stragglers.step_done(compute_s_of_ranks)
+            if self.rank == 0 and self.step % options.log_every == 0:
+                print(f"step {self.step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
+
+            if self.step == options.steps:
+                break  # done: whoever is told to leave now has nothing left to lose
+            if any(notices):
+                return self.drain([Notice(int(notice)) for notice in notices])
+            checkpoint_ns = 0
+            if self.step % options.checkpoint_every == 0:
+                self.save("periodic")
+                checkpoint_ns = time.monotonic_ns() - begin_ns
+        return self.finish()
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Leaves the gradient of the global mean loss in the model.
+
+        Returns this rank's part of that loss, and the seconds it computed, without the wait for the others.
+        """
+        begin_ns = time.monotonic_ns()
+        pieces = list(zip(inputs.chunk(self.options.accumulate), targets.chunk(self.options.accumulate), strict=True))
+        loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
+        for number, (piece, target) in enumerate(pieces, 1):
+            with contextlib.nullcontext() if number == len(pieces) else self.parallel.no_sync():
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                    losses = loss_per_sequence(self.parallel(piece), target)
+                # Divided by the *global* batch and summed over ranks: right also where shares are unequal.
+                loss = losses.double().sum() / self.options.global_batch
+                loss.backward()
+            loss_of_share += loss.detach()
+        compute_s = (self.sync.ready_ns - begin_ns) / 1e9
+        self.sync.waited_ns = time.monotonic_ns() - self.sync.ready_ns
+        return loss_of_share.item(), compute_s
+
+    def is_finite(self, loss: float, grad_norm: float) -> bool:
+        """Whether this update may be made. All ranks see the same numbers, so all decide alike."""
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            return True
+        kind, what = ("gradient", "gradient norm") if math.isfinite(loss) else ("nonfinite", "loss")
+        value = grad_norm if math.isfinite(loss) else loss
+        detail = f"{what} is {value} at step {self.step}"
+        self.emit("anomaly", kind=kind, detail=detail)
+        if self.options.nonfinite == "stop":
+            raise StoppedByPolicy(detail)
+        return False
+
+    def save(self, kind: str) -> None:
+        """Copies the state and leaves the writing to the background."""
+        with self.emit.phase("checkpoint.snapshot"):
+            state = training_state.capture(self.model, self.optimizer, self.schedule, self.step, self.identity)
+            if self.rank == 0:
+                state = copy_to_host(state)
+        if self.rank == 0:
+            self.checkpoints.save(kind, self.step, state)
+
+    def save_and_wait(self, kind: str) -> bool:
+        """A checkpoint of this very step, written when this returns, unless there is one. Tells every rank if so."""
+        self.watchdog.allow(self.options.startup_s)
+        self.checkpoints.wait()
+        if not self.agreed(self.checkpoints.committed_step == self.step):
+            self.save(kind)
+            self.checkpoints.wait()
+        return self.agreed(self.checkpoints.committed_step == self.step)
+
+    def agreed(self, answer: bool) -> bool:
+        """Rank 0's answer, on every rank."""
+        return exchange([float(answer)])[0][0] != 0
+
+    def drain(self, notices: list[Notice]) -> tuple[int, str]:
+        """Saves at this step, the same for all, and leaves."""
+        with self.emit.phase("drain"):
+            first_on_node = self.rank - self.local_rank
+            on_node = notices[first_on_node : first_on_node + int(os.environ.get("LOCAL_WORLD_SIZE", "1"))]
+            if Notice.EVICTED in notices and not self.preemption.notice:
+                self.emit("notice", source="peer")
+            self.save_and_wait("emergency")
+        if Notice.EVICTED in on_node:
+            self.preemption.leave()
+        return EXIT_DRAINED, "drained" if Notice.EVICTED in notices else "regrouped"
+
+    def finish(self) -> tuple[int, str]:
+        """The last checkpoint; a job without it is not done."""
+        saved = self.save_and_wait("final") or self.save_and_wait("final")
+        return (EXIT_COMPLETED, "completed") if saved else (EXIT_STOPPED, "the final checkpoint cannot be written")
+
+
+class GradientSync:
+    """Sums the gradients of all ranks, bucket by bucket as they become ready, and takes the time.
+
+    DDP's own way divides by the number of ranks, which is wrong where their shares of the batch differ.
+    """
+
+    def __init__(self, parallel: DistributedDataParallel, emit: Emitter):
+        self.ready_ns = 0  # when this rank's own gradients were complete
+        self.waited_ns = 0  # from then until everybody's were summed
+        self._emit = emit
+        parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
+
+    def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        if bucket.index() == 0:
+            self._emit.failpoint("all_reduce")
+        self.ready_ns = time.monotonic_ns()
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+
+def exchange(row: list[float]) -> list[list[float]]:
+    """Every rank's row of numbers, in the order of ranks, bit for bit the same everywhere."""
+    rows: list[list[float]] = training_state.gather(torch.tensor(row, dtype=torch.float64)).tolist()
+    return rows
+
+
+def learning_rate_factor(step: int, options: Options) -> float:
+    """Linear warm-up, then a cosine from 1 down to 0.1 at the last step."""
+    if step < options.warmup:
+        return (step + 1) / (options.warmup + 1)
+    progress = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return 0.55 + 0.45 * math.cos(math.pi * min(1.0, progress))
+
+
+def pick_device(name: str, local_rank: int) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        torch.set_num_threads(1)  # ranks share the cores; threads of theirs would only fight over them
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BadInput("--device cuda: torch sees no GPU here")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def join_process_group(device: torch.device, rank: int, world_size: int, timeout: timedelta) -> None:
+    """gloo for tensors on the host, NCCL for those on a GPU.
+
+    Our launcher names a part of the rendezvous store, which no rank hosts, that is new for each start. Reusing the
+    launcher's store without that makes restarts meet the keys of the processes before them.
+    """
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    prefix = os.environ.get(STORE_PREFIX_ENV)
+    if prefix is None:
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False, timeout=timeout)
+    dist.init_process_group(
+        backend, store=dist.PrefixStore(prefix, store), rank=rank, world_size=world_size, timeout=timeout
+    )
+
+
+def is_lost_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed; gloo says so in its text only."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # tearing a process group down can wait for ever for a peer that is gone

@@ -1,0 +1,99 @@
+"""Notices when training stops moving, and says which rank is slow."""
+
+from __future__ import annotations
+
+import collections
+import faulthandler
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+
+from harness.events import Emitter
+
+EXIT_HUNG = 70  # sysexits' EX_SOFTWARE
+
+STACK_CHARS_MAX = 20_000
+
+
+class Watchdog:
+    """Ends the process when no step has ended for too long: `max(floor_s, factor × median step)`.
+
+    Fails fast and alone: a hung rank can't be asked to take part in anything. Its peers see the connection
+    break, the agents restart everybody.
+    """
+
+    def __init__(self, emit: Emitter, floor_s: float, factor: float, startup_s: float):
+        self._emit = emit
+        self._floor_s = floor_s
+        self._factor = factor
+        self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
+        self._last_beat = time.monotonic()
+        self._limit_s = startup_s
+        self._step = 0
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def step_done(self, step: int) -> None:
+        now = time.monotonic()
+        self._step = step
+        self._steps_s.append(now - self._last_beat)
+        self._limit_s = max(self._floor_s, self._factor * statistics.median(self._steps_s))
+        self._last_beat = now
+
+    def allow(self, limit_s: float) -> None:
+        """What comes next is no step and may take this long."""
+        self._limit_s = limit_s
+        self._last_beat = time.monotonic()
+
+    def _watch(self) -> None:
+        previous = time.monotonic()
+        while True:
+            time.sleep(min(0.05, self._floor_s / 4))
+            now = time.monotonic()
+            if now - previous > self._floor_s / 2:
+                self._last_beat += now - previous  # the whole process was frozen: that is not a hang of its own
+            previous = now
+            silent_s = now - self._last_beat
+            if silent_s > self._limit_s:
+                self._fail(silent_s)
+
+    def _fail(self, silent_s: float) -> None:
+        with tempfile.TemporaryFile() as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            stacks = file.read().decode(errors="replace")
+        detail = f"no step for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
+        print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
+        self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
+        self._emit("exiting", code=EXIT_HUNG, reason="hang", step=self._step)
+        os._exit(EXIT_HUNG)
+
+
+class StragglerReport:
+    """Compares each rank's own compute time, without the waiting for others, over a window of steps.
+
+    Told once a window, by the slow rank itself: its median compute is above `factor` × the median of all ranks.
+    """
+
+    def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20):
+        self._emit = emit
+        self._rank = rank
+        self._factor = factor
+        self._window = window
+        self._seconds: list[Sequence[float]] = []
+
+    def step_done(self, compute_s: Sequence[float]) -> None:
+        """`compute_s`: one entry a rank."""
+        self._seconds.append(compute_s)
+        if len(self._seconds) < self._window:
+            return
+        medians = [statistics.median(of_rank) for of_rank in zip(*self._seconds, strict=True)]
+        self._seconds.clear()
+        # The lower median: with two ranks the faster one is the yardstick, or nobody could ever be slow.
+        usual = statistics.median_low(medians)
+        if medians[self._rank] > self._factor * usual:
+            detail = f"rank {self._rank} computes {medians[self._rank] * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
+            self._emit("anomaly", kind="straggler", detail=detail, rank=self._rank, slowdown=medians[self._rank] / usual)
