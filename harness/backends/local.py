@@ -13,7 +13,6 @@ import pathlib
 import secrets
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -36,16 +35,20 @@ _SUMMARIES = {
 
 
 class LocalNode(Node):
-    def __init__(self, lab: client.LabClient, name: str, index: int, incarnation: int):
+    def __init__(self, lab: client.LabClient, gone: set[str], name: str, index: int, incarnation: int):
         self.name = name
         self.index = index
         self.incarnation = incarnation
-        created = lab.call("node.create", name=name, incarnation=incarnation)
+        try:
+            created = lab.call("node.create", name=name, incarnation=incarnation)
+        except rpc.StageError as error:
+            reason = refusals.explain(error.stage, error.errno, lab.mode)
+            raise BackendError(f"node {name} cannot be made: {reason}") from error
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
         self.killed_in_s: float | None = None
-        self.gone = threading.Event()
         self._lab = lab
+        self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
     @property
     def key(self) -> str:
@@ -53,7 +56,7 @@ class LocalNode(Node):
 
     @property
     def alive(self) -> bool:
-        return not (self.gone.is_set() or self._lab.ended)
+        return self.key not in self._gone and not self._lab.ended
 
     def pids(self) -> list[int]:
         try:
@@ -91,13 +94,14 @@ class LocalCluster(Cluster):
         self._mode = mode
         self._nodes: list[LocalNode] = []
         self._exits: collections.deque[Exit] = collections.deque()
+        self._gone: set[str] = set()
         self._closed = False
         for name in ("events", "logs"):
             (run_dir / name).mkdir(parents=True, exist_ok=True)
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
             for index in range(workload.nodes):
-                self._nodes.append(LocalNode(self._lab, f"node{index}", index, 1))
+                self._nodes.append(LocalNode(self._lab, self._gone, f"node{index}", index, 1))
         except BaseException:
             self.close()
             raise
@@ -120,7 +124,7 @@ class LocalCluster(Cluster):
             raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
         if node.alive:
             raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
-        fresh = LocalNode(self._lab, node.name, node.index, node.incarnation + 1)
+        fresh = LocalNode(self._lab, self._gone, node.name, node.index, node.incarnation + 1)
         self._nodes[node.index] = fresh
         self._start_node(fresh)
         return fresh
@@ -174,9 +178,7 @@ class LocalCluster(Cluster):
             case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
                 self._exits.append(Exit(node, incarnation, code))
             case {"event": "gone", "node": name, "incarnation": incarnation}:
-                for node in self._nodes:
-                    if (node.name, node.incarnation) == (name, incarnation):
-                        node.gone.set()
+                self._gone.add(f"{name}.{incarnation}")
 
 
 def metadata_environment(endpoint: str) -> dict[str, str]:
@@ -193,7 +195,7 @@ class LocalBackend(Backend):
     name = "local"
 
     def __init__(self) -> None:
-        self._probed: tuple[str, Mapping[str, str]] | None = None
+        self._chosen: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}
 
     def probe(self) -> Capability:
         if sys.platform != "linux":
@@ -225,16 +227,20 @@ class LocalBackend(Backend):
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
         """The best mode that works here ("" for none) and why each better one does not; tried once."""
-        if self._probed is None:
-            refused: dict[str, str] = {}
-            for mode in _candidates():
-                reason = try_mode(mode)
-                if reason is None:
-                    self._probed = mode, refused
-                    return self._probed
-                refused[mode] = reason
-            self._probed = "", refused
-        return self._probed
+        candidates = _candidates()
+        if candidates not in self._chosen:
+            self._chosen[candidates] = _first_that_works(candidates)
+        return self._chosen[candidates]
+
+
+def _first_that_works(candidates: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
+    refused: dict[str, str] = {}
+    for mode in candidates:
+        reason = try_mode(mode)
+        if reason is None:
+            return mode, refused
+        refused[mode] = reason
+    return "", refused
 
 
 def _candidates() -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class LabClient:
 
     def __init__(self, mode: str, run_id: str, log: pathlib.Path | None, on_event: Callable[[rpc.Message], None]):
         """Raises `rpc.StageError` where the kernel refuses, `BackendError` where labd does not come up."""
+        self.mode = mode
         self.ended = False
         self._on_event = on_event
         with contextlib.ExitStack() as undo, _log(log) as output:

@@ -20,8 +20,6 @@ import os
 import select
 import signal
 import socket
-import sys
-import time
 import traceback
 
 from harness.errors import ChaosError
@@ -67,8 +65,11 @@ def main(text: str) -> None:
 def _fork_labd(spec: Spec, link: socket.socket) -> int:
     keeper = os.pidfd_open(os.getpid())
     if spec.mode == "user":
+        uid, gid = os.geteuid(), os.getegid()
         with stage("user namespace"):
             kernel.enter_user_namespace()
+        with stage("uid map"):
+            kernel.map_user_namespace(uid, gid)
     if spec.namespaces:
         with stage("namespaces"):
             kernel.unshare(kernel.CLONE_NEWPID)
@@ -172,7 +173,6 @@ async def _answer_all(lab: Lab, reader: asyncio.StreamReader, ended: asyncio.Eve
 
 
 async def _answer(lab: Lab, message: rpc.Message) -> None:
-    began = time.monotonic()
     try:
         call = CALLS[message["call"]]
         answer = {"result": await call(lab, **message["params"])}
@@ -180,7 +180,5 @@ async def _answer(lab: Lab, message: rpc.Message) -> None:
         if not isinstance(error, (ChaosError, OSError)):
             traceback.print_exc()
         answer = {"error": rpc.error_to_message(error)}
+        lab.note(f"{message['call']}: {error}")
     lab.send({"id": message["id"]} | answer)
-    elapsed_ms = (time.monotonic() - began) * 1e3
-    outcome = answer.get("error", {}).get("message", "done") if "error" in answer else "done"
-    print(f"{time.time():.3f} {message['call']} {elapsed_ms:.1f} ms: {outcome}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ import pathlib
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def _build(setup: Setup) -> None:
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         _mount_hosts(setup.hosts)
-        kernel.mount("sysfs", "/sys", "sysfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        _mount_sysfs()
     with stage("node network"):
         socket.sethostname(setup.name)
         net.quiet_stack("eth0")
@@ -88,6 +89,14 @@ def _mount_hosts(text: str) -> None:
     if pathlib.Path("/etc/hosts").exists():
         kernel.mount("/sys/hosts", "/etc/hosts", flags=kernel.MS_BIND)
     kernel.unmount("/sys")
+
+
+def _mount_sysfs() -> None:
+    """Some containers do not let a user mount /sys: the node then sees the devices of the outside there."""
+    try:
+        kernel.mount("sysfs", "/sys", "sysfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    except PermissionError as error:
+        print(f"the node goes without a /sys of its own: {error}", file=sys.stderr, flush=True)
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:

@@ -69,9 +69,12 @@ def set_name(name: str) -> None:
 
 
 def enter_user_namespace() -> None:
-    """Becomes root in a user namespace of its own, mapped to the calling user."""
-    uid, gid = os.geteuid(), os.getegid()
+    """Becomes root in a user namespace of its own; `map_user_namespace` must follow."""
     unshare(CLONE_NEWUSER)
+
+
+def map_user_namespace(uid: int, gid: int) -> None:
+    """Root in the new namespace is `uid` and `gid` outside, which must be the caller's own."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
@@ -49,7 +48,8 @@ class Host(abc.ABC):
         """Brings the node up; returns host and port of its metadata endpoint. Leaves nothing when it fails."""
         ours, theirs = socket.socketpair()
         try:
-            self.init_pid = self._fork(theirs)
+            with node_init.stage("node processes"):
+                self.init_pid = self._fork(theirs)
             theirs.close()
             self.lab.on_exit(self.init_pid, self._reaped)
             ours.settimeout(SETUP_S_MAX)
@@ -82,9 +82,11 @@ class Host(abc.ABC):
 
     def _give_up(self) -> None:
         self.lab.hosts.pop(self.key, None)
-        if self.init_pid:
-            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-                os.kill(self.init_pid, signal.SIGKILL)
+        self._kill_init()
+
+    def _kill_init(self) -> None:
+        if self.init_pid:  # not reaped yet: the id is still this process's
+            os.kill(self.init_pid, signal.SIGKILL)
 
     @abc.abstractmethod
     def _fork(self, link: socket.socket) -> int:
@@ -112,8 +114,13 @@ class Host(abc.ABC):
     async def start(self, command: list[str], env: dict[str, str], log: str) -> None:
         if self._main_running:
             raise UsageError(f"node {self.key} runs its command already")
-        await self.call("run", command=command, env=env, log=log)
-        self._main_running = True
+        self._main_running = True  # before the call: the command may end before its start is answered
+        try:
+            await self.call("run", command=command, env=env, log=log)
+        except Exception:
+            self._main_running = False
+            raise
+        self.lab.note(f"node {self.key} ({self.address}) runs {command}")
 
     async def kill(self) -> float:
         """Returns after how many seconds everything on the node was dead."""
@@ -132,6 +139,7 @@ class Host(abc.ABC):
         self.lab.tell("exit", node=self.name, incarnation=self.incarnation, code=event["code"])
 
     def _reaped(self, _code: int) -> None:
+        self.init_pid = 0
         self.endpoint.close()  # its socket would hold the network namespace
         if hasattr(self, "_client"):
             self.lab.spawn_task(self._finish())
@@ -174,17 +182,23 @@ class NamespaceHost(Host):
             net.add_route(self.device, self.address, source=self.lab.control_address)
 
     def _setup(self) -> node_init.Setup:
-        hosts = (
-            "127.0.0.1 localhost\n::1 localhost ip6-localhost\n"
-            f"{self.address} {self.name}\n{self.lab.control_address} control\n"
-            f"{METADATA_ADDRESS} metadata.google.internal metadata\n"
-        )
+        hosts = _hosts_text(self.name, self.address, self.lab.control_address)
         control = self.lab.control_address
         return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True)
 
     async def _kill(self) -> None:
         # The kernel ends every other process of the namespace before it lets us reap its init.
-        os.kill(self.init_pid, signal.SIGKILL)
+        self._kill_init()
+
+
+def _hosts_text(name: str, address: str, control: str) -> str:
+    """A name for every address of the lab: there is no name server, and a lookup must not wait for one."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{address} {name}", f"{control} control"]
+    lines.append(f"{METADATA_ADDRESS} metadata.google.internal metadata")
+    for each in (control, *itertools.islice(net.addresses(), 250)):
+        # Sockets that speak both protocols look their peers up in the mapped form.
+        lines += [f"{each} host-{each.replace('.', '-')}", f"::ffff:{each} host-{each.replace('.', '-')}"]
+    return "\n".join(lines) + "\n"
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
@@ -225,7 +239,7 @@ class PlainHost(Host):
             for process in left:
                 process.signal(signal.SIGKILL)
             await asyncio.sleep(0.002)
-        os.kill(self.init_pid, signal.SIGKILL)
+        self._kill_init()
 
 
 def _host(lab: Lab, node: str) -> Host:
@@ -270,7 +284,7 @@ async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
 
 async def kill(lab: Lab, node: str) -> float:
     elapsed_s = await _host(lab, node).kill()
-    print(f"node {node} killed: everything dead after {elapsed_s * 1e3:.1f} ms", file=sys.stderr, flush=True)
+    lab.note(f"node {node} killed: everything dead after {elapsed_s * 1e3:.1f} ms")
     return elapsed_s
 
 

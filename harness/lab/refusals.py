@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
-_PROC_MASKED = (
-    "/proc is masked, so a node cannot have its own: in a container use `--security-opt systempaths=unconfined`"
+_NO_MOUNT = (
+    "mount is refused, or /proc is masked, so that a node cannot have its own: in a container use "
+    "`--security-opt systempaths=unconfined --security-opt apparmor=unconfined`"
 )
 _NO_SPACE = "the limit on namespaces is reached: raise the sysctls user.max_*_namespaces"
 _APPARMOR = (
@@ -39,10 +40,9 @@ def explain(stage: str, number: int, mode: str) -> str:
 
 def _refused(stage: str, mode: str) -> str:
     if stage in ("mounts", "node mounts"):
-        return _PROC_MASKED
+        return _NO_MOUNT
     if mode == "root":
         return _NO_ADMIN
     if stage == "user namespace":
-        # Opening the map is refused where a profile gives the namespace no rights, creating it otherwise.
         return _NO_USER_NAMESPACE
     return _APPARMOR

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,10 @@ class Lab:
     def tell(self, event: str, **fields: Any) -> None:
         """An event for the harness."""
         self.send({"event": event} | fields)
+
+    def note(self, text: str) -> None:
+        """A line in labd's log."""
+        print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
         """Calls back with the exit code (negative: a signal) when the child has been reaped."""
