@@ -1,17 +1,29 @@
 """The Score contract, verdicts, and the scorecard that reports are made from.
 
-A score is one file in `harness/scores/` with a `score(evidence) -> ScoreResult` and the pydantic model `Bounds`
-of what may be written under its name in `expect:`. The file name is the score's name.
+A score is one file in `harness/scores/`, whose name is the score's name in `expect:`. It holds a `SCORE` object:
+its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
+but the evidence. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
 
+import abc
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from harness.timeline import Timeline
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+
+from harness import units
+from harness.errors import UsageError
+from harness.timeline import FaultRecord, Timeline
+
+REPORT_SCHEMA = 1
+S = 1_000_000_000
 
 
 class Verdict(enum.StrEnum):
@@ -57,6 +69,68 @@ class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
     reasons: Sequence[tuple[Verdict, str]] = ()  # beyond the expectations
+    summary: str = ""  # a clause for the headline of a run that passed
+
+
+class Bounds(BaseModel):
+    """What may stand under a score's name in `expect:`. An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Score(abc.ABC):
+    name: ClassVar[str]
+    section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
+    Bounds: ClassVar[type[BaseModel]] = Bounds
+
+    @abc.abstractmethod
+    def score(self, evidence: Evidence, bounds: Any) -> ScoreResult:
+        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score."""
+
+
+def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
+    return BeforeValidator(parse), WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+
+
+DurationNs = Annotated[int, *_text(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "60s")]
+Percent = Annotated[
+    float,
+    BeforeValidator(units.parse_percent),
+    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
+]
+
+
+def at_most(
+    name: str, observed: float | None, bound: float, show: Callable[[Any], str], reason: str = ""
+) -> Expectation:
+    """`observed` must not exceed `bound`; what could not be measured is inconclusive."""
+    if observed is None:
+        return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason or "there is nothing to measure")
+    verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
+    text = reason or f"{show(observed)} is more than {show(bound)}"
+    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text)
+
+
+def at_least(name: str, observed: float | None, bound: float, show: Callable[[Any], str]) -> Expectation:
+    if observed is None:
+        return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, "there is nothing to measure")
+    verdict = Verdict.PASS if observed >= bound else Verdict.FAIL
+    text = f"{show(observed)} is less than {show(bound)}"
+    return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text)
+
+
+def score_names() -> list[str]:
+    import harness.scores
+
+    return sorted(module.name for module in pkgutil.iter_modules(harness.scores.__path__))
+
+
+def load_score(name: str) -> Score:
+    """The `SCORE` of `harness/scores/<name>.py`."""
+    if name not in score_names():
+        raise UsageError(f"there is no score {name!r}; there is {', '.join(score_names())}")
+    score: Score = importlib.import_module(f"harness.scores.{name}").SCORE
+    return score
 
 
 @dataclass(frozen=True)
@@ -76,3 +150,117 @@ class Scorecard:
     expectations: Sequence[Expectation]
     environment: Mapping[str, Any]
     evidence: Evidence = field(repr=False)
+
+
+def judge(evidence: Evidence, run_id: str) -> Scorecard:
+    """All scores of a run, merged into one verdict. Pure."""
+    plan = evidence.run.plan
+    expect = plan.get("expect") or {}
+    results = {name: _result(load_score(name), evidence, expect.get(name)) for name in score_names()}
+    findings = [finding for result in results.values() for finding in _findings(result)]
+    findings += [
+        (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
+    ]
+    verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
+    sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
+    for name, result in results.items():
+        if load_score(name).section == "scores":
+            sections["scores"][name] = result.values
+        else:
+            sections["metrics"] |= result.values
+    scenario = plan.get("scenario") or {}
+    return Scorecard(
+        run_id=run_id,
+        scenario=str(scenario.get("name", "")),
+        title=str(scenario.get("title", "")),
+        backend=str(plan.get("backend", "")),
+        seed=int(plan.get("seed", 0)),
+        verdict=verdict,
+        reasons=_reasons(findings) or [_headline(results)],
+        faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
+        scores=sections["scores"],
+        metrics=sections["metrics"],
+        expectations=[line for result in results.values() for line in result.expectations],
+        environment=evidence.run.environment,
+        evidence=evidence,
+    )
+
+
+def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
+    """A scorer that crashes knows nothing: inconclusive, never green."""
+    try:
+        bounds = None if written is None else score.Bounds.model_validate(written)
+        return score.score(evidence, bounds)
+    except ValidationError as error:
+        problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}")])
+    except Exception as error:  # noqa: BLE001  whatever broke: the other scores still count, this one is unknown
+        reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
+        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
+
+
+def _findings(result: ScoreResult) -> list[tuple[Verdict, str]]:
+    lines = [(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}") for e in result.expectations]
+    return [finding for finding in [*result.reasons, *lines] if finding[0] is not Verdict.PASS]
+
+
+def _reasons(findings: Sequence[tuple[Verdict, str]]) -> list[str]:
+    """The worst first; among equals in the order in which they were found."""
+    ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding[0]))
+    return list(dict.fromkeys(text for _, text in ordered))
+
+
+def _headline(results: Mapping[str, ScoreResult]) -> str:
+    clauses = [result.summary for result in results.values() if result.summary]
+    return "; ".join(clauses) or "the job did all its steps"
+
+
+def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
+    """One line of `faults[]`; the effect is the last one measured, or the first that was not as expected."""
+    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
+    return {
+        "id": fault.id,
+        "kind": fault.kind,
+        "target": [dict(target) for target in fault.targets],
+        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
+        "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
+        "healed": fault.healed is not None,
+    }
+
+
+def to_report_json(card: Scorecard) -> dict[str, Any]:
+    """`report.json`: stable, versioned, strict JSON. What is not a finite number becomes null."""
+    report: dict[str, Any] = _strict(
+        {
+            "schema": REPORT_SCHEMA,
+            "run_id": card.run_id,
+            "scenario": card.scenario,
+            "backend": card.backend,
+            "seed": card.seed,
+            "verdict": card.verdict.value,
+            "reasons": list(card.reasons),
+            "faults": list(card.faults),
+            "scores": card.scores,
+            "metrics": card.metrics,
+            "expectations": [
+                {"name": e.name, "bound": e.bound, "observed": e.observed, "verdict": e.verdict.value}
+                | ({"reason": e.reason} if e.reason else {})
+                for e in card.expectations
+            ],
+            "environment": card.environment,
+        }
+    )
+    return report
+
+
+def _strict(value: Any) -> Any:
+    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

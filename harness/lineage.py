@@ -1,0 +1,365 @@
+"""Who ran when, in which world, and which of the executed steps survived.
+
+A *life* is one worker process. Lives that form a process group together are a *world*. A stretch of steps of
+one world without a rollback is an *epoch*: within it the step number only grows. A step is *complete* when
+every rank of its world has done it. The *lineage* is the chain of epochs that the final state descends from:
+the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when
+it lies on that chain; everything else was executed and rolled back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.reading import COLUMNS, Column, Log, Writer
+
+Ints = npt.NDArray[np.int64]
+Key = tuple[str, int]  # node and incarnation
+NEVER = 2**62
+_TURN_BITS = 32
+
+
+@dataclass
+class Life:
+    """One worker process. `gone` is when it was certainly no more; `leaving` when it began to exit."""
+
+    index: int
+    writer: Writer
+    rank: int
+    local_rank: int
+    key: Key
+    pid: int
+    world_size: int
+    started: int
+    joins: list[int] = field(default_factory=list)
+    worlds: list[int] = field(default_factory=list)  # parallel to `joins`
+    restores: list[tuple[int, int]] = field(default_factory=list)  # (time, step)
+    restored: dict[str, Any] | None = None  # the first `restored` event
+    exiting: dict[str, Any] | None = None
+    exit_event: dict[str, Any] | None = None  # what the launcher saw
+    gone: int = NEVER
+
+    @property
+    def step_ends(self) -> Ints:
+        return self.writer.steps["end"]
+
+    @property
+    def last_seen(self) -> int:
+        last_event = self.writer.events[-1]["at"] if self.writer.events else self.started
+        return max(last_event, int(self.step_ends[-1]) if len(self.step_ends) else self.started)
+
+    @property
+    def last_useful(self) -> int:
+        """The end of the last thing it did for the job: joining, restoring or a step."""
+        last_step = [int(self.step_ends[-1])] if len(self.step_ends) else []
+        return max([self.started, *self.joins, *(at for at, _ in self.restores), *last_step])
+
+    @property
+    def leaving(self) -> int:
+        return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
+
+
+@dataclass
+class World:
+    """Lives that formed one process group. `members` maps rank to life; `joined` is when the last one was in."""
+
+    size: int
+    members: dict[int, Life] = field(default_factory=dict)
+    joined: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return len(self.members) == self.size
+
+    @property
+    def nodes(self) -> set[str]:
+        return {life.key[0] for life in self.members.values()}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Steps `first`..`last` of one world without a rollback; `kept`: steps up to this one survive (-1: none)."""
+
+    world: int
+    first: int
+    last: int
+    begin: int  # end of its first row
+    kept: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One row per complete step, sorted by `end`: the moment when the last rank finished it."""
+
+    step: Ints
+    begin: Ints  # when the first rank began it
+    end: Ints
+    epoch: Ints  # row in the epochs
+    world_size: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def find_lives(log: Log, planned_world_size: int) -> list[Life]:
+    """One life per trainer file, in order of start."""
+    found: list[Life] = []
+    for writer in sorted((w for w in log.writers if w.role == "trainer"), key=lambda w: (w.header["at"], w.name)):
+        header = writer.header
+        rank = int(header.get("rank", 0))
+        life = Life(
+            index=len(found),
+            writer=writer,
+            rank=rank,
+            local_rank=int(header.get("local_rank", rank)),
+            key=(str(header.get("node", header.get("host"))), int(header.get("incarnation", 1))),
+            pid=int(header.get("pid", 0)),
+            world_size=int(header.get("world_size", planned_world_size)),
+            started=header["at"],
+        )
+        _read_life(life)
+        found.append(life)
+    return found
+
+
+def _read_life(life: Life) -> None:
+    for event in life.writer.events:
+        match event.get("event"):
+            case "rendezvous":
+                life.joins.append(event["at"])
+                life.world_size = int(event.get("world_size", life.world_size))
+            case "restored":
+                life.restores.append((event["at"], int(event.get("step", 0))))
+                life.restored = life.restored or event
+            case "exiting":
+                life.exiting = event
+    if not life.joins:  # a trainer that does not tell when its process group was ready
+        first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
+        life.joins = [at for at, _ in life.restores[:1]] or first_step
+
+
+def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
+    """Gives every life the `worker.exit` its launcher saw: by process id where known, else by place."""
+    by_place: dict[tuple[Key, int], list[Life]] = {}
+    by_pid: dict[tuple[Key, int], list[Life]] = {}
+    for life in lives:
+        by_place.setdefault((life.key, life.local_rank), []).append(life)
+        by_pid.setdefault((life.key, life.pid), []).append(life)
+    for event in exits:
+        key = event["key"]
+        candidates = by_pid.get((key, event.get("pid", -1))) or by_place.get((key, event.get("local_rank", -1)), [])
+        running = [life for life in candidates if life.started <= event["at"] and life.exit_event is None]
+        if running:
+            running[-1].exit_event = event
+
+
+def find_gone(
+    lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[Key, Mapping[int, list[int]]]
+) -> None:
+    """When each life was over: what the launcher saw; else its node's end, its own last word, or its successor.
+
+    `killed` gives per node and rank the times of injected kills of that rank.
+    """
+    successor: dict[int, int] = {}
+    latest: dict[tuple[Key, int], Life] = {}
+    for life in lives:
+        place = (life.key, life.local_rank)
+        if place in latest:
+            successor[latest[place].index] = life.started
+        latest[place] = life
+    for life in lives:
+        ends = [node_gone.get(life.key, NEVER), successor.get(life.index, NEVER)]
+        if life.exit_event:
+            ends.append(life.exit_event["at"])
+        elif life.exiting:
+            ends.append(life.exiting["at"])
+        else:
+            kills = killed.get(life.key, {}).get(life.rank, [])
+            ends += [at for at in kills if at >= life.last_seen][:1]
+        life.gone = max(min(ends), life.last_useful)
+
+
+def form_worlds(lives: Sequence[Life]) -> list[World]:
+    """Groups joins into worlds: one is over when it is full, a rank comes again, or a member is already gone."""
+    joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
+    worlds: list[World] = []
+    for at, index, order in joins:
+        life = lives[index]
+        if not worlds or not _fits(worlds[-1], life, at if order else life.started):
+            worlds.append(World(life.world_size))
+        world = worlds[-1]
+        world.members[life.rank] = life
+        world.joined = at
+        life.worlds.append(len(worlds) - 1)
+    _carry_over(worlds, lives)
+    return worlds
+
+
+def _fits(world: World, life: Life, since: int) -> bool:
+    fresh = not world.whole and life.rank not in world.members and life.world_size == world.size
+    return fresh and all(member.gone > since for member in world.members.values())
+
+
+def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
+    """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
+    for number, world in enumerate(worlds):
+        missing = set(range(world.size)) - world.members.keys() if not world.whole else set()
+        for life in lives if missing else ():
+            later = [at for at in life.joins if at > world.joined]
+            stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
+            if life.rank in missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
+                place = len(life.joins) - len(later)
+                life.joins.insert(place, world.joined)
+                life.worlds.insert(place, number)
+                world.members[life.rank] = life
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All executed steps, sorted by end: `columns` as in `reading.COLUMNS`, and who did them."""
+
+    columns: dict[str, Column]
+    process: Ints
+    rank: Ints
+    epoch: Ints
+    complete: npt.NDArray[np.bool_]
+    survives: npt.NDArray[np.bool_]
+
+
+def gather(
+    lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
+) -> tuple[Rows, list[Epoch], Progress]:
+    """Steps of all lives as one table, their epochs, and the complete steps.
+
+    `committed` maps a step to the times when checkpoints of it were committed.
+    """
+    stretches = [_stretches(life) for life in lives]
+    labels = np.array(sorted({int(label) for part in stretches for label in np.unique(part)}), np.int64)
+    world_of = (labels >> _TURN_BITS).tolist()
+    epoch = np.searchsorted(labels, np.concatenate([*stretches, np.zeros(0, np.int64)]))
+    lengths = [len(life.step_ends) for life in lives]
+    ends = np.concatenate([life.step_ends for life in lives] or [np.zeros(0, np.int64)])
+    order = np.argsort(ends, kind="stable")
+    del ends
+    columns = {name: _joined(lives, name)[order] for name in COLUMNS}
+    process = np.repeat(np.arange(len(lives)), lengths)[order]
+    rank = np.repeat(np.array([life.rank for life in lives], np.int64), lengths)[order]
+    epoch = epoch[order]
+    size = np.array([worlds[world].size for world in world_of], np.int64)
+    complete, progress = _complete(columns, epoch, size)
+    epochs = _lineage(world_of, columns, epoch, committed, _final_restore(lives))
+    kept = np.array([e.kept for e in epochs], np.int64)
+    survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
+    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress
+
+
+def _joined(lives: Sequence[Life], name: str) -> Column:
+    """One column of all lives; the parts are let go so that memory holds it once."""
+    parts = [life.writer.steps[name] for life in lives]
+    return np.concatenate(parts) if parts else np.zeros(0, COLUMNS[name])
+
+
+def _stretches(life: Life) -> Ints:
+    """Per step row a label: the world it was done in, then how often the step number had fallen back there."""
+    step, end = life.writer.steps["step"], life.step_ends
+    if not len(step):
+        return np.zeros(0, np.int64)
+    position = np.searchsorted(np.array(life.joins), end, side="left") - 1
+    world = np.array(life.worlds)[np.maximum(position, 0)]
+    fell = np.concatenate([[False], (np.diff(step) <= 0) & (np.diff(world) == 0)])
+    turns = np.cumsum(fell)
+    turns -= turns[np.searchsorted(world, world, side="left")]
+    return np.asarray((world << _TURN_BITS) + turns, np.int64)
+
+
+def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[npt.NDArray[np.bool_], Progress]:
+    """Which rows belong to a step that every rank of its world did, and those steps."""
+    if not len(epoch):
+        empty = np.zeros(0, np.int64)
+        return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
+    step = columns["step"]
+    keys, group = np.unique(epoch * (int(step.max()) + 1) + step, return_inverse=True)
+    count = np.bincount(group)
+    end = np.zeros(len(keys), np.int64)
+    end[group] = columns["end"]  # rows are sorted by end: the last one to write wins
+    begin = np.full(len(keys), NEVER)
+    np.minimum.at(begin, group, columns["begin"])
+    group_epoch = np.zeros(len(keys), np.int64)
+    group_epoch[group] = epoch
+    group_step = np.zeros(len(keys), np.int64)
+    group_step[group] = step
+    whole = count >= size[group_epoch]
+    chosen = np.flatnonzero(whole)
+    chosen = chosen[np.argsort(end[chosen], kind="stable")]
+    progress = Progress(group_step[chosen], begin[chosen], end[chosen], group_epoch[chosen], size[group_epoch[chosen]])
+    return whole[group], progress
+
+
+def _final_restore(lives: Sequence[Life]) -> int | None:
+    """The step restored last of all, if no step was done by that process since."""
+    restores = [restore for life in lives for restore in life.restores]
+    if not restores:
+        return None
+    at, step = max(restores)
+    last_step = max((int(other.step_ends[-1]) for other in lives if len(other.step_ends)), default=0)
+    return step if at > last_step else None
+
+
+def _lineage(
+    worlds: Sequence[int],
+    columns: Mapping[str, Column],
+    epoch: Ints,
+    committed: Mapping[int, list[int]],
+    final_restore: int | None,
+) -> list[Epoch]:
+    """Walks back from the last epoch through the checkpoints that each one started from."""
+    n = len(worlds)
+    first, last = np.full(n, NEVER), np.full(n, -1)
+    np.minimum.at(first, epoch, columns["step"])
+    np.maximum.at(last, epoch, columns["step"])
+    begin = np.full(n, NEVER)
+    np.minimum.at(begin, epoch, columns["end"])
+    kept = [-1] * n
+    child, limit = n, NEVER if final_restore is None else final_restore
+    while limit > 0:
+        parent = _parent(child, limit, first, last, begin, committed)
+        if parent is None:
+            break
+        kept[parent] = limit
+        child, limit = parent, int(first[parent]) - 1
+    return [Epoch(worlds[i], int(first[i]), int(last[i]), int(begin[i]), kept[i]) for i in range(n)]
+
+
+def _parent(
+    child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
+) -> int | None:
+    """The epoch before `child` that wrote the checkpoint of `step`: the newest that committed one, else the
+    newest that executed this step, else the newest that began at or before it."""
+    earlier = range(child - 1, -1, -1)
+    if step == NEVER:
+        return next(iter(earlier), None)
+    holders = [e for e in earlier if first[e] <= step <= last[e]]
+    for e in holders:
+        until = begin[e + 1] if e + 1 < len(begin) else NEVER
+        if any(begin[e] <= at < until for at in committed.get(step, [])):
+            return e
+    return next(iter(holders), None) if holders else next((e for e in earlier if first[e] <= step), None)
+
+
+def pairwise_epochs(progress: Progress) -> list[tuple[int, int]]:
+    """Half-open row ranges of `progress` that belong to one epoch each, in order of time."""
+    if not len(progress):
+        return []
+    cuts = np.flatnonzero(np.diff(progress.epoch)) + 1
+    return list(itertools.pairwise([0, *cuts.tolist(), len(progress)]))
+
+
+def no_progress() -> Progress:
+    empty = np.zeros(0, np.int64)
+    return Progress(empty, empty, empty, empty, empty)

@@ -1,0 +1,252 @@
+"""The phases of the whole job: a state machine over marks, walked once in order of time.
+
+`marks` say what changed at an instant (a fault struck, somebody noticed, an old process is gone, …). Between
+complete steps of one epoch the job is `running` (or in `recompute`, until it passes the furthest step it had
+reached). From the last complete step of one epoch to the first of the next it is in a *gap*, whose phases
+follow from the state alone. Segments partition the time of the run, so phases add up by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from harness.lineage import Progress, pairwise_epochs
+
+PHASES = (  # of a recovery episode, in the order in which they usually come
+    "interrupted_step",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "first_step",
+    "recompute",
+)
+
+
+class Mark(StrEnum):
+    """What can change at an instant."""
+
+    STRIKE = "strike"  # a fault acts
+    KILL_STRIKE = "kill strike"  # a fault acts that takes processes or a node: it must be noticed anew
+    NOTICE = "notice"  # the job has seen an eviction notice
+    EVIDENCE = "evidence"  # the job has noticed that something is wrong
+    UNCLEAN = "unclean exit"  # evidence, and nobody is saving any more
+    STAY = "stay"  # a worker runs
+    LEAVE = "leave"  # a worker begins to exit or is gone
+    OLD = "old"  # a worker is of no more use to the job ...
+    OLD_GONE = "old gone"  # ... and is gone
+    NODE = "node"  # a node can be used
+    NODE_LOST = "node lost"  # a node cannot be used, or will be taken away
+    AGENT = "agent"  # a launcher waits in its rendezvous
+    AGENT_BUSY = "agent busy"  # it no longer does
+    JOIN = "join"  # all ranks of world `who` are in
+    BROKEN = "broken"  # world `who` lost a member
+    RESTORED = "restored"  # all ranks of world `who` have restored their state
+    ABORT = "abort"  # the harness gave up: nothing that follows is the job's own doing
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: int
+    mark: Mark
+    who: int = -1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The whole job was in `phase` during [begin, end). `running`: steps complete. Outside episodes also
+    `startup`, `rendezvous`, `restore` (first start) and `finish` (after the last step)."""
+
+    phase: str
+    begin: int
+    end: int
+    epoch: int = -1  # while steps complete, and in `first_step`: whose steps (a row in Timeline.epochs)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Time without a complete step, and what the world that ends it needs: `nodes` and `size` (in ranks)."""
+
+    begin: int
+    end: int
+    epoch: int  # the one that ends it; -1: none did
+    nodes: int
+    size: int
+    same_world: bool  # the job goes back to an earlier step without forming a new process group
+    first: bool = False  # the start of the run: nothing was lost yet
+
+
+@dataclass
+class _State:
+    """All that the phase depends on."""
+
+    struck: bool = False
+    noticed: bool = False  # somebody in the job knows
+    draining: bool = False
+    staying: int = 0
+    old: int = 0
+    nodes: int = 0
+    agents: int = 0
+    world: int = -1  # the newest whole one
+    broken: bool = False
+    joined_here: bool = False  # in this gap
+    restored: bool = False
+    aborted: bool = False
+    agents_known: bool = field(default=False)
+
+    def apply(self, event: Event) -> None:
+        match event.mark:
+            case Mark.STRIKE | Mark.KILL_STRIKE:
+                if event.mark is Mark.KILL_STRIKE or not self.struck:
+                    self.noticed = self.draining = False
+                self.struck = True
+            case Mark.NOTICE:
+                self.noticed = self.draining = True
+            case Mark.EVIDENCE:
+                self.noticed = True
+            case Mark.UNCLEAN:
+                self.noticed, self.draining = True, False
+            case Mark.STAY:
+                self.staying += 1
+            case Mark.LEAVE:
+                self.staying -= 1
+                self.draining &= self.staying > 0
+            case Mark.OLD:
+                self.old += 1
+            case Mark.OLD_GONE:
+                self.old -= 1
+            case Mark.NODE:
+                self.nodes += 1
+            case Mark.NODE_LOST:
+                self.nodes -= 1
+            case Mark.AGENT:
+                self.agents += 1
+                self.agents_known = True
+            case Mark.AGENT_BUSY:
+                self.agents -= 1
+            case Mark.JOIN:
+                self.world, self.broken, self.restored = event.who, False, False
+                self.joined_here, self.draining = True, False
+            case Mark.BROKEN:
+                self.broken |= event.who == self.world
+            case Mark.RESTORED:
+                self.restored |= event.who == self.world
+            case Mark.ABORT:
+                self.aborted = True
+
+    def progressed(self) -> None:
+        """A first step is complete: what came before is over."""
+        self.struck = self.noticed = self.draining = False
+
+    def stopped(self, first: bool) -> None:
+        """The last complete step was done. Evidence that came before counts only if a fault was acting."""
+        self.noticed = first or (self.noticed and (self.struck or self.draining))
+        self.joined_here = self.restored = False
+
+    def phase(self, gap: Gap) -> str:
+        """The phase that this state means. The order of the questions is the order of recovery."""
+        if not self.noticed:
+            return "detect" if self.struck else "interrupted_step"
+        if self.draining:
+            return "drain"
+        if self.old > 0:
+            return "teardown"
+        if self.world >= 0 and not self.broken and (self.joined_here or gap.same_world):
+            return "first_step" if self.restored else "restore"
+        if self.nodes < gap.nodes and not gap.first:
+            return "reschedule"
+        waiting = self.agents >= gap.nodes if self.agents_known else False
+        return "rendezvous" if waiting or self.staying >= gap.size else "startup"
+
+
+def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
+    """Segments of all gaps, in order. `marks` need not be sorted."""
+    state, segments = _State(), list[Segment]()
+    ordered = sorted(marks, key=lambda event: event.at)
+    position = 0
+    for gap in gaps:
+        while position < len(ordered) and ordered[position].at < gap.begin:
+            state.apply(ordered[position])
+            position += 1
+        state.stopped(gap.first)
+        since, phase = gap.begin, ""
+        while since < gap.end:
+            while position < len(ordered) and ordered[position].at <= since:
+                state.apply(ordered[position])
+                position += 1
+            if not (state.aborted and phase):
+                phase = state.phase(gap)
+            until = min(ordered[position].at, gap.end) if position < len(ordered) else gap.end
+            segments.append(Segment(phase, since, until, gap.epoch if phase == "first_step" else -1))
+            since = until
+        state.progressed()
+    return segments
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Progress stopped at `t_stop` (end of the last complete step) until it passed the furthest step before."""
+
+    t_stop: int
+    t_first: int | None  # end of the first new complete step
+    t_regained: int | None  # None: never; `segments` then end with the run
+    furthest_step: int
+    faults: tuple[str, ...]  # ids of the faults inside
+    segments: tuple[Segment, ...]  # gapless from t_stop to t_regained (or the end of the run)
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else self.t_stop
+
+
+def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
+    """Where steps complete: `running` and `recompute` segments, and the episodes (without their segments)."""
+    segments, episodes = list[Segment](), list[Episode]()
+    open_at: int | None = None  # row of the last complete step before the episode that is open
+    best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
+    for lo, hi in pairwise_epochs(progress):
+        epoch, first_end, last_end = int(progress.epoch[lo]), int(progress.end[lo]), int(progress.end[hi - 1])
+        open_at = lo - 1 if open_at is None and lo else open_at
+        regained = first_end
+        if open_at is not None:
+            beyond = np.flatnonzero(progress.step[lo:hi] > best[open_at])
+            regained = int(progress.end[lo + beyond[0]]) if len(beyond) else last_end
+            if len(beyond):
+                episodes.append(_episode(progress, open_at, regained))
+                open_at = None
+        segments += [
+            Segment("recompute", first_end, regained, epoch),
+            Segment("running", regained, last_end, epoch),
+        ]
+    if open_at is not None:
+        episodes.append(_episode(progress, open_at, None))
+    return [segment for segment in segments if segment.end > segment.begin], episodes
+
+
+def _episode(progress: Progress, row: int, regained: int | None) -> Episode:
+    t_first = int(progress.end[row + 1]) if row + 1 < len(progress) else None
+    return Episode(int(progress.end[row]), t_first, regained, int(progress.step[: row + 1].max()), (), ())
+
+
+def merged(segments: Iterable[Segment]) -> list[Segment]:
+    """In order of time, neighbours with the same phase as one, empty ones gone."""
+    result: list[Segment] = []
+    for segment in sorted(segments, key=lambda s: s.begin):
+        if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):
+            result[-1] = Segment(segment.phase, result[-1].begin, segment.end, segment.epoch)
+        elif segment.end > segment.begin:
+            result.append(segment)
+    return result
+
+
+def clipped(segments: Iterable[Segment], begin: int, end: int) -> list[Segment]:
+    """What of the segments lies within [begin, end)."""
+    pairs = ((s, max(s.begin, begin), min(s.end, end)) for s in segments)
+    return [Segment(s.phase, lo, hi, s.epoch) for s, lo, hi in pairs if lo < hi]

@@ -1,0 +1,258 @@
+"""Event files → writers on one clock, with their steps as columns.
+
+Every writer's times are shifted onto the harness's monotonic clock as soon as they are read:
+
+* a writer on the harness's own machine (same boot id) already uses that clock;
+* any other writer keeps its own monotonic clock, moved by one constant: its first line pairs wall and
+  monotonic time, a `clock` event gives its host's wall-clock offset, and the harness's first line pairs wall
+  and monotonic time there. A wall clock that jumps later in the run therefore moves nothing.
+
+`step` events are by far the most: they are decoded straight into columns and never live as dictionaries.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from harness import events
+from harness.errors import EventLogError
+
+Column = npt.NDArray[Any]
+COLUMNS: dict[str, type] = {
+    "step": np.int64,
+    "begin": np.int64,
+    "end": np.int64,
+    "loss": np.float64,
+    "grad_norm": np.float64,
+    "lr": np.float64,
+    "digest": np.int64,
+    "first": np.int64,
+    "count": np.int64,
+    "data_ns": np.int64,
+    "checkpoint_ns": np.int64,
+    "sync_ns": np.int64,
+}
+NO_BEGIN = -(2**62)
+
+
+class _Line(msgspec.Struct, gc=False):
+    """One line of a trainer's file, as far as a step needs it."""
+
+    event: str = ""
+    mono_ns: int = 0
+    step: int = -1
+    begin_ns: int = NO_BEGIN
+    loss: float | str | None = None
+    grad_norm: float | str | None = None
+    lr: float | str | None = None
+    digest: str | int | None = None
+    first: int = -1
+    count: int = -1
+    data_ns: int = 0
+    checkpoint_ns: int = 0
+    sync_ns: int = 0
+    dropped: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One file: its first line, its events other than steps (each with `at`, its time), and its steps."""
+
+    name: str
+    header: dict[str, Any]
+    events: list[dict[str, Any]]
+    steps: dict[str, Column]
+    torn: bool
+    dropped: int
+
+    @property
+    def role(self) -> str:
+        return str(self.header.get("role", ""))
+
+
+@dataclass(frozen=True)
+class Log:
+    """All writers of a run on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them."""
+
+    writers: Sequence[Writer]
+    harness: Writer | None
+    uncertainty_ns: int
+    problems: Sequence[str]
+
+
+def read(directory: pathlib.Path) -> Log:
+    """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
+    if not directory.is_dir():
+        raise EventLogError(f"{directory}: no event log here")
+    writers, problems = [], []
+    for path in sorted(directory.glob("*.jsonl")):
+        writer = read_file(path)
+        if writer is None:
+            problems.append(f"{path.name} holds no whole line")
+        else:
+            writers.append(writer)
+    if not writers:
+        raise EventLogError(f"{directory}: the event log is empty")
+    return _on_one_clock(writers, problems)
+
+
+def read_file(path: pathlib.Path) -> Writer | None:
+    """One writer on its own clock; `None` when not even its first line was written."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
+    whole = data.rfind(b"\n") + 1
+    try:
+        lines = _decoder.decode_lines(data[:whole])
+        others = _decode_others(data[:whole], lines)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _read_slowly(path)
+    if not others or others[0].get("schema") != events.SCHEMA_VERSION:
+        return _read_slowly(path)
+    header, *rest = others
+    steps = _columns([line for line in lines if line.event == "step"])
+    return _finished(path, header, rest, steps, whole < len(data), max((line.dropped for line in lines), default=0))
+
+
+def _decode_others(data: bytes, lines: Sequence[_Line]) -> list[dict[str, Any]]:
+    """The lines that are not steps, as dictionaries."""
+    raw = data.split(b"\n")
+    if len(raw) != len(lines) + 1:
+        raise msgspec.DecodeError("an empty line")  # decode_lines skips those; the slow reader names the line
+    found = [msgspec.json.decode(raw[index]) for index, line in enumerate(lines) if line.event != "step"]
+    if not all(isinstance(record, dict) for record in found):
+        raise msgspec.DecodeError("not an object")
+    return found
+
+
+def _read_slowly(path: pathlib.Path) -> Writer | None:
+    """The reader that names the bad line; used when the fast one stumbles, and for events with odd fields."""
+    log = events.read_writer(path)
+    if log is None:
+        return None
+    lines, rest = [], []
+    for number, record in enumerate(log.events, 2):
+        if record.get("event") != "step":
+            rest.append(record)
+            continue
+        try:
+            lines.append(msgspec.convert({k: v for k, v in record.items() if v is not None}, _Line))
+        except msgspec.ValidationError as error:
+            raise EventLogError(f"{path}:{number}: not a proper step event: {error}") from error
+    dropped = max((int(record.get("dropped", 0)) for record in log.events), default=0)
+    return _finished(path, log.header, rest, _columns(lines), log.torn, dropped)
+
+
+def _finished(
+    path: pathlib.Path,
+    header: dict[str, Any],
+    rest: list[dict[str, Any]],
+    steps: dict[str, Column],
+    torn: bool,
+    dropped: int,
+) -> Writer:
+    """Gives every event its time (`at`) and checks what nothing can be read without."""
+    for record in (header, *rest):
+        if not isinstance(record.get("mono_ns"), int) or not isinstance(record.get("wall_ns", 0), int):
+            raise EventLogError(f"{path}: an event without mono_ns: {json.dumps(record)[:80]}")
+        record["at"] = record["mono_ns"]
+    return Writer(path.stem, header, rest, steps, torn, dropped)
+
+
+def _columns(lines: Sequence[_Line]) -> dict[str, Column]:
+    n = len(lines)
+    integers = {
+        "step": (line.step for line in lines),
+        "begin": (line.begin_ns for line in lines),
+        "end": (line.mono_ns for line in lines),
+        "digest": (_fingerprint(line.digest) for line in lines),
+        "first": (line.first for line in lines),
+        "count": (line.count for line in lines),
+        "data_ns": (line.data_ns for line in lines),
+        "checkpoint_ns": (line.checkpoint_ns for line in lines),
+        "sync_ns": (line.sync_ns for line in lines),
+    }
+    columns: dict[str, Column] = {name: np.fromiter(values, np.int64, n) for name, values in integers.items()}
+    # numpy turns None and the names of JSON's missing numbers ("nan", "inf") into floats by itself.
+    columns["loss"] = np.array([line.loss for line in lines], dtype=np.float64)
+    columns["grad_norm"] = np.array([line.grad_norm for line in lines], dtype=np.float64)
+    columns["lr"] = np.array([line.lr for line in lines], dtype=np.float64)
+    unknown = columns["begin"] == NO_BEGIN
+    if unknown.any():  # a trainer that does not say when a step began: it began when the one before ended
+        previous = np.concatenate([columns["end"][:1], columns["end"][:-1]])
+        columns["begin"] = np.where(unknown, previous, columns["begin"])
+    return columns
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _fingerprint(text: str | int | None) -> int:
+    """A sample digest as a 63-bit number that is the same in every run; 0 means none was given."""
+    if text is None:
+        return 0
+    return (int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1) or 1
+
+
+def _on_one_clock(writers: Sequence[Writer], problems: list[str]) -> Log:
+    harness = next((writer for writer in writers if writer.role == "harness"), None)
+    if harness is None:
+        problems.append("no harness wrote into this log")
+    reference = (harness or writers[0]).header
+    offsets = _offsets(harness)
+    shifted, uncertainty_ns = [], 0
+    for writer in writers:
+        if writer.header.get("clock") == reference.get("clock"):
+            shifted.append(writer)
+            continue
+        known = offsets.get(str(writer.header.get("host")), [])
+        if not known:
+            problems.append(f"the clock of host {writer.header.get('host')!r} was never compared with the harness's")
+        shift, uncertain = _shift(writer.header, reference, known)
+        uncertainty_ns = max(uncertainty_ns, uncertain)
+        shifted.append(_moved(writer, shift))
+    by_name = {writer.name: writer for writer in shifted}
+    return Log(
+        tuple(shifted),
+        by_name[harness.name] if harness else None,
+        uncertainty_ns,
+        tuple(dict.fromkeys(problems)),
+    )
+
+
+def _offsets(harness: Writer | None) -> dict[str, list[tuple[int, int, int]]]:
+    """Per host its measured wall-clock offsets: (time, offset, uncertainty)."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for event in harness.events if harness else ():
+        if event.get("event") == "clock":
+            measured = (event["at"], int(event["offset_ns"]), int(event.get("uncertainty_ns", 0)))
+            found.setdefault(str(event.get("host")), []).append(measured)
+    return found
+
+
+def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
+    """What to add to a foreign monotonic time, and how uncertain that is. Offset: the host's clock minus ours."""
+    foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
+    nearest = min(known, key=lambda measured: abs(measured[0] - (foreign - measured[1])), default=(0, 0, 0))
+    return foreign - nearest[1] - header["mono_ns"], nearest[2]
+
+
+def _moved(writer: Writer, shift: int) -> Writer:
+    for record in (writer.header, *writer.events):
+        record["at"] += shift
+    steps = dict(writer.steps)
+    steps["begin"] = steps["begin"] + shift
+    steps["end"] = steps["end"] + shift
+    return replace(writer, steps=steps)
