@@ -32,6 +32,7 @@ class Verb(enum.StrEnum):
     KILL = "kill"  # everything on the node dies at once
     FREEZE = "freeze"  # everything on the node stops, sockets stay open
     NOTICE = "notice"  # an eviction notice on the node's cloud metadata endpoint
+    EVICT = "evict"  # the engine itself reclaims the node, with its own notice and its own deadline
     REPLACE = "replace"  # a new node takes the place of a lost one
     NET_RATE = "network rate"
     NET_DELAY = "network delay"
@@ -49,7 +50,8 @@ class Workload:
     """What runs on every node, with nothing left to decide.
 
     `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
-    control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`.
+    control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`, `{python}` (the
+    interpreter there that has the harness and its trainer).
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
     """
 
@@ -60,7 +62,7 @@ class Workload:
     control: tuple[str, ...] | None = None
 
 
-PLACEHOLDERS = ("address", "control", "index", "incarnation", "run_dir")
+PLACEHOLDERS = ("address", "control", "index", "incarnation", "python", "run_dir")
 
 
 def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
@@ -89,6 +91,16 @@ class Exit:
     node: str
     incarnation: int
     code: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node that the engine has given to the job (`allocated`) or taken from it."""
+
+    node: str
+    incarnation: int
+    allocated: bool
+    reason: str = ""
 
 
 class Node(abc.ABC):
@@ -131,6 +143,13 @@ class Node(abc.ABC):
         """
         raise self._missing(Verb.NOTICE)
 
+    def evict(self, grace_s: float) -> None:
+        """Asks the engine to reclaim the node, giving what runs there `grace_s` seconds if the engine lets us choose.
+
+        Returns once the engine was asked; `alive` turns false when the node is taken.
+        """
+        raise self._missing(Verb.EVICT)
+
     def notice_seen(self) -> int:
         """How often the announced notice has been read by anything on the node."""
         raise self._missing(Verb.NOTICE)
@@ -140,7 +159,14 @@ class Node(abc.ABC):
 
 
 class Cluster(abc.ABC):
-    """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened."""
+    """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened.
+
+    An engine that schedules by itself (Slurm, Kubernetes) gives and takes nodes unasked, and may start a lost job
+    again as a whole. Such a cluster sets `tells_changes`, and reports in `changes()` every node that came or went
+    after `start`; `waiting` tells that it is not done with the job yet, though no node may be there.
+    """
+
+    tells_changes = False
 
     @property
     @abc.abstractmethod
@@ -158,6 +184,19 @@ class Cluster(abc.ABC):
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
         """Ends of main commands since the last call. Never blocks."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the engine may still bring nodes, or has not yet said how the job ended."""
+        return False
+
+    def changes(self) -> list[Change]:
+        """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
+        return []
+
+    def give_up(self, node: Node) -> None:
+        """No replacement will come for this node: an engine that keeps the job waiting for one starts it without."""
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:

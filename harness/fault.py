@@ -166,10 +166,16 @@ class TakesNodes(Fault):
             left = len(node.pids())
             gone = left == 0 and not node.alive
             context.effect(left, 0, "processes left on the node", ok=gone, detail=f"{node.name}: {before} before")
+        self.bring_replacements(nodes, context)
+
+    def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:
         if isinstance(self.replacement, Replacement):
             context.wait(units.parse_duration_ns(self.replacement.after) / 1e9)
             for node in nodes:
                 context.replace(node)
+        else:
+            for node in nodes:
+                context.cluster.give_up(node)
 
 
 def name_nodes(targets: Sequence[Target]) -> str:

@@ -109,11 +109,13 @@ class Injection:
         self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
 
     def release(self, node: Node, reason: str) -> None:
-        self._emit("node.released", node=node.name, incarnation=node.incarnation, reason=reason)
+        if not self.cluster.tells_changes:
+            self._emit("node.released", node=node.name, incarnation=node.incarnation, reason=reason)
 
     def replace(self, node: Node) -> Node:
         gpus = self.plan.workload["ranks_per_node"]
-        self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
+        if not self.cluster.tells_changes:
+            self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
         return self.cluster.replace(node)
 
     def _aim(self, target: Target) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class _Run:
             for header, event in self.tail.poll():
                 self.progress.absorb(header, event, now_ns)
             self._collect_exits()
+            self._collect_changes()
             self._note_recoveries(now_ns)
             self._fire_due(now_ns)
             show(self._status(now_ns))
@@ -123,6 +124,13 @@ class _Run:
     def _collect_exits(self) -> None:
         for end in self.cluster.exits():
             self._note_exit(end)
+
+    def _collect_changes(self) -> None:
+        for change in self.cluster.changes():
+            if change.allocated:
+                self.emit("node.allocated", node=change.node, incarnation=change.incarnation, gpus=self._gpus)
+            else:
+                self.emit("node.released", node=change.node, incarnation=change.incarnation, reason=change.reason)
 
     def _note_exit(self, end: Exit) -> None:
         self.ended[end.node, end.incarnation] = end.code
@@ -162,7 +170,7 @@ class _Run:
 
     def _finished(self) -> Outcome | None:
         """The job is over when every node that is still there has ended its command and no fault is at work."""
-        if any(thread.is_alive() for thread in self.threads):
+        if any(thread.is_alive() for thread in self.threads) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
         codes = [self.ended.get((node.name, node.incarnation)) for node in living]
@@ -211,6 +219,7 @@ class _Run:
         for firing in self.firings.values():
             self.holds.release(firing.planned.id)
         self._collect_exits()
+        self._collect_changes()
         for node in self.cluster.nodes:
             if node.alive:
                 self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)

@@ -13,19 +13,28 @@ from harness.backend import Node, Verb
 from harness.fault import Context, Duration, TakesNodes, Target, name_nodes
 
 
+ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
+
+
 class Preemption(TakesNodes):
     """Notice by SIGTERM to the whole node or on its metadata endpoint; at the deadline the node is taken,
-    whether the trainer is done or not."""
+    whether the trainer is done or not. Via `engine` the engine itself evicts, its own way, notice included."""
 
     notice: Duration = Field("5s", description="From the notice until the node is taken; 0s: no notice at all.")
-    via: Literal["signal", "ec2", "gcp", "azure"] = Field("signal", description="SIGTERM, or whose metadata endpoint.")
+    via: Literal["signal", "engine", "ec2", "gcp", "azure"] = Field(
+        "signal", description="SIGTERM, the engine's own eviction, or whose metadata endpoint."
+    )
 
     def needed(self) -> frozenset[Verb]:
+        if self.via == "engine":
+            return super().needed() - {Verb.KILL} | {Verb.EVICT}
         if self._notice_s() == 0:
             return super().needed()
         return super().needed() | {Verb.SIGNAL if self.via == "signal" else Verb.NOTICE}
 
     def describe(self, targets: Sequence[Target]) -> str:
+        if self.via == "engine":
+            return f"{name_nodes(targets)} evicted by the engine, {self.notice} notice; {self.describe_replacement()}"
         how = "SIGTERM to everything on it" if self.via == "signal" else f"its {self.via} metadata endpoint"
         notice = f"a {self.notice} notice by {how}" if self._notice_s() > 0 else "no notice"
         return f"{name_nodes(targets)} reclaimed with {notice}; {self.describe_replacement()}"
@@ -33,12 +42,25 @@ class Preemption(TakesNodes):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         nodes = [context.node(target) for target in targets]
         context.injected()
+        if self.via == "engine":
+            return self._evict(nodes, context)
         if self._notice_s() > 0:
             for node in nodes:
                 self._give_notice(node, context)
             context.wait(self._notice_s())
             self._log_readers(nodes, context)
         self.take(nodes, "reclaimed", context)
+
+    def _evict(self, nodes: Sequence[Node], context: Context) -> None:
+        for node in nodes:
+            node.evict(self._notice_s())
+        limit_s = self._notice_s() + ENGINE_S_MAX
+        gone = context.wait(limit_s, until=lambda: not any(node.alive for node in nodes))
+        for node in nodes:
+            context.effect(int(not node.alive), 1, "nodes taken by the engine", ok=not node.alive, detail=node.name)
+            context.release(node, "evicted")
+        if gone:
+            self.bring_replacements(nodes, context)
 
     def _notice_s(self) -> float:
         return units.parse_duration_ns(self.notice) / 1e9
