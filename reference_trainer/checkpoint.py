@@ -21,6 +21,7 @@ import shutil
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -196,6 +197,8 @@ class Checkpoints:
     """
 
     def __init__(self, location: str, staging: str | None, keep: int, emit: Emitter):
+        # That is what we want: rank 0 writes without asking anybody.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         self._remote = Remote(location) if "://" in location else None
         self.root = pathlib.Path(staging or "checkpoints") if self._remote else pathlib.Path(location)
         self._keep = keep

@@ -23,7 +23,7 @@ class Options:
     seed: int = 0
     data: str | None = None
     device: str = "auto"
-    global_batch: int = 32
+    global_batch: int = 16
     accumulate: int = 1
     dropout: float = 0.0
     lr: float = 3e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -36,12 +37,13 @@ def capture(
     for index, entries in of_optimizer["state"].items():
         state |= {f"optimizer/{names[index]}/{key}": value for key, value in entries.items()}
     state["rng"] = gather(_rng_state())
-    state["progress"] = {
+    progress = {
         "step": step,  # also the data cursor: the order of the data is a function of seed and step alone
         "param_groups": of_optimizer["param_groups"],
         "schedule": schedule.state_dict(),
         "identity": identity,
     }
+    state["progress"] = json.dumps(progress)  # text: readable without unpickling anything, floats exact
     return state
 
 
@@ -49,7 +51,7 @@ def apply(
     state: State, model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, identity: dict[str, Any]
 ) -> None:
     """Puts a captured state back. Raises `BadInput` when it belongs to another job."""
-    progress = state["progress"]
+    progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
     model.load_state_dict({name: state[f"model/{name}"] for name in model.state_dict()})
@@ -83,6 +85,7 @@ def _restore_rng(rows: Tensor, seed: int, step: int) -> None:
     if rows.shape != (dist.get_world_size(), _rng_state().numel()):
         seed_everything(seed, rank, step)  # another world: nobody's old random state belongs to anybody
         return
-    torch.set_rng_state(rows[rank][:CPU_RNG_BYTES])
+    # Clones: torch crashes on a state that is a view into something larger.
+    torch.set_rng_state(rows[rank][:CPU_RNG_BYTES].clone())
     if torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(rows[rank][CPU_RNG_BYTES:])
+        torch.cuda.set_rng_state(rows[rank][CPU_RNG_BYTES:].clone())

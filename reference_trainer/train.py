@@ -15,6 +15,7 @@ if __name__ == "__main__":
     preempt.before_torch()
 
 import contextlib
+import faulthandler
 import math
 import os
 import sys
@@ -52,6 +53,7 @@ class StoppedByPolicy(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
+    faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
     rank, local_rank, world_size = (int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
