@@ -19,7 +19,7 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     first one is written, so that an error leaves the earlier set untouched.
     """
     contents = {
-        "report.json": json.dumps(score.to_report_json(scorecard), indent=2, ensure_ascii=False) + "\n",
+        "report.json": _json(scorecard),
         "report.html": html.render(scorecard),
         "report.md": markdown.render(scorecard),
         "junit.xml": junit.render(scorecard),
@@ -27,17 +27,23 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     return {name: _replace(run_dir / name, text) for name, text in contents.items()}
 
 
+def _json(scorecard: Scorecard) -> str:
+    values = score.to_report_json(scorecard)
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def _replace(path: pathlib.Path, text: str) -> pathlib.Path:
     """Writes beside `path`, fsyncs, renames. Lone surrogates (from undecodable names) become `?`."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = pathlib.Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8", errors="replace"))
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o644)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink()
         raise
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -12,7 +13,8 @@ from harness.report import svg, view
 from harness.timeline import Episode, FaultRecord, Segment, Timeline
 
 TITLE_GAP = 8.0
-MARK_GAP = 5.0  # px; checkpoint marks nearer than this are drawn as one
+MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
+CAPTION = 15.0  # px above a lane for the names of its nodes
 CHARACTER = 6.6  # px; a cautious width of one letter at the chart's font size
 
 
@@ -30,12 +32,11 @@ class Layout:
         return short if self.narrow else long
 
     def scale(self, low: float, high: float) -> svg.Scale:
-        return svg.Scale(low, high, self.label, self.width - 6)
+        return svg.Scale(low, high, self.label, self.width - 16)
 
 
 def layout(narrow: bool, lanes: int) -> Layout:
-    pitch = 26.0 if lanes <= 8 else 17.0 if lanes <= 16 else 13.0
-    height = {26.0: 17.0, 17.0: 12.0, 13.0: 9.0}[pitch]
+    height, pitch = (16.0, 36.0) if lanes <= 8 else (12.0, 17.0) if lanes <= 16 else (9.0, 13.0)
     return Layout(358.0 if narrow else 1080.0, 46.0 if narrow else 104.0, height, pitch, narrow)
 
 
@@ -75,16 +76,15 @@ def episode_chart(run: Timeline, episode: Episode, narrow: bool = False) -> Mark
     around = max((end - stop) * 0.06, 1e-3)
     x = form.scale(max(stop - around, 0.0), min(end + around, ranks.since_begin(run, run.end)))
     sums = view.phase_sums(episode)
-    parts, top = [], 6.0
+    parts, top = [_moments(run, episode, x)], 20.0
     for phase, total_ns in sums:
         parts.append(_phase_row(run, episode, phase, total_ns, form, x, top))
         top += 22
     lanes_top = top + 8
     drawn, bottom = _lanes(run, chosen, total, form, x, lanes_top)
-    faults = [fault for fault in run.faults if fault.injected is not None]
-    marks = [_injection(fault, run, x, 0.0, bottom) for fault in faults]
-    marks += [_moment(x, at, bottom) for at in _edges(run, episode)]
-    axis = svg.time_axis(x, 0.0, bottom, origin_s=stop, per_tick=60 if narrow else 100)
+    marks = [_injection(fault, run, x, 16.0, bottom) for fault in run.faults]
+    marks += [svg.line(x(at), 16.0, x(at), bottom, "moment") for at in _edges(run, episode)]
+    axis = svg.time_axis(x, 16.0, bottom, origin_s=stop, per_tick=60 if narrow else 100)
     took = "; ".join(f"{view.words(phase)} {svg.seconds_text(ns / 1e9)}" for phase, ns in sums)
     return svg.picture(form.width, bottom + 22, f"Phases of the recovery: {took}", [axis, *parts, *drawn, *marks])
 
@@ -94,8 +94,20 @@ def _edges(run: Timeline, episode: Episode) -> list[float]:
     return [ranks.since_begin(run, at) for at in marks if at is not None]
 
 
-def _moment(x: svg.Scale, at: float, bottom: float) -> Markup:
-    return svg.line(x(at), 0.0, x(at), bottom, "moment") if x.low <= at <= x.high else Markup("")
+def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
+    """Words above the marked moments, from the right to the left; one that would overlap is left out."""
+    named = [("recovered", episode.t_regained, "tick"), ("first new step", episode.t_first, "tick")]
+    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in episode.faults]
+    moments = [(name, x(ranks.since_begin(run, at)), class_) for name, at, class_ in named if at is not None]
+    marks = [moment for moment in moments if x.start <= moment[1] <= x.stop]
+    parts, free = [], x.stop + 16
+    for name, at, class_ in sorted(marks, key=lambda mark: -mark[1]):
+        half = len(name) * CHARACTER / 2
+        centre = min(at, free - half)
+        if centre + half >= at - 2 and centre - half > 0:
+            parts.append(svg.text(centre, 11, name, class_, "middle"))
+            free = centre - half - 8
+    return svg.join(parts)
 
 
 def _row_label(form: Layout, words: str, y: float) -> Markup:
@@ -131,7 +143,7 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
         left = x.clamp(ranks.since_begin(run, fault.injected or 0))
         right = x.clamp(ranks.since_begin(run, _fault_end(fault, run)))
         words = fault.id if form.narrow or fault.id == fault.kind else f"{fault.id}: {fault.kind}"
-        words = words if len(words) < 40 else words[:39] + "…"
+        words = _cut(words, max(x.stop - right, left - x.start))
         needs = len(words) * CHARACTER + 6
         flip = right + needs > x.stop
         begin, end = (left - needs, right) if flip else (left, right + needs)
@@ -139,8 +151,17 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
         free[row : row + 1] = [end]
         y = top + 16 * row
         parts.append(svg.rect(left, y + 3, max(right - left, 3), 9, "fault", _fault_title(fault, run)))
-        parts.append(svg.text(left - 5 if flip else max(right, left + 3) + 5, y + 12, words, "fault-label", "end" if flip else "start"))
+        parts.append(
+            svg.text(
+                left - 5 if flip else max(right, left + 3) + 5, y + 12, words, "fault-label", "end" if flip else "start"
+            )
+        )
     return parts, top + 16 * len(free) + 6
+
+
+def _cut(words: str, room: float) -> str:
+    most = max(int(room / CHARACTER) - 1, 3)
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def _fault_title(fault: FaultRecord, run: Timeline) -> str:
@@ -172,7 +193,7 @@ def _checkpoints(run: Timeline, x: svg.Scale, y: float) -> Markup:
     for kind, shape in kinds:
         events = [e for e in run.checkpoints if str(e.get("event", "")).endswith(kind)]
         for group in _near(events, run, x):
-            at = x(ranks.since_begin(run, int(group[0]["at"])))
+            at = x(ranks.since_begin(run, group[0]["at"]))
             steps = ", ".join(dict.fromkeys(f"{e.get('step')}" for e in group[:12]))
             many = f" and {len(group) - 12} more" if len(group) > 12 else ""
             title = svg.tag("title", f"Checkpoint {kind}: step {steps}{many}")
@@ -180,11 +201,11 @@ def _checkpoints(run: Timeline, x: svg.Scale, y: float) -> Markup:
     return svg.join(parts)
 
 
-def _near(events: Sequence[dict[str, object]], run: Timeline, x: svg.Scale) -> list[list[dict[str, object]]]:
-    groups: list[list[dict[str, object]]] = []
+def _near(events: Sequence[dict[str, Any]], run: Timeline, x: svg.Scale) -> list[list[dict[str, Any]]]:
+    groups: list[list[dict[str, Any]]] = []
     last = float("-inf")
-    for event in sorted(events, key=lambda e: int(str(e["at"]))):
-        at = x(ranks.since_begin(run, int(str(event["at"]))))
+    for event in sorted(events, key=lambda e: e["at"]):
+        at = x(ranks.since_begin(run, event["at"]))
         if at - last < MARK_GAP:
             groups[-1].append(event)
         else:
@@ -203,14 +224,31 @@ def _lanes(
         parts.append(_row_label(form, form.name(f"All {total:,} ranks", "All"), y + form.lane - 2))
         parts.append(ranks.draw_all_ranks(run, total, x, y, form.lane, usual_s))
         y += form.pitch + 4
+    captions = form.pitch - form.lane > CAPTION
     for lane in chosen:
+        if captions:
+            parts.append(_captions(lane, x, y + CAPTION - 4))
+            y += CAPTION
         label = form.name(f"Rank {lane.rank}", f"r{lane.rank}")
         class_ = "label hit" if lane.targeted else "label"
         middle = y + form.lane / 2 + 4
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))
         parts.append(ranks.draw_lane(lane, x, y, form.lane, usual_s, single))
-        y += form.pitch
+        y += form.pitch - (CAPTION if captions else 0)
     return parts, max(y, top + form.pitch) + 2
+
+
+def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:
+    """Where each process of a rank ran, above the start of its bar, as far as there is room."""
+    parts = []
+    for i, life in enumerate(lane.lives):
+        until = lane.lives[i + 1].started if i + 1 < len(lane.lives) else x.high
+        room = x.clamp(until) - x.clamp(life.started)
+        again = f", incarnation {life.process.incarnation}" if life.process.incarnation > 1 else ""
+        name = next((n for n in (life.process.node + again, life.process.node) if len(n) * 6 < room), None)
+        if name and x.low <= life.started <= x.high:
+            parts.append(svg.text(x(life.started), y, name, "caption"))
+    return svg.join(parts)
 
 
 def _phase_row(
@@ -228,13 +266,16 @@ def _phase_row(
         right = x.clamp(begin) + width
     flip = right + len(took) * CHARACTER + 8 > x.stop
     first = next(s for s in episode.segments if s.phase == phase)
-    at = x.clamp(ranks.since_begin(run, first.begin)) - 6 if flip else right + 6
-    parts.append(svg.text(at, y + 12, took, "seconds", "end" if flip else "start"))
+    left = x.clamp(ranks.since_begin(run, first.begin))
+    inside = flip and left - len(took) * CHARACTER - 6 < x.start
+    at = right + 6 if not flip else right - 6 if inside else left - 6
+    class_ = f"on on-{phase}" if inside else "seconds"
+    parts.append(svg.text(at, y + 12, took, class_, "end" if flip else "start"))
     return svg.join(parts)
 
 
 def phases_used(run: Timeline) -> list[str]:
     """For the legend: phases that the chart shows, in the order of a recovery."""
     used = {segment.phase for segment in run.segments}
-    order = [*view.PHASE_NAMES]
+    order = [*view.NAMES]
     return [phase for phase in order if phase in used] + sorted(used - set(order))

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.resources
 import json
+import re
 from typing import Any
 
 import jinja2
@@ -29,8 +30,17 @@ def render(card: Scorecard) -> str:
 @functools.cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["nb"] = unbroken
     environment.globals.update(words=view.words, expectation_name=view.expectation_name, line_sample=_line_sample)
-    return environment.from_string(_resource("report.html.j2"))
+    return environment.from_string(_resource("report.jinja"))
+
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
+
+
+def unbroken(words: object) -> str:
+    """No line break between a number and its unit."""
+    return _BEFORE_UNIT.sub("\u00a0", str(words))
 
 
 @functools.cache
@@ -48,10 +58,11 @@ def _page(card: Scorecard) -> dict[str, Any]:
     script = _resource("report.js")
     return {
         "card": card,
-        "css": Markup(_resource("report.css")),  # noqa: S704 - our own file
-        "js": Markup(script),  # noqa: S704 - our own file
+        "css": Markup(_resource("report.css")),  # not escaped: our own files
+        "js": Markup(script),
         "policy": _policy(script),
         "headline": view.headline(card),
+        "reasons": view.reasons(card),
         "figures": view.figures(card),
         "reproduce": view.reproduce(card),
         "most_rows": ROWS_MAX,
@@ -67,7 +78,7 @@ def _charts(card: Scorecard) -> dict[str, Any]:
         "phases": gantt.phases_used(run),
         "has_rolled_back": bool((~run.steps.survives).any()),
         "has_faults": any(fault.injected is not None for fault in run.faults),
-        "has_failed_exits": any(p.exit_code not in (0, None) for p in run.processes),
+        "has_failed_exits": any(ranks.died(p) for p in run.processes),
         "episodes": _episodes(run),
         "loss": [loss.loss_chart(run, twin, narrow) for narrow in (False, True)],
         "step_time": [loss.step_time_chart(run, twin, narrow) for narrow in (False, True)],
@@ -85,6 +96,7 @@ def _tables(card: Scorecard) -> dict[str, Any]:
         "total": total,
         "bars": _stacked(lines),
         "wasted": _wasted(card),
+        "has_reasons": any(e.reason for e in card.expectations),
         "faults": view.fault_rows(card),
         "notices": view.event_rows(run.notices, run),
         "anomalies": view.event_rows(run.anomalies, run),
@@ -116,13 +128,14 @@ def _loss_words(card: Scorecard) -> str:
         return "No step was completed, so there is no loss to show."
     if card.evidence.twin is None:
         return "There is no fault-free twin to compare with."
-    figure = view.figures(card)[3]
+    words = "Compared step by step with a run of the same seed without faults"
     mode = card.scores.get("loss_continuity", {}).get("mode")
-    words = f"Compared step by step with a run of the same seed without faults: {figure.value}, {figure.detail}."
-    return words + (f" Mode: {mode}." if mode else "")
+    words += f" (mode {mode}): " if mode else ": "
+    return words + view.continuity_words(card) + "."
 
 
 def _episodes(run: Timeline) -> list[dict[str, Any]]:
+    """The longest first, as they are drawn."""
     return [_episode(run, number, episode) for number, episode in view.longest_first(run)]
 
 
@@ -166,7 +179,9 @@ def _wasted(card: Scorecard) -> str:
     values = card.scores.get("wasted_gpu_hours", {})
     amount = values.get("gpu_seconds_wasted")
     shown = view.gpu_seconds(float(amount)) if isinstance(amount, int | float) else view.DASH
-    words = f"{shown} ({view.percent(values.get('percent'))}), by faults {view.percent(values.get('percent_by_faults'))}"
+    words = (
+        f"{shown} ({view.percent(values.get('percent'))}), by faults {view.percent(values.get('percent_by_faults'))}"
+    )
     dollars = values.get("dollars_wasted")
     return words + (f", ${dollars:,.2f}" if isinstance(dollars, int | float) else "")
 

@@ -52,9 +52,7 @@ def _properties(suite: ElementTree.Element, card: Scorecard) -> None:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))
 
 
-def _case(
-    suite: ElementTree.Element, card: Scorecard, name: str, verdict: Verdict, message: str, body: str
-) -> None:
+def _case(suite: ElementTree.Element, card: Scorecard, name: str, verdict: Verdict, message: str, body: str) -> None:
     case = ElementTree.SubElement(
         suite, "testcase", classname=f"chaos.{clean(card.scenario)}", name=clean(name), time="0"
     )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from harness.report import svg
-from harness.timeline import Process, Timeline
+from harness.timeline import CLEAN_CODES, Process, Timeline
 
 Floats = npt.NDArray[np.float64]
 LANES_MAX = 32
@@ -37,7 +37,7 @@ class Life:
 
     @property
     def failed(self) -> bool:
-        return self.process.exit_code not in (0, None)
+        return died(self.process)
 
     def words(self) -> str:
         p = self.process
@@ -64,6 +64,11 @@ class Lane:
         return (self.end > low) & (self.begin < high)
 
 
+def died(process: Process) -> bool:
+    """It ended, and neither because the work was done nor after an orderly drain."""
+    return process.exit_code is not None and process.exit_code not in CLEAN_CODES
+
+
 def since_begin(run: Timeline, at: int) -> float:
     return (at - run.begin) / 1e9
 
@@ -73,10 +78,10 @@ def choose(run: Timeline, most: int = LANES_MAX) -> tuple[list[Lane], int]:
     worst: hit by a fault, died, lost the most time outside surviving steps."""
     steps = run.steps
     ranks = sorted({int(rank) for rank in np.unique(steps.rank)} | {p.rank for p in run.processes})
-    hit, died = _hit(run), {p.rank for p in run.processes if p.exit_code not in (0, None)}
+    hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
     useful = _useful_seconds(run)
     if len(ranks) > most:
-        worst = sorted(ranks, key=lambda r: (r not in hit, r not in died, useful.get(r, 0.0), r))
+        worst = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))
         chosen = worst[:most]
     else:
         chosen = ranks
@@ -214,9 +219,7 @@ def _exit(life: Life, x: svg.Scale, y: float) -> Markup:
     return svg.tag("g", title, svg.tag("path", d=cross, class_="halo"), svg.tag("path", d=cross, class_="cross"))
 
 
-def _single_steps(
-    lane: Lane, seen: npt.NDArray[np.bool_], x: svg.Scale, y: float, height: float
-) -> list[Markup]:
+def _single_steps(lane: Lane, seen: npt.NDArray[np.bool_], x: svg.Scale, y: float, height: float) -> list[Markup]:
     parts = []
     for i in np.flatnonzero(seen):
         begin, end = float(lane.begin[i]), float(lane.end[i])
@@ -246,9 +249,7 @@ def _density(
     rolled = progress(begin[~survives], end[~survives], edges) / usual
     shade = np.clip(np.ceil(kept * SHADES - 0.25), 0, SHADES).astype(int)
     shade[(kept > 0.02) & (shade == 0)] = 1
-    parts = [
-        svg.boxes(_runs(shade == level, edges, x), y, height, f"s{level}") for level in range(1, SHADES + 1)
-    ]
+    parts = [svg.boxes(_runs(shade == level, edges, x), y, height, f"s{level}") for level in range(1, SHADES + 1)]
     return [*parts, svg.boxes(_runs(rolled > np.maximum(kept, 0.02), edges, x), y, height, "rolled")]
 
 

@@ -28,7 +28,10 @@ class Panel:
         steps, values = svg.thin(steps, values, max(50, int(self.x.stop - self.x.start) // 2))
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.log10(values) if self.logarithmic else values
-        return [(self.x(float(s)), self.y(float(v)) if math.isfinite(v) else math.nan) for s, v in zip(steps, levels, strict=True)]
+        return [
+            (self.x(float(s)), self.y(float(v)) if math.isfinite(v) else math.nan)
+            for s, v in zip(steps, levels, strict=True)
+        ]
 
 
 def loss_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) -> Markup | None:
@@ -49,7 +52,7 @@ def loss_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) -> Ma
         parts += drawn
     parts.append(_step_axis(x, bottom))
     label = f"Loss of {len(steps)} steps" + (" against the fault-free twin" if twin else "")
-    return svg.picture(x.stop + 8, bottom + 22, label, parts)
+    return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
 def step_time_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) -> Markup | None:
@@ -62,12 +65,12 @@ def step_time_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) 
     everything = np.concatenate([took, reference[1]]) if reference else took
     low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
     room = max((high - low) * 0.1, 0.1)
-    panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 14.0), logarithmic=True)
-    parts = [_frame(panel, "", svg.seconds_text), _resumes(run, x, 14.0, 150.0)]
+    panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
+    parts = [_frame(panel, "", svg.seconds_text), _resumes(run, x, 6.0, 150.0)]
     if reference:
         parts.append(svg.polyline(panel.points(*reference), "twin"))
     parts += [svg.polyline(panel.points(steps, took), "run"), _step_axis(x, 150.0)]
-    return svg.picture(x.stop + 8, 172, f"Time of {len(steps)} steps", parts)
+    return svg.picture(x.stop + 26, 172, f"Time of {len(steps)} steps", parts)
 
 
 def by_step(steps: Steps, values: Floats) -> tuple[Floats, Floats]:
@@ -112,7 +115,7 @@ def _keyed(steps: Steps) -> tuple[Ints, Floats]:
 
 def _step_scale(run: Timeline, twin: Timeline | None, narrow: bool) -> svg.Scale:
     highest = max([int(t.steps.step.max()) for t in (run, twin) if t and len(t.steps)], default=1)
-    return svg.Scale(0.0, float(max(highest, 1)), 46.0 if narrow else 64.0, 350.0 if narrow else 1072.0)
+    return svg.Scale(0.0, float(max(highest, 1)), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
 def _loss_panel(
@@ -134,10 +137,19 @@ def _frame(panel: Panel, title: str, words: object = None) -> Markup:
     parts = [svg.text(panel.x.start, panel.y.stop - 3, title, "panel-title")]
     for value in _value_ticks(panel):
         y = panel.y(math.log10(value) if panel.logarithmic else value)
-        shown = words(value) if callable(words) else f"{value:g}"
+        shown = words(value) if callable(words) else _power(value)
         parts.append(svg.line(panel.x.start, y, panel.x.stop, y, "grid"))
         parts.append(svg.text(panel.x.start - 6, y + 4, shown, "tick", "end"))
     return svg.join(parts)
+
+
+def _power(value: float) -> str:
+    """`0.5`, but `10⁻⁶` where people would have to count zeros."""
+    if value <= 0 or 1e-3 < value < 1e5:
+        return f"{value:g}"
+    digits, _, exponent = f"{value:.0e}".partition("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if digits == "1" else f"{digits}·{power}"
 
 
 def _value_ticks(panel: Panel) -> list[float]:
@@ -157,7 +169,7 @@ def _step_axis(x: svg.Scale, bottom: float) -> Markup:
     ticks = svg.round_ticks(x.low, x.high, max(2, int((x.stop - x.start) / 90)))
     parts = [svg.line(x.start, bottom, x.stop, bottom, "axis")]
     for tick in (t for t in ticks if t == int(t) and t > 0):
-        parts.append(svg.text(x(tick), bottom + 16, f"{tick:,.0f}", "tick", "end" if x(tick) > x.stop - 14 else "middle"))
+        parts.append(svg.text(x(tick), bottom + 16, f"{tick:,.0f}", "tick", "middle"))
     parts.append(svg.text(x.start - 6, bottom + 16, "step", "tick", "end"))
     return svg.join(parts)
 
@@ -176,13 +188,19 @@ def _resumes(run: Timeline, x: svg.Scale, top: float, bottom: float) -> Markup:
 
 
 def _rolled_back(run: Timeline, panel: Panel) -> Markup:
-    """Steps that a restore undid, faint, one line for each process they ran in."""
+    """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
     steps = run.steps
     parts = []
     rows = np.flatnonzero(~steps.survives)
     for process in np.unique(steps.process[rows])[:64]:
         mine = rows[steps.process[rows] == process]
         if steps.rank[mine[0]] == steps.rank[rows].min():
+            first, last = int(steps.step[mine].min()), int(steps.step[mine].max())
+            left, right = panel.x(first - 1), panel.x(last)
+            title = f"Steps {first:,} to {last:,} were done and rolled back"
+            parts.append(
+                svg.rect(left, panel.y.stop, max(right - left, 1.5), panel.y.start - panel.y.stop, "rolled-band", title)
+            )
             parts.append(svg.polyline(panel.points(steps.step[mine].astype(float), steps.loss[mine]), "rolled-line"))
     return svg.join(parts)
 
@@ -191,7 +209,10 @@ def _not_finite(panel: Panel, steps: Floats, losses: Floats) -> Markup:
     bad = np.flatnonzero(~np.isfinite(losses))
     if not len(bad):
         return Markup("")
-    path = "".join(f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6" for i in bad[:: max(1, len(bad) // 200)])
+    path = "".join(
+        f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6"
+        for i in bad[:: max(1, len(bad) // 200)]
+    )
     title = svg.tag("title", f"{len(bad):,} steps without a finite loss, first at step {steps[bad[0]]:,.0f}")
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
@@ -219,9 +240,7 @@ def _unequal(
     panel = Panel(x, svg.Scale(low - room, high + room, zero - 16, top), logarithmic=True)
     finite = np.where(np.isfinite(apart), apart, 10.0 ** (high + room))
     thinned = svg.thin(steps, finite, int(x.stop - x.start) // 2)
-    points = [
-        (x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)
-    ]
+    points = [(x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)]
     return [
         title,
         _frame(Panel(x, panel.y, True), ""),

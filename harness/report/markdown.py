@@ -18,7 +18,7 @@ def render(card: Scorecard) -> str:
         f"# {SIGNS[card.verdict]} {card.verdict.value.capitalize()}: {text(view.headline(card))}",
         f"**{text(card.title or card.scenario)}** · scenario {code(card.scenario)} · backend {code(card.backend)}"
         f" · seed {code(str(card.seed))} · run {code(card.run_id)}",
-        "\n".join(f"- {text(reason)}" for reason in card.reasons[1:]),
+        "\n".join(f"- {text(reason)}" for reason in view.reasons(card)[1:]),
         _figures(card),
         _expectations(card),
         _recoveries(card),

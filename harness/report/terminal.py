@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -21,20 +22,20 @@ STYLES = {
 
 
 def summary(card: Scorecard, report: pathlib.Path | None = None) -> Group:
-    """What `show` prints, for callers with a console of their own."""
+    """What `print_scorecard` prints, for callers with a console of their own."""
     word = Text(f"{SIGNS[card.verdict]} {card.verdict.value.upper()}", style=STYLES[card.verdict])
     first = Text.assemble(word, "  ", Text(plain(view.headline(card))))
-    others = [Text(f"  - {plain(reason)}") for reason in card.reasons[1:6]]
+    others = [Text(f"  - {plain(reason)}") for reason in view.reasons(card)[1:6]]
     parts: list[Text | Table] = [first, *others, _figures(card)]
     if report is not None:
         parts.append(Text(f"Report: {report}", style="dim"))
     return Group(*parts)
 
 
-def show(card: Scorecard, report: pathlib.Path | None = None, console: Console | None = None) -> None:
-    """Prints the summary; colours and fitting to the width only on a terminal."""
+def print_scorecard(card: Scorecard, files: Mapping[str, pathlib.Path], console: Console | None = None) -> None:
+    """Prints the summary and where the HTML report of `files` is. Plain, unwrapped text when not on a terminal."""
     console = console or Console(highlight=False)
-    console.print(summary(card, report), soft_wrap=not console.is_terminal)
+    console.print(summary(card, files.get("report.html")), soft_wrap=not console.is_terminal, highlight=False)
 
 
 def plain(value: str) -> str:
@@ -49,6 +50,10 @@ def _figures(card: Scorecard) -> Table:
     table.add_column()
     table.add_column(style="dim")
     for figure in view.figures(card):
-        verdict = Text(f"{SIGNS[figure.verdict]} {figure.bound}", style=STYLES[figure.verdict]) if figure.verdict else Text("")
+        verdict = (
+            Text(f"{SIGNS[figure.verdict]} {figure.bound}", style=STYLES[figure.verdict])
+            if figure.verdict
+            else Text("")
+        )
         table.add_row(f"  {figure.name}", figure.value, verdict, plain(figure.detail))
     return table

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ VERDICT_MEANING = {
     Verdict.INCONCLUSIVE: "The evidence does not allow a yes or a no.",
     Verdict.INVALID: "The fault did not act as planned, so nothing was tested.",
 }
-PHASE_NAMES = {
+NAMES = {
     "interrupted_step": "Interrupted step",
     "detect": "Detect",
     "drain": "Drain",
@@ -33,6 +34,7 @@ PHASE_NAMES = {
     "recompute": "Recompute",
     "running": "Running",
     "finish": "Finish",
+    "wasted_gpu_hours": "Wasted GPU-hours",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",
@@ -76,8 +78,20 @@ class Account:
 
 
 def headline(card: Scorecard) -> str:
-    words = card.reasons[0].strip() if card.reasons else VERDICT_MEANING[card.verdict]
-    return words[:1].upper() + words[1:]
+    return reasons(card)[0] if card.reasons else VERDICT_MEANING[card.verdict]
+
+
+def reasons(card: Scorecard) -> list[str]:
+    """The reasons as sentences: a score's or expectation's name in front becomes words."""
+    names = {e.name for e in card.expectations} | set(card.scores)
+    return [_sentence(reason.strip(), names) for reason in card.reasons]
+
+
+def _sentence(reason: str, names: Collection[str]) -> str:
+    name, colon, rest = reason.partition(": ")
+    if colon and name in names:
+        return f"{expectation_name(name)}: {rest}"
+    return reason[:1].upper() + reason[1:]
 
 
 def seconds(value: object, missing: str = DASH) -> str:
@@ -108,7 +122,7 @@ def percent(value: object) -> str:
 
 def words(name: str) -> str:
     """`straggler_drag` → `Straggler drag`."""
-    return PHASE_NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
+    return NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
 
 
 def from_begin(run: Timeline, at: object) -> str:
@@ -117,9 +131,9 @@ def from_begin(run: Timeline, at: object) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """`recovery_time.max` → `Recovery time: max`."""
+    """`recovery_time.max` → `Recovery time, max`."""
     score, _, bound = name.partition(".")
-    return f"{words(score)}: {bound.replace('_', ' ')}" if bound else words(score)
+    return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
 
 
 def figures(card: Scorecard) -> list[Figure]:
@@ -136,7 +150,10 @@ def _figure(name: str, value: str, detail: str, expectation: Expectation | None,
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
-    bound = bound if bound[:1] in "≤≥<>=" else f"allowed {bound}"
+    if bound[:1].isdigit():
+        bound = f"allowed {bound}"
+    elif bound[:1].isalpha():
+        bound = f"expected: {bound}"
     return Figure(name, value, detail, bound, expectation.verdict, _share(observed, expectation.bound))
 
 
@@ -156,20 +173,24 @@ def _recovery(card: Scorecard) -> Figure:
     expectation = _bound(card, "recovery_time", lacking="first_step")
     if took is None and episodes and episodes[-1].t_regained is None:
         stuck = episodes[-1].segments[-1].phase if episodes[-1].segments else "unknown"
-        return _figure("Recovery time", "never", f"stuck in {words(stuck).lower()}", expectation, None)
+        return _figure("Recovery time", "Never", f"stuck in {words(stuck).lower()}", expectation, None)
     if not episodes and took is None:
-        return _figure("Recovery time", DASH, "progress never stopped", expectation, None)
+        return _figure("Recovery time", DASH, _no_outage(card), expectation, None)
     detail = "from the last step before to new progress"
     if len(episodes) > 1:
         detail = f"the longest of {len(episodes)} recoveries"
     return _figure("Recovery time", seconds(took), detail, expectation, took)
 
 
+def _no_outage(card: Scorecard) -> str:
+    return "progress never stopped" if len(card.evidence.run.steps) else "no step was completed"
+
+
 def _first_step(card: Scorecard) -> Figure:
     took = card.scores.get("recovery_time", {}).get("first_step_seconds")
     expectation = _bound(card, "recovery_time", having="first_step")
-    missing = "never" if card.evidence.run.episodes else DASH
-    detail = "until the first step after the fault" if card.evidence.run.episodes else "progress never stopped"
+    missing = "Never" if card.evidence.run.episodes else DASH
+    detail = "until the first step after the fault" if card.evidence.run.episodes else _no_outage(card)
     return _figure("First new step", seconds(took, missing), detail, expectation, took)
 
 
@@ -192,11 +213,22 @@ def _continuity(card: Scorecard) -> Figure:
     difference, at = values.get("max_abs_diff"), values.get("first_divergent_step")
     samples = _samples(values)
     if difference == 0 and at is None:
-        return _figure("Loss continuity", "identical", f"bit for bit with the twin; {samples}", expectation, None)
+        return _figure("Loss continuity", "Identical", f"bit for bit with the twin; {samples}", expectation, None)
     if at is not None:
         samples = f"differs from step {at:,}; {samples}" if isinstance(at, int) else samples
     shown = f"{difference:.2g}" if isinstance(difference, int | float) else DASH
     return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation, None)
+
+
+def continuity_words(card: Scorecard) -> str:
+    """The finding on the losses as a clause: `identical bit for bit; every sample once`."""
+    values = card.scores.get("loss_continuity", {})
+    difference, at = values.get("max_abs_diff"), values.get("first_divergent_step")
+    if difference == 0 and at is None:
+        return f"identical, bit for bit; {_samples(values)}"
+    shown = f"the largest difference is {difference:.2g}" if isinstance(difference, int | float) else "not comparable"
+    first = f", the first one at step {at:,}" if isinstance(at, int) else ""
+    return f"{shown}{first}; {_samples(values)}"
 
 
 def _samples(values: Mapping[str, Any]) -> str:
@@ -229,9 +261,7 @@ def accounts(card: Scorecard) -> tuple[list[Account], Account | None]:
 
 def _account(name: str, amount: float, allocated: float, digits: int) -> Account:
     share = amount / allocated if allocated else 0.0
-    return Account(
-        name, words(name), f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}", f"{100 * share:.2f} %", share
-    )
+    return Account(name, words(name), f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}", f"{100 * share:.2f} %", share)
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
@@ -328,18 +358,18 @@ def metric_text(name: str, value: object) -> str:
             return seconds(value)
         if "percent" in name:
             return percent(value)
-        return quantity(value, "B" if "bytes" in name else "")
+        return size(value) if "bytes" in name else quantity(value)
     return DASH if value is None else str(value)
 
 
 def reproduce(card: Scorecard) -> list[str]:
     """The commands that play this run again, and the one that judges it again."""
-    command = f"chaos run {card.scenario} --seed {card.seed}"
+    command = ["chaos", "run", card.scenario, "--seed", str(card.seed)]
     if card.backend != "local":
-        command += f" --backend {card.backend}"
+        command += ["--backend", card.backend]
     if profile := card.evidence.run.plan.get("profile"):
-        command += f" --profile {profile}"
-    return [command, f"chaos score reports/{card.run_id}"]
+        command += ["--profile", str(profile)]
+    return [shlex.join(command), shlex.join(["chaos", "score", f"reports/{card.run_id}"])]
 
 
 def problems(run: Timeline) -> list[str]:
@@ -352,10 +382,35 @@ def problems(run: Timeline) -> list[str]:
 
 def event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[tuple[str, str, str]]:
     """(when, where, what) of log events, for plain lists."""
-    rows = []
-    for event in events:
-        where = target_text({"node": event.get("node"), "rank": event.get("rank")})
-        hidden = {"at", "node", "rank", "incarnation", "event", "wall_ns", "mono_ns"}
-        what = ", ".join(f"{key} {value}" for key, value in event.items() if key not in hidden)
-        rows.append((from_begin(run, event.get("at")), where if where != "{}" else DASH, what))
-    return rows
+    return [(from_begin(run, event.get("at")), _where(event), _what(event)) for event in events]
+
+
+def _where(event: Mapping[str, Any]) -> str:
+    node, rank = event.get("node"), event.get("rank")
+    return DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
+
+
+_NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns", "mono_ns"}
+
+
+def _what(event: Mapping[str, Any]) -> str:
+    """`committed: step 20, kind periodic, 15 MiB, duration 27 ms` from the fields of a log event."""
+    fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
+    _, dot, edge = str(event.get("event", "")).partition(".")
+    return f"{edge}: {fields}" if dot else fields
+
+
+def _field(key: str, value: object) -> str:
+    if isinstance(value, int) and key == "bytes":
+        return size(value)
+    if isinstance(value, int) and key.endswith("_ns"):
+        return f"{key.removesuffix('_ns')} {format_duration(value)}"
+    return f"{key} {value}"
+
+
+def size(amount: float) -> str:
+    """`15.0 MiB`."""
+    power = next((power for power in range(1, 5) if amount < 1024 ** (power + 1)), 5)
+    if amount < 1024:
+        return f"{amount:.0f} B"
+    return f"{amount / 1024**power:.1f} {'KMGTP'[power - 1]}iB"

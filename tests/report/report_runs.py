@@ -117,7 +117,7 @@ def _start(job: _Job, outage: Outage | None, begin: int) -> None:
                 incarnation=node_life,
                 pid=4000 + 10 * job.life + rank,
                 world_size=job.ranks,
-                started=begin + rank * 20 * MS,
+                started=begin + rank % 8 * 20 * MS,
                 rendezvous=job.now - 40 * MS,
                 restored=job.now,
                 restored_step=outage.restored_step if outage else 0,
@@ -144,7 +144,14 @@ def _run(job: _Job, first: int, last: int, step_ms: int, every: int) -> None:
         lasts = int((step_ms + 6 * math.sin(step * 2.3)) * MS)
         begin, job.now = job.now, job.now + lasts
         for rank in range(job.ranks):
-            row = (len(job.processes) - job.ranks + rank, rank, step, begin, job.now - rank * MS // 4, loss_at(step))
+            row = (
+                len(job.processes) - job.ranks + rank,
+                rank,
+                step,
+                begin,
+                job.now - rank % 8 * MS // 4,
+                loss_at(step),
+            )
             job.rows.append(row)
         if step % every == 0:
             job.checkpoints.append(
@@ -192,11 +199,15 @@ def _interrupt(job: _Job, outage: Outage, step_ms: int) -> int:
             victim = process.rank == outage.rank
             dies = killed_at + (0 if victim else 300 * MS)
             code, reason = (-9, None) if victim else (1, "error")
-            job.processes[index] = replace(
-                process, last_seen=dies, exited=dies, exit_code=code, exit_reason=reason
-            )
+            job.processes[index] = replace(process, last_seen=dies, exited=dies, exit_code=code, exit_reason=reason)
             job.exits.append(
-                {"at": dies, "node": process.node, "incarnation": process.incarnation, "rank": process.rank, "code": code}
+                {
+                    "at": dies,
+                    "node": process.node,
+                    "incarnation": process.incarnation,
+                    "rank": process.rank,
+                    "code": code,
+                }
             )
     for name, milliseconds in outage.phases_ms.items():
         if name == "startup":
@@ -270,13 +281,15 @@ def _columns(job: _Job) -> Steps:
         loss=losses,
         grad_norm=ones * 0.8,
         lr=ones * 3e-4,
-        digest=np.array(["ab"] * len(rows), dtype=np.str_),
+        digest=step * 31,
         first=(step - 1) * 16,
         count=zeros + 16,
         data_ns=zeros + MS,
         checkpoint_ns=zeros,
         sync_ns=zeros + 5 * MS,
         survives=np.array(survives, dtype=np.bool_),
+        epoch=zeros,
+        complete=np.ones(len(rows), dtype=np.bool_),
     )
 
 
@@ -321,7 +334,8 @@ def scorecard(
         backend="local",
         seed=7,
         verdict=verdict,
-        reasons=reasons or [f"recovered in {recovery or 0:.2f} s, {percent:.1f} % wasted by faults, losses equal bit for bit"],
+        reasons=reasons
+        or [f"recovered in {recovery or 0:.2f} s, {percent:.1f} % wasted by faults, losses equal bit for bit"],
         faults=[_fault_values(f, run.begin) for f in run.faults],
         scores={
             "recovery_time": {
@@ -340,19 +354,31 @@ def scorecard(
             "loss_continuity": {
                 "mode": "exact",
                 "max_abs_diff": max_abs_diff,
-                "first_divergent_step": None if not max_abs_diff else 91,
+                "first_divergent_step": None if not max_abs_diff else 6481,
                 "samples_repeated": 0,
                 "samples_skipped": 0,
             },
         },
         metrics={"step_seconds_p50": 0.048, "step_seconds_p95": 0.054, "resume_success_percent": 100.0},
         expectations=[
-            Expectation("recovery_time.max", "60 s", "never" if recovery is None else f"{recovery:.2f} s",
-                        Verdict.FAIL if recovery is None and run.episodes else Verdict.PASS),
-            Expectation("wasted_gpu_hours.max_percent_by_faults", "25 %", f"{percent:.1f} %",
-                        Verdict.PASS if percent <= 25 else Verdict.FAIL),
-            Expectation("loss_continuity.mode", "exact", "exact" if not max_abs_diff else "differs",
-                        Verdict.FAIL if max_abs_diff else Verdict.PASS),
+            Expectation(
+                "recovery_time.max",
+                "60 s",
+                "never" if recovery is None else f"{recovery:.2f} s",
+                Verdict.FAIL if recovery is None and run.episodes else Verdict.PASS,
+            ),
+            Expectation(
+                "wasted_gpu_hours.max_percent_by_faults",
+                "25 %",
+                f"{percent:.1f} %",
+                Verdict.PASS if percent <= 25 else Verdict.FAIL,
+            ),
+            Expectation(
+                "loss_continuity.mode",
+                "exact",
+                "exact" if not max_abs_diff else "differs",
+                Verdict.FAIL if max_abs_diff else Verdict.PASS,
+            ),
         ],
         environment=run.environment,
         evidence=Evidence(run, twin),
@@ -396,7 +422,80 @@ def double_evict() -> Scorecard:
 
 
 def never_recovered() -> Scorecard:
-    stuck = {"interrupted_step": 31, "detect": 240, "teardown": 90, "reschedule": 1900, "startup": 900, "rendezvous": 30_000}
+    stuck = {
+        "interrupted_step": 31,
+        "detect": 240,
+        "teardown": 90,
+        "reschedule": 1900,
+        "startup": 900,
+        "rendezvous": 30_000,
+    }
     run = simulate(outages=[Outage(90, 80, phases_ms=stuck, forever=True)])
     reason = "recovery_time: never recovered, stuck in rendezvous for 30.0 s (allowed 60 s)"
     return scorecard(run, simulate(), verdict=Verdict.FAIL, reasons=[reason, "loss_continuity: 110 steps are missing"])
+
+
+def thousand_ranks() -> Scorecard:
+    """1,000 ranks, a straggler, and a node that is lost."""
+    run = simulate(ranks=1000, steps=60, outages=[Outage(step=33, restored_step=20, rank=617)])
+    return scorecard(run, None, ranks=1000)
+
+
+def long_run() -> Scorecard:
+    """10,000 steps, losses that differ after the first fault, and some that are not numbers."""
+    outages = [Outage(3000, 2980, "first"), Outage(6500, 6480, "second", rank=0), Outage(6530, 6480, "third")]
+    steps = simulate(steps=10_000, outages=outages)
+
+    def change(step: Any, losses: Any) -> Any:
+        losses[step > 6480] *= 1 + 1e-6 * (step[step > 6480] - 6480)
+        losses[(step > 8000) & (step < 8040)] = math.nan
+        return losses
+
+    run = with_losses(steps, change)
+    return scorecard(
+        run, simulate(steps=10_000), verdict=Verdict.FAIL, reasons=["losses differ from step 6481"], max_abs_diff=0.0074
+    )
+
+
+def empty(verdict: Verdict = Verdict.INVALID) -> Scorecard:
+    """The trainer never did a step."""
+    run = replace(simulate(steps=0), outcome="failed", outcome_reason="trainer exited with code 1 at start")
+    return scorecard(run, None, verdict=verdict, reasons=["fault evict never acted: the run ended before step 90"])
+
+
+def no_outage() -> Scorecard:
+    """A run without any fault, and nothing to compare it with."""
+    card = scorecard(
+        simulate(steps=40, ranks=1), None, verdict=Verdict.INCONCLUSIVE, reasons=["there is no twin"], ranks=1
+    )
+    return replace(card, expectations=[])
+
+
+def hostile() -> Scorecard:
+    """Names and reasons that try to be markup."""
+    evil = '<script>alert("x")</script>|`*_\x1b[31m'
+    card = spot_evict()
+    run = card.evidence.run
+    run = replace(
+        run,
+        plan={"scenario": {"name": evil}},
+        processes=[replace(p, node=evil, source=evil, exit_reason=evil) for p in run.processes],
+        faults=[replace(f, id=evil, kind=evil, error=evil) for f in run.faults],
+        notices=[{"at": run.begin, "node": evil, "source": evil}],
+        anomalies=[{"at": run.begin, "kind": evil, "detail": evil}],
+        problems=[evil],
+        torn=[evil],
+    )
+    return replace(
+        card,
+        run_id=evil,
+        scenario=evil,
+        title=evil,
+        backend=evil,
+        reasons=[evil, evil],
+        environment={evil: evil},
+        faults=[{"id": evil, "kind": evil, "target": evil, "effect": {"measured": evil, "unit": evil}}],
+        metrics={evil: evil},
+        expectations=[Expectation(evil, evil, evil, Verdict.FAIL, evil)],
+        evidence=replace(card.evidence, run=run),
+    )

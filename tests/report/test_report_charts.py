@@ -1,0 +1,96 @@
+"""The arithmetic behind the charts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import report_runs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.report import lanes, loss, svg
+
+finite = st.floats(0, 1e5, allow_nan=False)
+
+
+@given(st.lists(st.tuples(finite, st.floats(0.001, 100)), min_size=1, max_size=50), st.integers(1, 60))
+def test_progress_counts_each_step_once_however_it_is_cut(spans: list[tuple[float, float]], bins: int) -> None:
+    begin = np.array([a for a, _ in spans])
+    end = begin + np.array([length for _, length in spans])
+    edges = np.linspace(begin.min() - 1, end.max() + 1, bins + 1)
+    assert lanes.progress(begin, end, edges).sum() == pytest.approx(len(spans), rel=1e-6)
+
+
+def test_progress_splits_a_step_over_the_bins_it_spans() -> None:
+    done = lanes.progress(np.array([0.5]), np.array([2.5]), np.array([0.0, 1.0, 2.0, 3.0]))
+    assert done == pytest.approx([0.25, 0.5, 0.25])
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=3000), st.integers(1, 50))
+def test_thinning_keeps_the_ends_and_the_extremes(values: list[float], buckets: int) -> None:
+    y = np.array(values)
+    x = np.arange(len(y), dtype=np.float64)
+    few_x, few_y = svg.thin(x, y, buckets)
+    assert len(few_x) <= max(5 * buckets, 4 * buckets)
+    assert (few_x[0], few_x[-1]) == (x[0], x[-1])
+    assert np.isnan(few_y).any() == np.isnan(y).any()
+    if np.isfinite(y).any():
+        assert np.nanmin(few_y) == np.nanmin(y)
+        assert np.nanmax(few_y) == np.nanmax(y)
+
+
+@given(st.floats(1e-6, 1e7), st.integers(1, 12))
+def test_time_ticks_are_few_and_inside(span_s: float, count: int) -> None:
+    ticks = svg.time_ticks(span_s, count)
+    assert 1 <= len(ticks) <= count + 1
+    assert ticks[0] == 0 and ticks[-1] <= span_s * 1.0001
+
+
+@pytest.mark.parametrize(
+    "seconds, step, words",
+    [(0.2, 0.1, "0.2 s"), (15, 5, "15 s"), (120, 60, "2 min"), (5400, 1800, "1 h 30 min"), (0, 60, "0 s")],
+)
+def test_tick_labels_are_human(seconds: float, step: float, words: str) -> None:
+    assert svg.time_label(seconds, step) == words
+
+
+def test_the_difference_sees_one_rank_and_one_step() -> None:
+    twin = report_runs.simulate(steps=20)
+
+    def change(step: np.ndarray, losses: np.ndarray) -> np.ndarray:
+        losses[np.flatnonzero((step == 7) & (twin.steps.rank == 1))] += 0.5
+        return losses
+
+    steps, apart = loss.difference(report_runs.with_losses(twin, change).steps, twin.steps)
+    assert steps.tolist() == list(range(1, 21))
+    assert apart[6] == pytest.approx(0.5)
+    assert np.count_nonzero(apart) == 1
+
+
+def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
+    def spoil(at: int) -> object:
+        def change(step: np.ndarray, losses: np.ndarray) -> np.ndarray:
+            losses[step == at] = math.nan
+            return losses
+
+        return change
+
+    clean = report_runs.simulate(steps=5)
+    bad = report_runs.with_losses(clean, spoil(3))
+    assert not loss.difference(bad.steps, bad.steps)[1].any()
+    assert loss.difference(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
+
+
+def test_lanes_are_in_rank_order_when_all_fit() -> None:
+    chosen, total = lanes.choose(report_runs.double_evict().evidence.run)
+    assert [lane.rank for lane in chosen] == [0, 1, 2, 3]
+    assert total == 4
+    assert [lane.targeted for lane in chosen] == [True, True, False, False]
+
+
+def test_markup_in_a_title_is_escaped() -> None:
+    assert svg.rect(0, 0, 1, 1, "x", "<b>") == (
+        '<rect x="0" y="0" width="1" height="1" class="x"><title>&lt;b&gt;</title></rect>'
+    )

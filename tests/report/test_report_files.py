@@ -1,0 +1,119 @@
+"""Markdown, JUnit, terminal summary, and writing them all."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+import report_runs
+from rich.console import Console
+
+import harness.report
+from harness.report import junit, markdown, terminal, view
+from harness.score import Expectation, Verdict
+
+FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
+
+
+def test_junit_has_a_case_for_the_verdict_and_for_each_expectation() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=FOUR)
+    suite = ElementTree.fromstring(junit.render(card).split("\n", 1)[1]).find("testsuite")
+    assert suite is not None
+    outcome = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
+    assert outcome == {
+        "verdict": ["failure"],
+        "score.pass": [],
+        "score.inconclusive": ["error"],
+        "score.invalid": ["error"],
+        "score.fail": ["failure"],
+    }
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("5", "2", "2")
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert properties["seed"] == "7"
+    assert float(str(properties["recovery_time.seconds"])) > 0
+    assert "wasted_gpu_hours.percent" in properties
+
+
+def test_junit_of_hostile_text_is_well_formed() -> None:
+    suites = ElementTree.fromstring(junit.render(report_runs.hostile()).split("\n", 1)[1])
+    assert "\x1b" not in junit.render(report_runs.hostile())
+    assert next(suites.iter("testcase")).get("name") == "verdict"
+    assert len(list(suites.iter("testcase"))) == 2
+
+
+def test_markdown_has_everything_a_ci_summary_needs() -> None:
+    text = markdown.render(report_runs.never_recovered())
+    assert text.startswith("# ❌ Fail: ")
+    for e in report_runs.never_recovered().expectations:
+        assert markdown.text(e.name) in text
+    for heading in ("## Expectations", "## Recovery 1: never recovered", "## Where the GPU time went", "## Faults"):
+        assert heading in text
+    assert "chaos run spot-evict --seed 7" in text
+
+
+def test_markdown_tables_keep_their_columns_whatever_the_log_says() -> None:
+    text = markdown.render(report_runs.hostile())
+    assert "<script>" not in text.replace("\\<script\\>", "").split("```")[0].replace("`<script>", "")
+    for block in text.split("\n\n"):
+        rows = [line for line in block.split("\n") if line.startswith("|")]
+        columns = {row.replace("\\|", "").count("|") for row in rows}
+        assert len(columns) <= 1, block
+
+
+@pytest.mark.parametrize(
+    "total, amounts", [(1.0, [1 / 3] * 3), (10.0, [3.3334, 3.3333, 3.3333]), (0.002, [0.0005] * 4)]
+)
+def test_rounded_lines_add_up(total: float, amounts: list[float]) -> None:
+    assert round(sum(view._rounded(amounts, total, 3)), 9) == round(total, 3)
+
+
+def test_a_ledger_that_does_not_add_up_is_not_made_to() -> None:
+    assert view._rounded([1.0, 1.0], 10.0, 3) == [1.0, 1.0]
+
+
+def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
+    out = io.StringIO()
+    terminal.print_scorecard(
+        report_runs.spot_evict(), {"report.html": pathlib.Path("/r/report.html")}, Console(file=out)
+    )
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert text.splitlines()[0].startswith("✔ PASS  Recovered in")
+    assert all(name in text for name in ("Recovery time", "First new step", "Wasted by faults", "Loss continuity"))
+    assert "/r/report.html" in text
+
+
+def test_a_log_cannot_steer_the_terminal() -> None:
+    out = io.StringIO()
+    terminal.print_scorecard(report_runs.hostile(), {}, Console(file=out, force_terminal=True, color_system=None))
+    assert "\x1b[31m" not in out.getvalue()
+
+
+def test_all_reports_are_written(tmp_path: pathlib.Path) -> None:
+    files = harness.report.write_reports(report_runs.spot_evict(), tmp_path)
+    assert sorted(files) == ["junit.xml", "report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files), "no temporary file stays"
+    assert json.loads(files["report.json"].read_text())["verdict"] == "pass"
+
+
+def test_a_failing_write_leaves_the_earlier_reports(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.report.write_reports(report_runs.spot_evict(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        harness.report.write_reports(report_runs.never_recovered(), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_json_is_strict(tmp_path: pathlib.Path) -> None:
+    card = replace(report_runs.spot_evict(), metrics={"loss": float("nan"), "high": float("inf")})
+    text = harness.report.write_reports(card, tmp_path)["report.json"].read_text()
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))

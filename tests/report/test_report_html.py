@@ -1,0 +1,210 @@
+"""The page as text: well formed, closed to the network, escaped, and complete."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import report_runs
+
+from harness.report import html, svg, view
+from harness.score import Scorecard, Verdict
+
+CARDS = [
+    report_runs.spot_evict,
+    report_runs.double_evict,
+    report_runs.never_recovered,
+    report_runs.thousand_ranks,
+    report_runs.long_run,
+    report_runs.empty,
+    report_runs.no_outage,
+    report_runs.hostile,
+]
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+LIMIT_BYTES = 1_000_000
+
+
+class Page(HTMLParser):
+    """Checks nesting and gathers elements, attributes and the text of each element with an id."""
+
+    def __init__(self, source: str):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" not in self.open and "style" not in self.open:
+            self.texts.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.fixture(params=CARDS, ids=lambda make: make.__name__)
+def card(request: pytest.FixtureRequest) -> Scorecard:
+    made: Scorecard = request.param()
+    return made
+
+
+def test_every_element_is_closed_and_the_page_is_small(card: Scorecard) -> None:
+    source = html.render(card)
+    assert Page(source).open == []
+    assert len(source.encode()) < LIMIT_BYTES
+
+
+def test_nothing_can_be_loaded(card: Scorecard) -> None:
+    source = html.render(card)
+    for tag, attributes in Page(source).elements:
+        assert tag not in {"img", "iframe", "object", "embed", "base", "form", "use", "image"}
+        for name, value in attributes.items():
+            if name in {"src", "href", "action", "xlink:href", "srcset"}:
+                assert (value or "").startswith(("#", "data:,")), (tag, name, value)
+            assert "url(" not in (value or "")
+    assert "@import" not in source and "url(" not in source
+    assert not re.search(r"https?://", source)
+
+
+def test_the_page_forbids_loading_anything() -> None:
+    policies = [a["content"] for _, a in Page(html.render(report_runs.spot_evict())).elements if "http-equiv" in a]
+    assert len(policies) == 1
+    assert str(policies[0]).startswith("default-src 'none'; ")
+
+
+def test_the_page_is_a_pure_function_of_the_scorecard() -> None:
+    assert html.render(report_runs.spot_evict()) == html.render(report_runs.spot_evict())
+
+
+def test_text_from_logs_is_never_markup() -> None:
+    source = html.render(report_runs.hostile())
+    assert "<script>alert" not in source
+    assert "&lt;script&gt;alert" in source
+    assert [tag for tag, _ in Page(source).elements].count("script") == 1
+    assert not [name for _, attributes in Page(source).elements for name in attributes if name.startswith("on")]
+
+
+def test_the_policy_lets_only_our_own_script_run() -> None:
+    source = html.render(report_runs.spot_evict())
+    script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
+    policy = next(a["content"] for t, a in Page(source).elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert script and policy == html._policy(script[1])
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_verdict_and_reason_come_first_and_not_by_colour_alone(verdict: Verdict) -> None:
+    card = replace(report_runs.spot_evict(), verdict=verdict, reasons=["because of this", "and of that"])
+    page = Page(html.render(card))
+    word = page.text.index(verdict.value.capitalize(), page.text.index(card.title) + len(card.title))
+    assert word < page.text.index("Because of this") < page.text.index("Recovery time")
+    assert "And of that" in page.text
+    shapes = re.search(r'class="verdict \w+".*?<svg.*?<(circle|path) (.*?)/>', html.render(card), re.DOTALL)
+    assert shapes
+
+
+def test_the_four_verdicts_have_four_shapes() -> None:
+    cards = [replace(report_runs.spot_evict(), verdict=verdict) for verdict in Verdict]
+    signs = {re.search(r'class="sign">\s*(<\w+ [^>]*>)', html.render(card))[1] for card in cards}  # type: ignore[index]
+    assert len(signs) == len(Verdict)
+
+
+def test_every_expectation_is_in_the_table(card: Scorecard) -> None:
+    rows = Page(html.render(card)).rows
+    for e in card.expectations:
+        shown = [row for row in rows if row[:1] == [e.verdict.value] and view.expectation_name(e.name) == row[1]]
+        assert shown, e
+        assert [e.bound, e.observed] == shown[0][2:4]
+
+
+def test_every_fault_is_in_the_table_with_its_effect() -> None:
+    rows = Page(html.render(report_runs.double_evict())).rows
+    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "yes"] in rows
+    assert [row[0] for row in rows if row[1:2] == ["preemption"]] == ["evict", "again"]
+
+
+def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
+    card = report_runs.spot_evict()
+    source = html.render(card)
+    text = Page(source).text
+    for phase, nanoseconds in view.phase_sums(card.evidence.run.episodes[0]):
+        took = svg.seconds_text(nanoseconds / 1e9)
+        assert f"{view.words(phase)}: {took}" in text
+        assert re.search(rf'class="(seconds|on .*)" text-anchor="\w+">{took}<', source), phase
+
+
+def test_the_account_table_adds_up_to_what_was_allocated(card: Scorecard) -> None:
+    source = html.render(card)
+    table = re.search(r'<table id="accounts">.*?</table>', source, re.DOTALL)
+    assert table
+    rows = Page(table[0]).rows[1:]
+    amounts = [round(float(row[1].replace(",", "")) * 1000) for row in rows]
+    assert rows[-1][0] == "Allocated"
+    assert sum(amounts[:-1]) == amounts[-1] > 0
+
+
+def test_a_thousand_ranks_show_the_worst_32_and_say_so() -> None:
+    card = report_runs.thousand_ranks()
+    source = html.render(card)
+    wide = source[source.index('id="timeline"') : source.index('class="chart narrow"')]
+    lanes = re.findall(r">Rank (\d+)<", wide)
+    assert len(lanes) == 32
+    assert lanes[0] == "617", "the rank that the fault hit comes first"
+    assert "All 1,000 ranks" in wide
+    assert "32 ranks that fared worst" in source
+
+
+def test_ten_thousand_steps_are_thinned() -> None:
+    source = html.render(report_runs.long_run())
+    paths = re.findall(r'class="run" d="([^"]*)"|d="([^"]*)" class="run"', source)
+    assert paths
+    assert max(len("".join(pair)) for pair in paths) < 60_000
+
+
+def test_the_loss_chart_says_where_the_run_resumed_and_what_was_rolled_back() -> None:
+    text = html.render(report_runs.spot_evict())
+    assert "Resumed after step 80" in text
+    assert "Steps 81 to 90 were done and rolled back" in text
+    assert "0 at each of 300 steps" in text
+
+
+def test_losses_that_are_not_numbers_are_marked() -> None:
+    assert "39 steps without a finite loss, first at step 8,001" in html.render(report_runs.long_run())
+
+
+def test_a_run_that_never_recovered_names_the_phase_it_is_stuck_in() -> None:
+    text = Page(html.render(report_runs.never_recovered())).text
+    assert "stuck in rendezvous" in text
+    assert "never came back" in text
+
+
+def test_without_a_twin_or_steps_the_page_says_so() -> None:
+    assert "no fault-free twin" in Page(html.render(report_runs.no_outage())).text
+    assert "no step was completed" in Page(html.render(report_runs.empty())).text
+    assert "No fault was injected" in Page(html.render(report_runs.no_outage())).text
+
+
+def test_the_command_to_reproduce_has_the_seed() -> None:
+    assert "chaos run spot-evict --seed 7" in html.render(report_runs.spot_evict())
