@@ -6,7 +6,6 @@ Everything that happens goes into the event log; nothing is judged here.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import threading
 import time
@@ -149,7 +148,7 @@ class _Run:
 
     def _fire(self, firing: Firing) -> None:
         firing.fired = True
-        firing.furthest_at_injection = self.progress.furthest_step
+        firing.furthest_before = self.progress.furthest_step
         injection = Injection(firing, self.plan, self.cluster, self.progress, self.emit, self.journal, self.holds)
         self.injections[firing.planned.id] = injection
         thread = threading.Thread(target=injection.run, name=f"fault-{firing.planned.id}", daemon=True)
@@ -164,7 +163,9 @@ class _Run:
                 continue
             world = [self.progress.workers.get(rank) for rank in range(self.progress.world_size)]
             reborn = all(worker is not None and worker.since_ns > injected_ns for worker in world)
-            if (reborn or not firing.planned.kills) and self.progress.complete_step > firing.furthest_at_injection:
+            if firing.planned.kills and not reborn:
+                firing.furthest_before = self.progress.furthest_step
+            elif self.progress.complete_step > firing.furthest_before:
                 firing.moments_ns["recovered"] = now_ns
                 self.emit("fault.recovered", fault=firing.planned.id, step=self.progress.complete_step)
 

@@ -39,7 +39,6 @@ class Progress:
     loss: float | None = None
     phase: str = "starting"
     phases_seen: list[tuple[str, int]] = field(default_factory=list)  # (name, mono_ns)
-    finished_ranks: set[int] = field(default_factory=set)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         if header.get("role") == "trainer":
@@ -51,7 +50,7 @@ class Progress:
         rank, kind = header["rank"], event["event"]
         if kind == "started":
             self.workers[rank] = Worker(header["node"], header["incarnation"], header["pid"], now_ns)
-            self.finished_ranks.discard(rank)
+            self.complete_step = self._complete()
             self.phase = "startup"
         elif kind == "rendezvous":
             self.world_size = event["world_size"]
@@ -68,7 +67,6 @@ class Progress:
             if not event["name"].startswith("checkpoint"):
                 self.phase = event["name"]
         elif kind == "exiting":
-            self.finished_ranks.add(rank)
             self.phase = "exiting"
 
     def _absorb_step(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
@@ -95,7 +93,7 @@ class Firing:
     moments_ns: dict[str, int] = field(default_factory=dict)  # injected · effect · recovered · healed
     armed_ns: int | None = None
     fired: bool = False
-    furthest_at_injection: int = 0
+    furthest_before: int = 0  # what progress must pass for the job to have recovered
 
     def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
         """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
