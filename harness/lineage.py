@@ -78,6 +78,10 @@ class World:
         return len(self.members) == self.size
 
     @property
+    def processes(self) -> tuple[int, ...]:
+        return tuple(sorted(life.index for life in self.members.values()))
+
+    @property
     def nodes(self) -> set[str]:
         return {life.key[0] for life in self.members.values()}
 
@@ -87,6 +91,8 @@ class Epoch:
     """Steps `first`..`last` of one world without a rollback; `kept`: steps up to this one survive (-1: none)."""
 
     world: int
+    size: int  # ranks of the world
+    processes: tuple[int, ...]  # its members, as rows in Timeline.processes
     first: int
     last: int
     begin: int  # end of its first row
@@ -253,7 +259,8 @@ def gather(
     epoch = epoch[order]
     size = np.array([worlds[world].size for world in world_of], np.int64)
     complete, progress = _complete(columns, epoch, size)
-    epochs = _lineage(world_of, columns, epoch, committed, _final_restore(lives))
+    of_epochs = [(world, worlds[world]) for world in world_of]
+    epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
     kept = np.array([e.kept for e in epochs], np.int64)
     survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
     return Rows(columns, process, rank, epoch, complete, survives), epochs, progress
@@ -312,7 +319,7 @@ def _final_restore(lives: Sequence[Life]) -> int | None:
 
 
 def _lineage(
-    worlds: Sequence[int],
+    worlds: Sequence[tuple[int, World]],
     columns: Mapping[str, Column],
     epoch: Ints,
     committed: Mapping[int, list[int]],
@@ -333,7 +340,10 @@ def _lineage(
             break
         kept[parent] = limit
         child, limit = parent, int(first[parent]) - 1
-    return [Epoch(worlds[i], int(first[i]), int(last[i]), int(begin[i]), kept[i]) for i in range(n)]
+    return [
+        Epoch(number, world.size, world.processes, int(first[i]), int(last[i]), int(begin[i]), kept[i])
+        for i, (number, world) in enumerate(worlds)
+    ]
 
 
 def _parent(

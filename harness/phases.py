@@ -67,7 +67,7 @@ class Segment:
     phase: str
     begin: int
     end: int
-    epoch: int = -1  # while steps complete, and in `first_step`: whose steps (a row in Timeline.epochs)
+    epoch: int = -1  # whose steps these are or were, where a step is at work (a row in Timeline.epochs)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Gap:
 
     begin: int
     end: int
+    before: int  # the epoch that stopped; -1: none
     epoch: int  # the one that ends it; -1: none did
     nodes: int
     size: int
@@ -184,7 +185,8 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
             if not (state.aborted and phase):
                 phase = state.phase(gap)
             until = min(ordered[position].at, gap.end) if position < len(ordered) else gap.end
-            segments.append(Segment(phase, since, until, gap.epoch if phase == "first_step" else -1))
+            epoch = {"first_step": gap.epoch, "interrupted_step": gap.before}.get(phase, -1)
+            segments.append(Segment(phase, since, until, epoch))
             since = until
         state.progressed()
     return segments

@@ -170,6 +170,7 @@ def _finished(
         if not isinstance(record.get("mono_ns"), int) or not isinstance(record.get("wall_ns", 0), int):
             raise EventLogError(f"{path}: an event without mono_ns: {json.dumps(record)[:80]}")
         record["at"] = record["mono_ns"]
+        record.setdefault("event", "")
     return Writer(path.stem, header, rest, steps, torn, dropped)
 
 

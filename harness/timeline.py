@@ -425,14 +425,16 @@ def _gaps(story: _Story, timeline: Timeline) -> list[Gap]:
     for lo, _ in ranges:
         epoch = int(progress.epoch[lo])
         world = story.worlds[timeline.epochs[epoch].world]
-        before = timeline.epochs[int(progress.epoch[lo - 1])].world if lo else -1
+        before = int(progress.epoch[lo - 1]) if lo else -1
         begin = int(progress.end[lo - 1]) if lo else timeline.begin
-        same = before == timeline.epochs[epoch].world
-        gaps.append(Gap(begin, int(progress.end[lo]), epoch, len(world.nodes), world.size, same, first=not lo))
+        same = lo > 0 and timeline.epochs[before].world == timeline.epochs[epoch].world
+        end, needs = int(progress.end[lo]), (len(world.nodes), world.size)
+        gaps.append(Gap(begin, end, before, epoch, *needs, same_world=same, first=not lo))
     if not ranges:
-        return [Gap(timeline.begin, timeline.end, -1, *least, same_world=False, first=True)]
+        return [Gap(timeline.begin, timeline.end, -1, -1, *least, same_world=False, first=True)]
     if not timeline.finished:
-        gaps.append(Gap(int(progress.end[-1]), timeline.end, -1, *least, same_world=False))
+        last = int(progress.epoch[-1])
+        gaps.append(Gap(int(progress.end[-1]), timeline.end, last, -1, *least, same_world=False))
     return gaps
 
 

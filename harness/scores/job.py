@@ -1,0 +1,194 @@
+"""The job as a whole: did it do what was asked, did the faults act, and is every death accounted for?
+
+Always judged, whether or not the scenario says so: no other number means anything otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
+from harness.timeline import CLEAN_CODES, FaultRecord, Process, Timeline
+from harness.units import format_duration
+
+Finding = tuple[Verdict, str]
+
+
+class JobBounds(Bounds):
+    """Nothing to set: a job must do its steps, and every death must be explained."""
+
+
+class Job(Score):
+    name = "job"
+    section = "metrics"
+    Bounds = JobBounds
+
+    def score(self, evidence: Evidence, bounds: JobBounds | None) -> ScoreResult:
+        run = evidence.run
+        deaths = [exit_ for exit_ in run.exits if exit_["code"] != 0]
+        unexplained = list(_unexplained(run))
+        reasons = [*_faults(run), *_ending(run), *_worlds(run), *_evidence(run)]
+        reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained]
+        values: dict[str, Any] = {
+            "job_success": run.finished and run.outcome == "completed",
+            "steps_done": run.reached_step,
+            "steps_planned": run.planned_steps,
+            "deaths": len(deaths),
+            "deaths_unexplained": len(unexplained),
+            "events_dropped": run.dropped,
+            "logs_torn": len(run.torn),
+        }
+        return ScoreResult(values, reasons=reasons)
+
+
+def _faults(run: Timeline) -> Iterator[Finding]:
+    """A fault that was planned must have struck, and its effect must have been measured."""
+    records: dict[str, list[FaultRecord]] = {}
+    for record in run.faults:
+        records.setdefault(record.id, []).append(record)
+    planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
+    for name in planned:
+        found = records.get(name, [])
+        if not any(record.injected is not None or record.error for record in found):
+            yield Verdict.INVALID, f"fault {name} never struck: what it waits for did not come"
+    for record in run.faults:
+        yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
+        yield from _wrong_target(record, planned.get(record.id, {}))
+
+
+def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
+    if fault.error:
+        yield f"failed: {fault.error}"
+    if fault.injected is None:
+        return
+    if not fault.effects and not fault.error:
+        yield "was injected, but no effect of it was measured"
+    for effect in fault.effects:
+        if not effect.get("ok", False):
+            measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
+            detail = f" ({effect['detail']})" if effect.get("detail") else ""
+            yield f"did not act as meant: {measured} measured, {effect.get('expected')} expected{detail}"
+    for process in run.processes if fault.kills else ():
+        if _outlives(run, fault, process):
+            yield f"killed rank {process.rank}, which yet went on stepping"
+
+
+def _outlives(run: Timeline, fault: FaultRecord, process: Process) -> bool:
+    """Whether a step of this process began after a fault had taken its rank (not its node: that has a notice)."""
+    assert fault.injected is not None
+    place = {"node": process.node, "incarnation": process.incarnation, "rank": process.rank}
+    if place not in [{key: target.get(key) for key in place} for target in fault.targets]:
+        return False
+    mine = run.steps.process == run.processes.index(process)
+    return process.started <= fault.injected and bool((run.steps.begin[mine] > fault.injected).any())
+
+
+def _wrong_target(record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
+    meant = Counter(target.get("rank") for target in planned.get("targets") or ())
+    struck = Counter(target.get("rank") for target in record.targets)
+    if record.injected is not None and meant and meant.keys() != {None} and meant != struck:
+        yield Verdict.INVALID, f"fault {record.id} struck ranks {_ranks(struck)}, not {_ranks(meant)}"
+
+
+def _ranks(found: Counter[Any]) -> str:
+    return ", ".join(sorted(str(rank) for rank in found)) or "none"
+
+
+def _ending(run: Timeline) -> Iterator[Finding]:
+    last = run.segments[-1] if run.segments else None
+    stuck = f"{last.phase} for {format_duration(last.end - last.begin)}" if last else "nothing"
+    done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
+    if run.outcome is None:
+        yield Verdict.INCONCLUSIVE, "the harness's own log has no end: it was killed, or its log was cut"
+    elif run.outcome == "interrupted":
+        yield Verdict.INCONCLUSIVE, f"the run was interrupted at {done}: {run.outcome_reason or 'stopped by the user'}"
+    elif run.outcome == "aborted":
+        yield Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}, stuck in {stuck}"
+    elif run.outcome == "failed":
+        yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}"
+    elif not run.finished and run.dropped:
+        yield Verdict.INCONCLUSIVE, f"the log ends at {done}, and {run.dropped} events were lost to a full disk"
+    elif not run.finished:
+        yield Verdict.FAIL, f"the job ended without an error at {done}"
+
+
+def _worlds(run: Timeline) -> Iterator[Finding]:
+    """Ranks that go on without the others, and worlds smaller than the job allows."""
+    steps, workload = run.steps, run.plan.get("workload") or {}
+    least = int(workload.get("min_nodes") or 0) * int(workload.get("ranks_per_node") or 1)
+    for number, epoch in enumerate(run.epochs):
+        complete = run.progress.step[run.progress.epoch == number]
+        last = int(complete.max()) if len(complete) else epoch.first - 1
+        if epoch.last > last + 1:
+            ahead = np.unique(steps.rank[(steps.epoch == number) & (steps.step > last + 1)]).tolist()
+            text = (
+                f"ranks {ahead} of {epoch.size} went on to step {epoch.last} without the others, who stopped at {last}"
+            )
+            yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
+        if len(complete) and epoch.size < least:
+            yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"
+
+
+def _evidence(run: Timeline) -> Iterator[Finding]:
+    for problem in run.problems:
+        yield Verdict.INCONCLUSIVE, problem
+    for process in run.processes:
+        if process.torn and process.exit_code in CLEAN_CODES:
+            text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
+            yield Verdict.INCONCLUSIVE, text
+
+
+def _unexplained(run: Timeline) -> Iterator[str]:
+    """Deaths that no injected fault accounts for, while the run was going on."""
+    over = min([run.end if run.aborted is None else run.aborted, *_handed_back(run)])
+    for death in run.exits:
+        if death["code"] == 0 or death["at"] > over:
+            continue
+        if death["code"] in CLEAN_CODES and any(notice["at"] <= death["at"] for notice in run.notices):
+            continue
+        started, last_step = _life_of(run, death)
+        if not _explained(run, started, last_step, death["at"]):
+            who = f"rank {death['rank']}" if death["rank"] is not None else "the command"
+            at = format_duration(death["at"] - run.begin)
+            yield f"{who} on {death['node']} ended with {death['code']} at {at}, and no fault did that"
+
+
+def _handed_back(run: Timeline) -> list[int]:
+    """When the harness gave the nodes back at the end of the run; deaths after that are its own doing."""
+    return [segment.begin for segment in run.segments if segment.phase == "finish" and run.outcome == "completed"]
+
+
+def _life_of(run: Timeline, death: dict[str, Any]) -> tuple[int, int]:
+    """When what died had been started, and the end of its last step."""
+    place = (death["node"], death["incarnation"])
+    if death["rank"] is None:
+        begins = [slot.allocated for slot in run.slots if (slot.node, slot.incarnation) == place]
+        started = min(begins, default=run.begin)
+        rows = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == place and p.started <= death["at"]]
+    else:
+        rows = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == place and p.exited == death["at"]]
+        started = min((run.processes[i].started for i in rows), default=run.begin)
+    ends = run.steps.end[np.isin(run.steps.process, rows)]
+    return started, int(ends.max()) if len(ends) else started
+
+
+def _explained(run: Timeline, started: int, last_step: int, at: int) -> bool:
+    """Alive when a fault struck (or a replacement came), dead since, and of no use after that recovery."""
+    causes = [(fault.injected, fault.healed) for fault in run.faults if fault.injected is not None]
+    causes += [(slot.allocated, slot.allocated) for slot in run.slots if slot.incarnation > 1]
+    for cause, healed in causes:
+        if not started <= cause <= at:
+            continue
+        ends = [episode.end for episode in run.episodes if episode.end >= cause and episode.t_stop <= at]
+        if ends and last_step <= ends[0]:
+            return True
+        if not ends and (healed is None or at <= healed):
+            return True
+    return False
+
+
+SCORE = Job()

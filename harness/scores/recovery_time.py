@@ -1,0 +1,170 @@
+"""Recovery time: from the last step before progress stopped until it passes the furthest step before.
+
+Measured from step events alone, so that it means the same for any trainer. Its phases are segments that
+partition the time, so they add up to it exactly. A fault that only slows the job is measured from the fault
+until step time is back in the band of the fault-free twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from harness import slowdown
+from harness.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
+from harness.slowdown import Degraded
+from harness.timeline import PHASES, Episode, Timeline
+from harness.units import format_duration
+
+Phase = Literal[
+    "interrupted_step",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "first_step",
+    "recompute",
+]
+
+
+class RecoveryBounds(Bounds):
+    """`max`: progress regained; `first_step_max`: first new step; `phases`: each phase, summed per episode."""
+
+    max: DurationNs | None = None
+    first_step_max: DurationNs | None = None
+    phases: Mapping[Phase, DurationNs] = {}
+
+
+class RecoveryTime(Score):
+    name = "recovery_time"
+    Bounds = RecoveryBounds
+
+    def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:
+        run = evidence.run
+        baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
+        slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
+        longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
+        values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
+        if longest is not None:
+            values = {key: value for key, value in _values(run, longest).items() if key in values}
+        elif slow:
+            worst = max(slow, key=lambda d: (not d.recovered, d.end - d.begin))
+            values["seconds"] = (worst.end - worst.begin) / S if worst.recovered else None
+        values |= {"episodes": [_values(run, episode) for episode in run.episodes]}
+        values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
+        if bounds is None:
+            return ScoreResult(values)
+        lines = _expectations(evidence, bounds, slow)
+        return ScoreResult(values, lines, summary=_summary(run, longest, slow))
+
+
+def phase_sums(episode: Episode) -> dict[str, int]:
+    """Nanoseconds per phase, in the order in which phases usually come."""
+    sums = {phase: sum(s.end - s.begin for s in episode.segments if s.phase == phase) for phase in PHASES}
+    return {phase: amount for phase, amount in sums.items() if amount}
+
+
+def _values(run: Timeline, episode: Episode) -> dict[str, Any]:
+    regained, first = episode.t_regained, episode.t_first
+    return {
+        "t_stop": (episode.t_stop - run.begin) / S,
+        "seconds": None if regained is None else (regained - episode.t_stop) / S,
+        "first_step_seconds": None if first is None else (first - episode.t_stop) / S,
+        "furthest_step": episode.furthest_step,
+        "faults": list(episode.faults),
+        "phases": {phase: amount / S for phase, amount in phase_sums(episode).items()},
+    }
+
+
+def _degraded_values(run: Timeline, interval: Degraded) -> dict[str, Any]:
+    return {
+        "fault": interval.fault,
+        "t_begin": (interval.begin - run.begin) / S,
+        "seconds": (interval.end - interval.begin) / S,
+        "recovered": interval.recovered,
+        "slowdown": interval.factor,
+    }
+
+
+def _summary(run: Timeline, longest: Episode | None, slow: list[Degraded]) -> str:
+    if longest is not None and longest.t_regained is not None:
+        more = f", the longest of {len(run.episodes)} recoveries" if len(run.episodes) > 1 else ""
+        return f"recovered in {format_duration(longest.t_regained - longest.t_stop)}{more}"
+    return f"back to its usual speed {format_duration(slow[-1].end - slow[-1].begin)} after the fault" if slow else ""
+
+
+def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded]) -> list[Expectation]:
+    run = evidence.run
+    lines = []
+    if bounds.max is not None:
+        spans = [(_span(run, e, e.t_regained), _stuck(e)) for e in run.episodes]
+        spans += [((d.end - d.begin, d.recovered), f"{d.fault}: still {d.factor:.2f} times slower") for d in slow]
+        lines.append(_line("recovery_time.max", spans, bounds.max, evidence))
+    if bounds.first_step_max is not None:
+        spans = [(_span(run, e, e.t_first), _stuck(e)) for e in run.episodes]
+        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence))
+    for phase, bound in bounds.phases.items():
+        spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(e)) for e in run.episodes]
+        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence))
+    return lines
+
+
+def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
+    return ((run.end if end is None else end) - episode.t_stop, end is not None)
+
+
+def _stuck(episode: Episode) -> str:
+    """Why an episode without an end has none."""
+    last = episode.segments[-1] if episode.segments else None
+    where = f"stuck in {last.phase} for {format_duration(last.end - last.begin)}" if last else "no step came after"
+    return f"never recovered after step {episode.furthest_step}: {where}"
+
+
+def _line(name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evidence: Evidence) -> Expectation:
+    """The worst of `spans` ((length, whether it ended), why not) against the bound."""
+    text = f"≤ {format_duration(bound)}"
+    unmeasured = _unmeasured(evidence)
+    if not spans and unmeasured:
+        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
+    if not spans:
+        return Expectation(name, text, "0 s", Verdict.PASS)
+    (length, ended), why = max(spans, key=lambda span: (not span[0][1], span[0][0]))
+    observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
+    if not ended:
+        return Expectation(name, text, observed, *_never(evidence, why, length, bound))
+    if abs(length - bound) < evidence.run.uncertainty_ns:
+        doubt = f"the clocks are only known to {format_duration(evidence.run.uncertainty_ns)}"
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
+    if length > bound:
+        return Expectation(name, text, observed, Verdict.FAIL, f"{observed} is more than {format_duration(bound)}")
+    if unmeasured:
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured)
+    return Expectation(name, text, observed, Verdict.PASS)
+
+
+def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdict, str]:
+    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
+    if evidence.run.outcome in (None, "interrupted") and length <= bound:
+        return Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery"
+    return Verdict.FAIL, why
+
+
+def _unmeasured(evidence: Evidence) -> str:
+    """Why nothing can be said about some fault's recovery, or an empty text."""
+    run = evidence.run
+    named = {name for episode in run.episodes for name in episode.faults}
+    injected = [fault for fault in run.faults if fault.injected is not None]
+    if not injected and not run.episodes:
+        return "no fault struck, so there was nothing to recover from"
+    for fault in injected:
+        if fault.kills and fault.id not in named:
+            return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
+        if fault.id not in named and evidence.twin is None:
+            return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
+    return ""
+
+
+SCORE = RecoveryTime()

@@ -1,0 +1,136 @@
+"""Wasted GPU-hours: the exact ledger of all allocated GPU time, and the part of the waste that faults caused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness import ledger, slowdown
+from harness.ledger import Ledger
+from harness.score import Bounds, Evidence, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.timeline import Timeline
+
+UNATTRIBUTED_PERCENT_MAX = 1.0
+BADPUT = {  # account → category of ml-goodput-measurement
+    "startup": "PROGRAM_STARTUP",
+    "rendezvous": "TPU_INITIALIZATION",
+    "restore": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+    "checkpoint_stall": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    "drain": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    "data_wait": "DATA_LOADING_SYNC",
+    "recompute": "WASTED_PROGRESS_FROM_DISRUPTION",
+    "detect": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "teardown": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "reschedule": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+}
+
+
+class WasteBounds(Bounds):
+    """Upper bounds: percent of allocated GPU time, or GPU-seconds; of all waste, or of what faults caused."""
+
+    max_percent: Percent | None = None
+    max_percent_by_faults: Percent | None = None
+    max_gpu_seconds: float | None = None
+    max_gpu_seconds_by_faults: float | None = None
+
+
+class WastedGpuHours(Score):
+    name = "wasted_gpu_hours"
+    Bounds = WasteBounds
+
+    def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
+        run = evidence.run
+        baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
+        slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
+        windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
+        bands = ledger.bands(baselines)
+        booked = ledger.settle(run, bands, windows)
+        values = _values(run, booked) | {"baseline": _baseline(run, bands)}
+        if bounds is None:
+            return ScoreResult(values)
+        if not booked.allocated:
+            return ScoreResult(
+                values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
+            )
+        lines = [
+            at_most(f"wasted_gpu_hours.{name}", values[key], bound, show)
+            for name, key, show in (
+                ("max_percent", "percent", _percent),
+                ("max_percent_by_faults", "percent_by_faults", _percent),
+                ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds),
+                ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds),
+            )
+            if (bound := getattr(bounds, name)) is not None
+        ]
+        summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
+        return ScoreResult(values, lines, _doubts(booked), summary)
+
+
+def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
+    def percent(amount: int) -> float:
+        return 100 * amount / booked.allocated if booked.allocated else 0.0
+
+    values: dict[str, Any] = {
+        "gpu_seconds_allocated": booked.allocated / S,
+        "gpu_seconds_wasted": booked.wasted / S,
+        "gpu_seconds_wasted_by_faults": booked.wasted_by_faults / S,
+        "gpu_hours_wasted": booked.wasted / S / 3600,
+        "gpu_hours_wasted_by_faults": booked.wasted_by_faults / S / 3600,
+        "percent": percent(booked.wasted),
+        "percent_by_faults": percent(booked.wasted_by_faults),
+        "accounts": {name: amount / S for name, amount in booked.accounts.items()},
+        "accounts_by_faults": {name: amount / S for name, amount in booked.by_faults.items() if amount},
+        "accounts_ns": dict(booked.accounts),
+        "goodput_percent": percent(booked.accounts["productive"]),
+        "ettr": _ettr(run, booked),
+        "badput": _badput(booked),
+    }
+    price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
+    if price is not None:
+        values["dollars_wasted"] = float(price) * values["gpu_hours_wasted"]
+        values["dollars_wasted_by_faults"] = float(price) * values["gpu_hours_wasted_by_faults"]
+    return values
+
+
+def _ettr(run: Timeline, booked: Ledger) -> float | None:
+    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time."""
+    workload = run.plan.get("workload") or {}
+    planned = int(workload.get("nodes", 0)) * int(workload.get("ranks_per_node", 1))
+    begin = min((slot.allocated for slot in run.slots), default=run.end)
+    possible = planned * (run.end - begin)
+    return booked.accounts["productive"] / possible if possible else None
+
+
+def _badput(booked: Ledger) -> dict[str, float]:
+    categories: dict[str, float] = {}
+    for name, amount in booked.accounts.items():
+        if name != "productive":
+            category = BADPUT.get(name, "OTHER")
+            categories[category] = categories.get(category, 0.0) + amount / S
+    return categories
+
+
+def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:
+    """From what the baseline band of straggler drag was taken, world size by world size."""
+    sizes = sorted({epoch.size for epoch in run.epochs})
+    known = [f"{bands[size].steps} fault-free steps at {size} ranks" for size in sizes if size in bands]
+    unknown = [f"none at {size} ranks, so no drag is booked there" for size in sizes if size not in bands]
+    return "; ".join(known + unknown) or "none"
+
+
+def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
+    share = 100 * booked.accounts["unattributed"] / booked.allocated
+    if share <= UNATTRIBUTED_PERCENT_MAX:
+        return []
+    reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+    return [(Verdict.INCONCLUSIVE, reason)]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _gpu_seconds(value: float) -> str:
+    return f"{value:.1f} GPU-s"
+
+
+SCORE = WastedGpuHours()

@@ -1,0 +1,99 @@
+"""Faults that slow the job down without stopping it: from when to when, and how much slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.timeline import Bools, FaultRecord, Floats, Ints, Timeline
+
+QUANTILE = 0.99
+SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
+LONE_FACTOR = 3  # ... or when it alone takes so many times the band
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Fault-free time from one complete step to the next at one world size, from `steps` steps."""
+
+    usual: int
+    upper: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Degraded:
+    """A fault slowed the job from `begin` until `end`; `recovered`: steps were back in the band then."""
+
+    fault: str
+    begin: int
+    end: int
+    recovered: bool
+    factor: float  # mean step time meanwhile over the usual one
+
+
+def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Rows of `progress` that follow a step of the same epoch, and the time since that step's end."""
+    progress = timeline.progress
+    rows = np.flatnonzero(np.diff(progress.epoch) == 0) + 1
+    return rows, progress.end[rows] - progress.end[rows - 1]
+
+
+def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
+    """Per world size, from fault-free runs."""
+    found: dict[int, list[Ints]] = {}
+    for timeline in baselines:
+        rows, times = step_times(timeline)
+        size = timeline.progress.world_size[rows]
+        for world in np.unique(size).tolist():
+            found.setdefault(world, []).append(times[size == world])
+    return {world: _step_time(np.concatenate(parts)) for world, parts in found.items()}
+
+
+def _step_time(times: Ints) -> StepTime:
+    upper = int(np.quantile(times, QUANTILE, method="higher"))
+    return StepTime(int(np.median(times)), upper, len(times))
+
+
+def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded]:
+    """Faults that struck no episode, as far as they slowed the job measurably."""
+    rows, times = step_times(timeline)
+    sizes = timeline.progress.world_size[rows]
+    known = np.isin(sizes, list(usual))
+    rows, times, sizes = rows[known], times[known], sizes[known]
+    relative = times / np.array([usual[size].usual for size in sizes.tolist()]) if len(rows) else np.zeros(0)
+    upper = np.array([usual[size].upper / usual[size].usual for size in sizes.tolist()])
+    slow = _slow(relative, upper)
+    end = timeline.progress.end[rows]
+    named = {name for episode in timeline.episodes for name in episode.faults}
+    quiet = [fault for fault in timeline.faults if fault.injected is not None and fault.id not in named]
+    found = (_one(timeline, fault, end, relative, slow) for fault in quiet)
+    return [interval for interval in found if interval is not None]
+
+
+def _slow(relative: Floats, upper: Floats) -> Bools:
+    if not len(relative):
+        return np.zeros(0, np.bool_)
+    half = SMOOTHED_STEPS // 2
+    padded = np.pad(relative, half, mode="edge")
+    smoothed = np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_STEPS), axis=1)
+    return np.asarray(((smoothed > upper) & (relative > upper)) | (relative > LONE_FACTOR * upper), np.bool_)
+
+
+def _one(timeline: Timeline, fault: FaultRecord, end: Ints, relative: Floats, slow: Bools) -> Degraded | None:
+    """From the injection to the last slow step that began before the fault was healed, and what follows on it."""
+    assert fault.injected is not None
+    stops = [episode.t_stop for episode in timeline.episodes if episode.t_stop > fault.injected]
+    until = min([timeline.end, *stops])
+    healed = min(until, fault.healed if fault.healed is not None else until)
+    mine = np.flatnonzero((end > fault.injected) & (end <= until))
+    during = mine[slow[mine] & (np.concatenate([[0], end[:-1]])[mine] < healed)]
+    if not len(during):
+        return None
+    last = int(during[-1])
+    while last + 1 <= mine[-1] and slow[last + 1]:
+        last += 1
+    taken = relative[mine[mine <= last]]
+    return Degraded(fault.id, fault.injected, int(end[last]), last < mine[-1], float(taken.mean()))
