@@ -30,6 +30,7 @@ from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
 from harness.score import EXIT_CODES, Verdict, judge, merge
 
 INTERRUPTED = 130
+_USAGE = typer.BadParameter.__mro__[2]  # click's ClickException
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -152,10 +153,10 @@ def doctor() -> None:
     for name, capability in capabilities.items():
         out.print(f"{_mark(capability.available)} [bold]backend {name}[/]: {capability.summary}", soft_wrap=True)
         for verb in Verb:
-            if verb not in capability.verbs:
+            if capability.available and verb not in capability.verbs:
                 out.print(f"    {_mark(False)} {verb.value}: {capability.missing.get(verb, 'not there')}", soft_wrap=True)
     for name, _, can in doctor_module.fault_table(capabilities):
-        words = "; ".join(f"{backend}: {answer}" for backend, answer in can.items())
+        words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         out.print(f"{_mark('yes' in can.values())} fault {name} — {words}", soft_wrap=True)
     if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)
@@ -251,13 +252,11 @@ def main() -> None:
     except OSError as error:
         err.print(f"error: {_disk_words(error)}", style="red", markup=False, soft_wrap=True)
         sys.exit(3)
-    except Exception as error:
-        import click
-
-        if isinstance(error, click.ClickException):
-            error.show()
-            sys.exit(2)
-        raise
+    except Exception as error:  # the command line's own mistakes; typer keeps their common class to itself
+        if not isinstance(error, _USAGE):
+            raise
+        error.show()
+        sys.exit(2)
 
 
 def _as_interrupt(*_: object) -> None:
