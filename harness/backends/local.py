@@ -112,7 +112,12 @@ class LocalCluster(Cluster):
 
     def start(self) -> None:
         if self._workload.control is not None:
-            values = {"address": self._lab.control, "control": self._lab.control, "run_dir": self._run_dir}
+            values = {
+                "address": self._lab.control,
+                "control": self._lab.control,
+                "python": sys.executable,
+                "run_dir": self._run_dir,
+            }
             command = fill_placeholders(self._workload.control, values)
             env = self._environment("control", 1)
             self._lab.call("control.start", command=command, env=env, log=self._log("control"))
@@ -155,6 +160,7 @@ class LocalCluster(Cluster):
             "control": self._lab.control,
             "index": node.index,
             "incarnation": node.incarnation,
+            "python": sys.executable,
             "run_dir": self._run_dir,
         }
         command = fill_placeholders(self._workload.command, values)

@@ -44,10 +44,11 @@ class LabClient:
         self._on_event = on_event
         with contextlib.ExitStack() as undo, _log(log) as output:
             link, theirs = socket.socketpair()
+            undo.callback(link.close)
             with theirs:
                 self._process = _start(mode, run_id, theirs, output)
             undo.callback(self._end_process)
-            undo.callback(link.close)  # first: the end of the stream ends labd
+            undo.callback(link.close)  # undone first: the end of the stream ends labd
             ready = _first_event(link, output)
             self.control: str = ready["control"]
             link.settimeout(None)

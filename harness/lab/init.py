@@ -69,7 +69,7 @@ def _build(setup: Setup) -> None:
     with stage("node mounts"):
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-        _mount_hosts(setup.hosts)
+        _mount_names(setup.hosts)
         _mount_sysfs()
     with stage("node network"):
         socket.sethostname(setup.name)
@@ -82,12 +82,14 @@ def _build(setup: Setup) -> None:
         net.add_route("eth0", None, gateway=setup.control)
 
 
-def _mount_hosts(text: str) -> None:
-    """/etc/hosts of the node's own, without a file left anywhere: it lives in a filesystem only it refers to."""
-    kernel.mount("tmpfs", "/sys", "tmpfs", options="size=64k,mode=755")
-    pathlib.Path("/sys/hosts").write_text(text)
-    if pathlib.Path("/etc/hosts").exists():
-        kernel.mount("/sys/hosts", "/etc/hosts", flags=kernel.MS_BIND)
+def _mount_names(hosts: str) -> None:
+    """Name resolution of the node's own, without a file left anywhere: it lives in a filesystem only it refers to."""
+    kernel.mount("tmpfs", "/sys", "tmpfs", options="size=128k,mode=755")
+    # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
+    for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
+        pathlib.Path(f"/sys/{name}").write_text(text)
+        if pathlib.Path(f"/etc/{name}").exists():
+            kernel.mount(f"/sys/{name}", f"/etc/{name}", flags=kernel.MS_BIND)
     kernel.unmount("/sys")
 
 

@@ -105,11 +105,15 @@ def union(*groups: Iterable[Process]) -> list[Process]:
 def kill_until_gone(find: Callable[[], list[Process]], limit_s: float) -> list[Process]:
     """SIGKILLs what `find` finds until it finds nothing; returns what is left after `limit_s`."""
     deadline = time.monotonic() + limit_s
-    while (left := find()) and time.monotonic() < deadline:
+    empty = 0
+    # Looked for twice: a process that executes another program just now shows no environment.
+    while empty < 2 and time.monotonic() < deadline:
+        left = find()
+        empty = 0 if left else empty + 1
         for process in left:
             process.signal(signal.SIGKILL)
         time.sleep(0.002)
-    return left
+    return find()
 
 
 def _pid_namespace() -> int:

@@ -1,0 +1,477 @@
+"""The Slurm backend: a run is one job, a node is an allocated node, and all scheduling is Slurm's.
+
+Slurm answers the loss of a node by ending the whole job and starting it again when it can. So a node that is lost,
+evicted or replaced gives *every* place of the job its next incarnation; `changes()` tells when. Slurm lets a requeued
+job wait for two minutes (so that what failed has settled); once all lost nodes are back, or none will come, this
+backend asks Slurm to start it now.
+
+Signals go through `srun --overlap` in the job's own allocation, to what carries the run's marks and nothing else.
+`CHAOS_SLURM_OPTIONS` holds what a site wants on every `sbatch` (`--partition=… --account=… --gpus-per-node=8`);
+`CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace as replaced
+
+from harness.backend import Backend, Capability, Change, Cluster, Exit, Node, Verb, Workload
+from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+from harness.slurm import script
+from harness.slurm.engine import Job, Slurm, find_slurm
+
+OPTIONS_ENV = "CHAOS_SLURM_OPTIONS"
+QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
+EVICT_PARTITION_ENV = "CHAOS_SLURM_EVICT_PARTITION"
+QUEUE_S_MAX = 600.0
+LOOK_S = 0.1  # between two looks at what the tasks left behind
+ASK_S = 0.25  # between two questions to Slurm
+SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
+NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTimeout and its next round)
+
+_KILLED = -int(signal.SIGKILL)
+_JOB_NAME = "chaos-{run_id}"
+_EVICTOR = "-evictor"
+
+# Runs on a node, by `srun --overlap`. Prints the processes with the marks and their descendants; signals them if asked.
+_NODE_PROGRAM = """
+import os, sys
+signum, only, *marks = sys.argv[1:]
+parents, found = {}, set()
+for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, parent = file.read().rpartition(")")[2].split()[:2]
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read().split(b"\\0")
+    except OSError:
+        continue
+    if state in "ZX" or pid == os.getpid():
+        continue
+    parents[pid] = int(parent)
+    if all(mark.encode() in environment for mark in marks):
+        found.add(pid)
+while more := {pid for pid, parent in parents.items() if parent in found} - found:
+    found |= more
+if only != "all":
+    found &= {int(only)}
+for pid in sorted(found):
+    try:
+        if int(signum):
+            os.kill(pid, int(signum))
+        print(pid)
+    except ProcessLookupError:
+        pass
+"""
+
+
+class SlurmNode(Node):
+    """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
+
+    def __init__(self, cluster: SlurmCluster, index: int, incarnation: int):
+        self.name = f"node{index}"
+        self.index = index
+        self.incarnation = incarnation
+        self.host = ""
+        self.address = ""
+        self.gone = False
+        self._cluster = cluster
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.host) and not self.gone
+
+    def pids(self) -> list[int]:
+        return self._cluster.on_node(self, 0) if self.alive else []
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        if not self.alive:
+            raise NodeGone(f"{self.key} is gone")
+        return len(self._cluster.on_node(self, int(signum), pid))
+
+    def kill(self) -> None:
+        self._cluster.take_down(self)
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def evict(self, grace_s: float) -> None:
+        """The grace is the GraceTime of our partition: Slurm has no way to choose it for one job."""
+        self._cluster.evict(self)
+
+
+class SlurmCluster(Cluster):
+    tells_changes = True
+
+    def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
+        self._slurm, self._run_dir, self._run_id = slurm, run_dir, run_id
+        self._state_dir = run_dir / "slurm"
+        self._lock = threading.RLock()
+        self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
+        self._places = workload.nodes  # how many nodes the job is to have
+        self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
+        self._evictors: dict[int, str] = {}  # place → job name
+        self._may_start = False  # nothing to wait for any more: a requeued job can start now
+        self._incarnation = 0  # of the job, as far as we have seen it running
+        self._recorded: set[tuple[str, int]] = set()  # exits
+        self._exits: list[Exit] = []
+        self._changes: list[Change] = []
+        self._job: Job | None = None
+        self._broken: BackendError | None = None
+        self._stop = threading.Event()
+        self._closed = False
+        self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
+        try:
+            self._submit(script.render(workload))
+            self._wait_for_allocation()
+        except BaseException:
+            self.close()
+            raise
+        self._watcher.start()
+
+    @property
+    def nodes(self) -> list[Node]:
+        with self._lock:
+            return list(self._nodes)
+
+    @property
+    def waiting(self) -> bool:
+        return self._job is None or not self._job.ended
+
+    def start(self) -> None:
+        (self._state_dir / "go").touch()
+
+    def exits(self) -> list[Exit]:
+        """Raises `BackendError` when Slurm has not answered for a minute: nobody knows what the job does then."""
+        if self._broken:
+            raise self._broken
+        with self._lock:
+            found, self._exits = self._exits, []
+        return found
+
+    def changes(self) -> list[Change]:
+        with self._lock:
+            found, self._changes = self._changes, []
+        return found
+
+    def replace(self, node: Node) -> Node:
+        """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
+        for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
+        place = self._newest(node)
+        if place.alive:
+            raise UsageError(f"{place.key} is still there; only a dead node is replaced")
+        if not self._wait(NOTICED_S_MAX, lambda: self._incarnation > place.incarnation or not self._is_running()):
+            raise BackendError(f"Slurm did not notice within {NOTICED_S_MAX:g} s that {place.key} is gone")
+        if evictor := self._evictors.pop(place.index, None):
+            self._slurm.cancel(evictor)
+            self._slurm.resume_drained(self._run_id)
+        else:
+            self._slurm.bring_back(place.host)
+        with self._lock:
+            self._returned(place)
+            if self._nodes[place.index] is place:
+                self._nodes[place.index] = SlurmNode(self, place.index, place.incarnation + 1)
+            return self._nodes[place.index]
+
+    def give_up(self, node: Node) -> None:
+        with self._lock:
+            self._places -= 1
+            self._returned(self._newest(node))
+
+    def _returned(self, place: SlurmNode) -> None:
+        self._lost.discard(place.index)
+        self._may_start = not self._lost
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        if self._watcher.is_alive():
+            self._watcher.join(30)
+        end_run(self._slurm, self._run_id)
+
+    # What nodes ask for
+
+    def on_node(self, node: SlurmNode, signum: int, pid: int | None = None) -> list[int]:
+        """The processes of the run on the node, each sent `signum` (0: none), or `pid` alone if it is one of them."""
+        marks = (f"CHAOS_RUN_ID={self._run_id}", f"CHAOS_NODE={node.name}")
+        only = "all" if pid is None else str(pid)
+        try:
+            found = self._slurm.run(
+                *("srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0"),
+                *(f"--nodelist={node.host}", "--export=NONE", "--mpi=none", "--input=none", "--chdir=/", "--quiet"),
+                *(sys.executable, "-S", "-E", "-c", _NODE_PROGRAM, str(signum), only, *marks),
+            )
+        except BackendError as error:
+            if node.alive:
+                raise
+            raise NodeGone(f"{node.key} is gone") from error
+        return [int(word) for word in found.split()]
+
+    def take_down(self, node: SlurmNode) -> None:
+        with self._lock:
+            if not node.alive:
+                raise NodeGone(f"{node.key} is gone")
+            self._lost.add(node.index)
+            self._may_start = False
+        self._slurm.take_down(node.host, self._run_id)
+        if not self._slurm.power_command and not self._wait(NOTICED_S_MAX, lambda: node.gone):
+            raise BackendError(f"Slurm did not end the job on {node.host}, though the node is set down")
+        with self._lock:
+            self._take(node, "node lost")
+
+    def evict(self, node: SlurmNode) -> None:
+        """By a job with a higher priority on that very node; without such a partition by a drain and a requeue."""
+        with self._lock:
+            if not node.alive:
+                raise NodeGone(f"{node.key} is gone")
+            self._lost.add(node.index)
+            self._may_start = False
+        name = _JOB_NAME.format(run_id=self._run_id) + _EVICTOR
+        self._evictors[node.index] = f"{name}{node.index}"
+        partition = evicting_partition(self._slurm, node.host)
+        if partition:
+            where = (f"--partition={partition}", f"--nodelist={node.host}", "--nodes=1", "--exclusive")
+            what = (f"--job-name={name}{node.index}", "--output=/dev/null", "--no-requeue", "--chdir=/")
+            self._slurm.submit(*where, *what, "--wrap=exec sleep infinity")
+        else:
+            self._slurm.drain(node.host, self._run_id)
+            self._slurm.run("scontrol", "requeue", str(self._job_id))
+
+    def _newest(self, node: Node) -> SlurmNode:
+        place = self._nodes[node.index]
+        if place is not node:
+            raise UsageError(f"{node.name}.{node.incarnation} has been replaced already")
+        return place
+
+    def _is_running(self) -> bool:
+        return self._job is not None and self._job.running
+
+    def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not until():
+            if self._broken:
+                raise self._broken
+            if time.monotonic() > deadline or self._stop.is_set():
+                return False
+            time.sleep(0.02)
+        return True
+
+    # The job
+
+    def _submit(self, request: script.Request) -> None:
+        (self._state_dir / "exits").mkdir(parents=True)
+        for name in ("events", "logs"):
+            (self._run_dir / name).mkdir(exist_ok=True)
+        (self._state_dir / "batch.sh").write_text(request.batch)
+        (self._state_dir / "task.sh").write_text(request.task)
+        values = {"run_id": self._run_id, "run_dir": str(self._run_dir)}
+        arguments = [argument.format(**values) for argument in request.arguments]
+        env = request.env | {
+            "CHAOS_EVENTS": str(self._run_dir / "events"),
+            "CHAOS_PYTHON": sys.executable,
+            "CHAOS_RUN_DIR": str(self._run_dir),
+            "CHAOS_RUN_ID": self._run_id,
+        }
+        batch = str(self._state_dir / "batch.sh")
+        self._job_id = self._slurm.submit(*arguments, f"--chdir={pathlib.Path.cwd()}", *_site_options(), batch, env=env)
+
+    def _wait_for_allocation(self) -> None:
+        limit_s = float(os.environ.get(QUEUE_ENV, QUEUE_S_MAX))
+        deadline = time.monotonic() + limit_s
+        while True:
+            job = self._slurm.job(self._job_id)
+            if job is None or job.ended:
+                raise BackendError(
+                    f"Slurm ended the job before it ran: {job.states[0] if job else 'unknown to it now'}"
+                )
+            if job.running:
+                break
+            if time.monotonic() > deadline:
+                raise CannotRunError(f"Slurm gave no nodes within {limit_s:g} s ({QUEUE_ENV}): {job.reason}")
+            time.sleep(0.05)
+        self._absorb(job)
+        self._changes.clear()  # these nodes are told by `open`
+
+    def _watch(self) -> None:
+        answered = asked = time.monotonic()
+        while not self._stop.wait(LOOK_S):
+            try:
+                if time.monotonic() - asked >= ASK_S:
+                    job = self._slurm.job(self._job_id)
+                    self._absorb(job or replaced(self._job or _unknown(self._job_id), states=("CANCELLED",)))
+                    answered = asked = time.monotonic()
+                else:
+                    self._read_exits()
+            except BackendError as error:
+                if time.monotonic() - answered > SILENT_S_MAX:
+                    self._broken = error
+                    return
+
+    def _absorb(self, job: Job) -> None:
+        """What Slurm says now. Exits are read after it: a task that ended before has left its record by now."""
+        hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
+        addresses = self._slurm.addresses(job.hosts) if hosts else {}
+        with self._lock:
+            self._read_exits()
+            if hosts or job.pending:
+                self._end_incarnation("requeued")
+            elif job.ended:
+                self._end_unfinished()
+            if hosts:
+                self._begin_incarnation(job.restarts + 1, hosts, addresses)
+            self._job = job
+        if job.pending and self._may_start and self._incarnation:
+            self._start_now()
+
+    def _begin_incarnation(self, incarnation: int, hosts: list[str], addresses: Mapping[str, str]) -> None:
+        self._incarnation = incarnation
+        for index, host in enumerate(hosts):
+            node = self._nodes[index]
+            if node.host:  # otherwise it is waiting for just this
+                node = self._nodes[index] = SlurmNode(self, index, incarnation)
+            node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
+            self._changes.append(Change(node.name, incarnation, allocated=True))
+
+    def _end_incarnation(self, reason: str) -> None:
+        for node in self._nodes:
+            if node.alive:
+                self._take(node, reason)
+
+    def _end_unfinished(self) -> None:
+        """The job is over. Nodes whose command has ended were there to the end; the others were taken."""
+        for node in self._nodes:
+            if node.alive and (node.name, node.incarnation) not in self._recorded:
+                self._take(node, "the job has ended")
+
+    def _take(self, node: SlurmNode, reason: str) -> None:
+        if node.gone:
+            return
+        node.gone = True
+        self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self._note_exit(node.name, node.incarnation, _KILLED)
+
+    def _read_exits(self) -> None:
+        with self._lock:
+            for file in sorted((self._state_dir / "exits").glob("node*")):
+                name, _, incarnation = file.name.partition(".")
+                if (name, int(incarnation)) not in self._recorded:
+                    self._note_exit(name, int(incarnation), int(file.read_text()))
+
+    def _note_exit(self, name: str, incarnation: int, code: int) -> None:
+        if (name, incarnation) not in self._recorded:
+            self._recorded.add((name, incarnation))
+            self._exits.append(Exit(name, incarnation, code))
+
+    def _start_now(self) -> None:
+        """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
+        self._may_start = False
+        size = [f"NumNodes={self._places}"] if self._places < len(self._nodes) else []
+        self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
+
+
+def _unknown(job_id: int) -> Job:
+    return Job(job_id, "", ("CANCELLED",), 0, "", "")
+
+
+def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
+    """Whose jobs can preempt ours there; `host=None`: anywhere."""
+    if named := os.environ.get(EVICT_PARTITION_ENV):
+        return named
+    chosen = [option.split("=", 1)[1] for option in _site_options() if option.startswith("--partition=")]
+    return slurm.evicting_partition(chosen[-1] if chosen else None, host)
+
+
+def end_run(slurm: Slurm, run_id: str) -> None:
+    """Ends the jobs of this run and gives back the nodes that were taken in its name. Idempotent."""
+    name = _JOB_NAME.format(run_id=run_id)
+    try:
+        running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({_EVICTOR}\\d+)?", job.name)]
+        if running:
+            slurm.cancel(*sorted(set(running)))
+    finally:
+        slurm.heal(run_id)
+
+
+def undo(run_id: str) -> None:
+    """Called from the undo journal. A host without Slurm's commands has submitted nothing."""
+    try:
+        slurm = find_slurm()
+    except CannotRunError:
+        return
+    end_run(slurm, run_id)
+
+
+class SlurmBackend(Backend):
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self._capability: Capability | None = None
+
+    def probe(self) -> Capability:
+        if self._capability is None:
+            self._capability = self._probe()
+        return self._capability
+
+    def _probe(self) -> Capability:
+        try:
+            slurm = find_slurm()
+            slurm.run("scontrol", "ping", limit_s=10)
+            slurm.run("sbatch", "--test-only", "--nodes=1", *_site_options(), "--wrap=true", limit_s=10)
+            return _capability(slurm)
+        except (BackendError, CannotRunError) as error:
+            return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+
+    def render(self, workload: Workload) -> script.Request:
+        return script.render(workload)
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+            raise UsageError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' are allowed")
+        return SlurmCluster(find_slurm(), workload, run_dir, run_id)
+
+
+def _site_options() -> list[str]:
+    return shlex.split(os.environ.get(OPTIONS_ENV, ""))
+
+
+def _capability(slurm: Slurm) -> Capability:
+    verbs = {Verb.SIGNAL, Verb.FREEZE}
+    missing = dict.fromkeys(Verb, "the Slurm backend does not do this yet")
+    missing[Verb.NOTICE] = "no metadata endpoint is served on Slurm nodes; use `via: signal` or `via: engine`"
+    if slurm.takes_nodes:
+        verbs |= {Verb.KILL, Verb.REPLACE}
+    else:
+        reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
+        missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
+    if evicting_partition(slurm) or slurm.is_operator:
+        verbs |= {Verb.EVICT, Verb.REPLACE}
+    else:
+        missing[Verb.EVICT] = (
+            "no partition whose jobs preempt ours (PreemptType=preempt/partition_prio), and no right to drain"
+        )
+    summary = f"{slurm.label}, {len(slurm.addresses('ALL'))} nodes"
+    return Capability(
+        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
+    )
+
+
+BACKEND = SlurmBackend()
