@@ -145,7 +145,9 @@ def test_a_node_sees_its_own_notice_only(open_lab: OpenLab) -> None:
     code = (
         "import os, urllib.request\n"
         "url = f\"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/preempted\"\n"
-        "def ask(query): return urllib.request.urlopen(urllib.request.Request(url + query, headers={'Metadata-Flavor': 'Google'})).read().decode()\n"
+        "def ask(query):\n"
+        "    request = urllib.request.Request(url + query, headers={'Metadata-Flavor': 'Google'})\n"
+        "    return urllib.request.urlopen(request).read().decode()\n"
         "print('first', ask(''), flush=True)\n"
         "print('then', ask('?wait_for_change=true'), flush=True)\n"
     )

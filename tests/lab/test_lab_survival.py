@@ -28,7 +28,8 @@ HARNESS = textwrap.dedent("""
     from harness.backend import Workload
     from harness.backends.local import LocalCluster
     command = ("sh", "-c", "setsid sleep 301 & (setsid sleep 302 &); exec sleep 300")
-    cluster = LocalCluster(Workload(command, 2, 1, control=command), pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    workload = Workload(command, 2, 1, control=command)
+    cluster = LocalCluster(workload, pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
     cluster.start()
     cluster.nodes[0].kill()
     cluster.replace(cluster.nodes[0])
@@ -132,17 +133,9 @@ def _python_of(user: int) -> str:
 
 
 def _as(user: int) -> list[str]:
-    return [
-        "setpriv",
-        f"--reuid={user}",
-        f"--regid={user}",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "sh",
-        "-c",
-        'exec "$@"',
-        "sh",
-    ]
+    identity = [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
+    # setpriv executes its command while it still has root's rights over files; what sh executes has them no more.
+    return ["setpriv", *identity, "sh", "-c", 'exec "$@"', "sh"]
 
 
 @pytest.fixture
@@ -168,7 +161,8 @@ def test_an_ordinary_user_has_the_same_lab(users_dir: pathlib.Path) -> None:
         from harness.backend import Workload
         from harness.backends.local import BACKEND
         summary = BACKEND.probe().summary
-        with BACKEND.open(Workload(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1), pathlib.Path(sys.argv[2]), f"user-{os.getpid()}") as cluster:
+        workload = Workload(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1)
+        with BACKEND.open(workload, pathlib.Path(sys.argv[2]), f"user-{os.getpid()}") as cluster:
             cluster.start()
             node = cluster.nodes[0]
             node.kill()
