@@ -42,6 +42,7 @@ class Mark(StrEnum):
     LEAVE = "leave"  # a worker begins to exit or is gone
     OLD = "old"  # a worker is of no more use to the job ...
     OLD_GONE = "old gone"  # ... and is gone
+    SPENT = "spent"  # a worker begins to exit, is old or gone: it no longer works for the job
     NODE = "node"  # a node can be used
     NODE_LOST = "node lost"  # a node cannot be used, or will be taken away
     AGENT = "agent"  # a launcher waits in its rendezvous
@@ -91,7 +92,9 @@ class _State:
     struck: bool = False
     noticed: bool = False  # somebody in the job knows
     draining: bool = False
+    in_gap: bool = False
     staying: int = 0
+    working: int = 0
     old: int = 0
     nodes: int = 0
     agents: int = 0
@@ -104,10 +107,12 @@ class _State:
 
     def apply(self, event: Event) -> None:
         match event.mark:
-            case Mark.STRIKE | Mark.KILL_STRIKE:
-                if event.mark is Mark.KILL_STRIKE or not self.struck:
-                    self.noticed = self.draining = False
+            case Mark.STRIKE:
+                self.struck, self.noticed = True, self.noticed and self.in_gap
+            case Mark.KILL_STRIKE:
                 self.struck = True
+                if self.working:  # with nobody at work there is nothing that would have to be noticed anew
+                    self.noticed = self.draining = False
             case Mark.NOTICE:
                 self.noticed = self.draining = True
             case Mark.EVIDENCE:
@@ -116,9 +121,12 @@ class _State:
                 self.noticed, self.draining = True, False
             case Mark.STAY:
                 self.staying += 1
+                self.working += 1
             case Mark.LEAVE:
                 self.staying -= 1
                 self.draining &= self.staying > 0
+            case Mark.SPENT:
+                self.working -= 1
             case Mark.OLD:
                 self.old += 1
             case Mark.OLD_GONE:
@@ -144,12 +152,13 @@ class _State:
 
     def progressed(self) -> None:
         """A first step is complete: what came before is over."""
-        self.struck = self.noticed = self.draining = False
+        self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
         """The last complete step was done. Evidence that came before counts only if a fault was acting."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
+        self.in_gap = True
 
     def phase(self, gap: Gap) -> str:
         """The phase that this state means. The order of the questions is the order of recovery."""
@@ -161,7 +170,7 @@ class _State:
             return "teardown"
         if self.world >= 0 and not self.broken and (self.joined_here or gap.same_world):
             return "first_step" if self.restored else "restore"
-        if self.nodes < gap.nodes and not gap.first:
+        if self.nodes < gap.nodes and (self.struck or not gap.first):
             return "reschedule"
         waiting = self.agents >= gap.nodes if self.agents_known else False
         return "rendezvous" if waiting or self.staying >= gap.size else "startup"

@@ -79,8 +79,11 @@ class Bounds(BaseModel):
 
 
 class Score(abc.ABC):
+    """One question to the evidence. `name` must be the file's name."""
+
     name: ClassVar[str]
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
+    order: ClassVar[int] = 99  # in reports and headlines
     Bounds: ClassVar[type[BaseModel]] = Bounds
 
     @abc.abstractmethod
@@ -156,18 +159,19 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     """All scores of a run, merged into one verdict. Pure."""
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
-    results = {name: _result(load_score(name), evidence, expect.get(name)) for name in score_names()}
+    scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
+    results = {score.name: _result(score, evidence, expect.get(score.name)) for score in scores}
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
         (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
     ]
     verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
     sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
-    for name, result in results.items():
-        if load_score(name).section == "scores":
-            sections["scores"][name] = result.values
+    for score in scores:
+        if score.section == "scores":
+            sections["scores"][score.name] = results[score.name].values
         else:
-            sections["metrics"] |= result.values
+            sections["metrics"] |= results[score.name].values
     scenario = plan.get("scenario") or {}
     return Scorecard(
         run_id=run_id,

@@ -151,6 +151,7 @@ class Timeline:
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
     aborted: int | None = None  # when the harness gave up
+    evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
 
     @property
@@ -211,6 +212,7 @@ def build(log: reading.Log) -> Timeline:
         progress=progress,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
+        evidence=np.array(sorted(event.at for event in _evidence(story)), np.int64),
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
@@ -582,6 +584,8 @@ def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Even
         yield Event(life.started, Mark.STAY)
         yield Event(life.leaving, Mark.LEAVE)
         noticed = bisect.bisect_left(evidence, life.last_useful)
-        if noticed < len(evidence) and evidence[noticed] < life.gone:
-            yield Event(evidence[noticed], Mark.OLD)
+        old = evidence[noticed] if noticed < len(evidence) else NEVER
+        yield Event(min(old, life.leaving), Mark.SPENT)
+        if old < life.gone:
+            yield Event(old, Mark.OLD)
             yield Event(life.gone, Mark.OLD_GONE)

@@ -15,6 +15,7 @@ from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
 from harness.timeline import CLEAN_CODES, FaultRecord, Process, Timeline
 from harness.units import format_duration
 
+NAMED_DEATHS = 3
 Finding = tuple[Verdict, str]
 
 
@@ -25,6 +26,7 @@ class JobBounds(Bounds):
 class Job(Score):
     name = "job"
     section = "metrics"
+    order = 0
     Bounds = JobBounds
 
     def score(self, evidence: Evidence, bounds: JobBounds | None) -> ScoreResult:
@@ -32,7 +34,9 @@ class Job(Score):
         deaths = [exit_ for exit_ in run.exits if exit_["code"] != 0]
         unexplained = list(_unexplained(run))
         reasons = [*_faults(run), *_ending(run), *_worlds(run), *_evidence(run)]
-        reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained]
+        reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
+        if len(unexplained) > NAMED_DEATHS:
+            reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,

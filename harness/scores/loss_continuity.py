@@ -53,6 +53,7 @@ class Curve:
 
 class LossContinuity(Score):
     name = "loss_continuity"
+    order = 30
     Bounds = ContinuityBounds
 
     def score(self, evidence: Evidence, bounds: ContinuityBounds | None) -> ScoreResult:

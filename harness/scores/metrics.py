@@ -9,7 +9,7 @@ import numpy as np
 
 from harness import slowdown
 from harness.score import Bounds, DurationNs, Evidence, Expectation, Percent, S, Score, ScoreResult, at_least, at_most
-from harness.timeline import Timeline
+from harness.timeline import FaultRecord, Timeline
 
 QUANTILES = (50, 95, 99)
 
@@ -111,12 +111,23 @@ def _alarms(evidence: Evidence) -> dict[str, Any]:
     windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
     false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]
-    detect = [sum(s.end - s.begin for s in e.segments if s.phase == "detect") for e in run.episodes if e.faults]
+    detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]
     return {
         "anomalies": len(run.anomalies),
         "false_alarms": len(false),
         "detection_seconds_max": max(detect) / S if detect else None,
     }
+
+
+def _detection(run: Timeline, fault: FaultRecord) -> int | None:
+    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
+    if fault.injected is None:
+        return None
+    at = int(np.searchsorted(run.evidence, fault.injected))
+    ends = [episode.end for episode in run.episodes if fault.id in episode.faults and episode.end >= fault.injected]
+    if at == len(run.evidence) or run.evidence[at] > min(ends, default=fault.healed or run.end):
+        return None
+    return int(run.evidence[at]) - fault.injected
 
 
 def _expectations(values: dict[str, Any], bounds: MetricBounds) -> list[Expectation]:

@@ -40,6 +40,7 @@ class RecoveryBounds(Bounds):
 
 class RecoveryTime(Score):
     name = "recovery_time"
+    order = 10
     Bounds = RecoveryBounds
 
     def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:

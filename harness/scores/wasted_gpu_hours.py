@@ -35,6 +35,7 @@ class WasteBounds(Bounds):
 
 class WastedGpuHours(Score):
     name = "wasted_gpu_hours"
+    order = 20
     Bounds = WasteBounds
 
     def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
