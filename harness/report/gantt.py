@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -40,10 +40,9 @@ def layout(narrow: bool, lanes: int) -> Layout:
     return Layout(358.0 if narrow else 1080.0, 46.0 if narrow else 104.0, height, pitch, narrow)
 
 
-def timeline_chart(run: Timeline, narrow: bool = False) -> Markup:
+def timeline_chart(run: Timeline, cast: ranks.Cast, narrow: bool = False) -> Markup:
     """The whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
-    chosen, total = ranks.choose(run)
-    form = layout(narrow, len(chosen))
+    form = layout(narrow, len(cast.lanes))
     x = form.scale(0.0, max(ranks.since_begin(run, run.end), 1e-6))
     top = 4.0
     parts, marks = [], []
@@ -57,21 +56,19 @@ def timeline_chart(run: Timeline, narrow: bool = False) -> Markup:
         parts.append(_checkpoints(run, x, top + 7))
         top += 20
     lanes_top = top + 2
-    drawn, bottom = _lanes(run, chosen, total, form, x, lanes_top)
+    drawn, bottom = _lanes(run, cast, form, x, lanes_top)
     parts += drawn
     shade = [_episode_shade(episode, run, x, lanes_top - 2, bottom) for episode in run.episodes]
     marks += [_injection(fault, run, x, 30.0, bottom) for fault in run.faults]
     axis = svg.time_axis(x, 0.0, bottom, per_tick=70 if narrow else 110)
-    label = f"Timeline of {total} ranks over {svg.seconds_text(x.high)}, {len(run.episodes)} recoveries"
+    label = f"Timeline of {cast.total} ranks over {svg.seconds_text(x.high)}, {len(run.episodes)} recoveries"
     return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks])
 
 
-def episode_chart(run: Timeline, episode: Episode, narrow: bool = False) -> Markup:
+def episode_chart(run: Timeline, episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
     """One recovery: a row for each phase with its seconds, above the lanes of the ranks, on the same axis.
     Time counts from the moment progress stopped."""
-    chosen, total = ranks.choose(run, most=12)
-    form = layout(narrow, 12)
-    form = Layout(form.width, 112.0 if narrow else 140.0, 12.0, 17.0, narrow)
+    form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = ranks.since_begin(run, episode.t_stop), ranks.since_begin(run, episode.end)
     around = max((end - stop) * 0.06, 1e-3)
     x = form.scale(max(stop - around, 0.0), min(end + around, ranks.since_begin(run, run.end)))
@@ -81,7 +78,7 @@ def episode_chart(run: Timeline, episode: Episode, narrow: bool = False) -> Mark
         parts.append(_phase_row(run, episode, phase, total_ns, form, x, top))
         top += 22
     lanes_top = top + 8
-    drawn, bottom = _lanes(run, chosen, total, form, x, lanes_top)
+    drawn, bottom = _lanes(run, cast, form, x, lanes_top)
     marks = [_injection(fault, run, x, 16.0, bottom) for fault in run.faults]
     marks += [svg.line(x(at), 16.0, x(at), bottom, "moment") for at in _edges(run, episode)]
     axis = svg.time_axis(x, 16.0, bottom, origin_s=stop, per_tick=60 if narrow else 100)
@@ -101,13 +98,24 @@ def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
     moments = [(name, x(ranks.since_begin(run, at)), class_) for name, at, class_ in named if at is not None]
     marks = [moment for moment in moments if x.start <= moment[1] <= x.stop]
     parts, free = [], x.stop + 16
-    for name, at, class_ in sorted(marks, key=lambda mark: -mark[1]):
-        half = len(name) * CHARACTER / 2
+    for words, at, class_ in _together(sorted(marks, key=lambda mark: -mark[1])):
+        half = len(words) * CHARACTER / 2
         centre = min(at, free - half)
         if centre + half >= at - 2 and centre - half > 0:
-            parts.append(svg.text(centre, 11, name, class_, "middle"))
+            parts.append(svg.text(centre, 11, words, class_, "middle"))
             free = centre - half - 8
     return svg.join(parts)
+
+
+def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+    """Marks of one kind at the same place share one label: `first new step, recovered`."""
+    merged: list[tuple[str, float, str]] = []
+    for words, at, class_ in marks:
+        if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:
+            merged[-1] = (f"{words}, {merged[-1][0]}", merged[-1][1], class_)
+        else:
+            merged.append((words, at, class_))
+    return merged
 
 
 def _row_label(form: Layout, words: str, y: float) -> Markup:
@@ -214,18 +222,15 @@ def _near(events: Sequence[dict[str, Any]], run: Timeline, x: svg.Scale) -> list
     return groups
 
 
-def _lanes(
-    run: Timeline, chosen: Sequence[ranks.Lane], total: int, form: Layout, x: svg.Scale, top: float
-) -> tuple[list[Markup], float]:
-    usual_s = ranks.usual_step_s(run)
-    single = ranks.can_draw_single(chosen, x, usual_s)
+def _lanes(run: Timeline, cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+    single = ranks.can_draw_single(cast, x)
     parts, y = [], top
-    if total > len(chosen):
-        parts.append(_row_label(form, form.name(f"All {total:,} ranks", "All"), y + form.lane - 2))
-        parts.append(ranks.draw_all_ranks(run, total, x, y, form.lane, usual_s))
+    if cast.total > len(cast.lanes):
+        parts.append(_row_label(form, form.name(f"All {cast.total:,} ranks", "All"), y + form.lane - 2))
+        parts.append(ranks.draw_all_ranks(run, cast, x, y, form.lane))
         y += form.pitch + 4
     captions = form.pitch - form.lane > CAPTION
-    for lane in chosen:
+    for lane in cast.lanes:
         if captions:
             parts.append(_captions(lane, x, y + CAPTION - 4))
             y += CAPTION
@@ -233,7 +238,7 @@ def _lanes(
         class_ = "label hit" if lane.targeted else "label"
         middle = y + form.lane / 2 + 4
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))
-        parts.append(ranks.draw_lane(lane, x, y, form.lane, usual_s, single))
+        parts.append(ranks.draw_lane(lane, x, y, form.lane, cast.usual_s, single))
         y += form.pitch - (CAPTION if captions else 0)
     return parts, max(y, top + form.pitch) + 2
 

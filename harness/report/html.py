@@ -18,6 +18,7 @@ from harness.report import lanes as ranks
 from harness.score import Scorecard
 from harness.timeline import Episode, Timeline
 
+RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events
 EPISODES_MAX = 3  # drawn; the table lists all
 
@@ -71,17 +72,18 @@ def _page(card: Scorecard) -> dict[str, Any]:
 
 
 def _charts(card: Scorecard) -> dict[str, Any]:
-    run, twin = card.evidence.run, card.evidence.twin
+    run = card.evidence.run
+    cast, compared = ranks.choose(run), loss.compare(run, card.evidence.twin)
     return {
-        "timeline": [gantt.timeline_chart(run, narrow) for narrow in (False, True)],
-        "timeline_words": _timeline_words(run),
+        "timeline": [gantt.timeline_chart(run, cast, narrow) for narrow in (False, True)],
+        "timeline_words": _timeline_words(run, cast.total),
         "phases": gantt.phases_used(run),
         "has_rolled_back": bool((~run.steps.survives).any()),
         "has_faults": any(fault.injected is not None for fault in run.faults),
         "has_failed_exits": any(ranks.died(p) for p in run.processes),
         "episodes": _episodes(run),
-        "loss": [loss.loss_chart(run, twin, narrow) for narrow in (False, True)],
-        "step_time": [loss.step_time_chart(run, twin, narrow) for narrow in (False, True)],
+        "loss": [loss.loss_chart(compared, narrow) for narrow in (False, True)],
+        "step_time": [loss.step_time_chart(compared, narrow) for narrow in (False, True)],
         "loss_words": _loss_words(card),
         "resumes": loss.resume_steps(run),
     }
@@ -108,8 +110,7 @@ def _tables(card: Scorecard) -> dict[str, Any]:
     }
 
 
-def _timeline_words(run: Timeline) -> str:
-    total = len({int(rank) for rank in set(run.steps.rank.tolist())} | {p.rank for p in run.processes})
+def _timeline_words(run: Timeline, total: int) -> str:
     lasted = svg.seconds_text((run.end - run.begin) / 1e9)
     if not len(run.steps):
         return f"The run lasted {lasted}; no step was completed."
@@ -136,7 +137,17 @@ def _loss_words(card: Scorecard) -> str:
 
 def _episodes(run: Timeline) -> list[dict[str, Any]]:
     """The longest first, as they are drawn."""
-    return [_episode(run, number, episode) for number, episode in view.longest_first(run)]
+    cast = ranks.choose(run, RECOVERY_LANES_MAX)
+    ordered = view.longest_first(run)
+    drawn = [
+        [gantt.episode_chart(run, episode, cast, narrow) for narrow in (False, True)]
+        for _, episode in ordered[:EPISODES_MAX]
+    ]
+    rest: list[list[Markup]] = [[] for _ in ordered[EPISODES_MAX:]]
+    return [
+        _episode(run, number, episode) | {"charts": charts}
+        for (number, episode), charts in zip(ordered, drawn + rest, strict=True)
+    ]
 
 
 def _episode(run: Timeline, number: int, episode: Episode) -> dict[str, Any]:
@@ -144,7 +155,6 @@ def _episode(run: Timeline, number: int, episode: Episode) -> dict[str, Any]:
     first = "never" if episode.t_first is None else svg.seconds_text((episode.t_first - episode.t_stop) / 1e9)
     sums = view.phase_sums(episode)
     phase, longest = max(sums, key=lambda item: item[1], default=("unknown", 0))
-    drawn = number in [n for n, _ in view.longest_first(run)[:EPISODES_MAX]]
     if episode.t_regained is None:
         words = f"Progress stopped after step {episode.furthest_step:,} and never came back"
         words += f": {svg.seconds_text((episode.end - episode.t_stop) / 1e9)} until the end of the run."
@@ -155,7 +165,6 @@ def _episode(run: Timeline, number: int, episode: Episode) -> dict[str, Any]:
         "number": number,
         "title": f"Recovery {number}",
         "words": words + f" The longest phase: {view.words(phase).lower()}, {svg.seconds_text(longest / 1e9)}.",
-        "charts": [gantt.episode_chart(run, episode, narrow) for narrow in (False, True)] if drawn else [],
         "at": view.from_begin(run, episode.t_stop),
         "faults": ", ".join(episode.faults) or view.DASH,
         "took": took,

@@ -64,6 +64,15 @@ class Lane:
         return (self.end > low) & (self.begin < high)
 
 
+@dataclass(frozen=True)
+class Cast:
+    """The ranks that a chart shows, out of how many, and what a usual step of theirs takes."""
+
+    lanes: Sequence[Lane]
+    total: int
+    usual_s: float  # median of the surviving steps; 0 without any
+
+
 def died(process: Process) -> bool:
     """It ended, and neither because the work was done nor after an orderly drain."""
     return process.exit_code is not None and process.exit_code not in CLEAN_CODES
@@ -73,25 +82,16 @@ def since_begin(run: Timeline, at: int) -> float:
     return (at - run.begin) / 1e9
 
 
-def choose(run: Timeline, most: int = LANES_MAX) -> tuple[list[Lane], int]:
-    """The lanes to draw and how many ranks there are. All of them in order of rank if they fit, otherwise the
-    worst: hit by a fault, died, lost the most time outside surviving steps."""
-    steps = run.steps
-    ranks = sorted({int(rank) for rank in np.unique(steps.rank)} | {p.rank for p in run.processes})
-    hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
+def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
+    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, died, lost the most
+    time outside surviving steps."""
     useful = _useful_seconds(run)
+    ranks = sorted(useful.keys() | {p.rank for p in run.processes})
+    hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
+    chosen = ranks
     if len(ranks) > most:
-        worst = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))
-        chosen = worst[:most]
-    else:
-        chosen = ranks
-    order = np.argsort(steps.rank, kind="stable")
-    by_rank = steps.rank[order]
-    lanes = []
-    for rank in chosen:
-        first, last = np.searchsorted(by_rank, [rank, rank + 1])
-        lanes.append(_lane(run, rank, order[first:last], rank in hit))
-    return lanes, len(ranks)
+        chosen = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))[:most]
+    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), _usual_step_s(run))
 
 
 def _hit(run: Timeline) -> set[int]:
@@ -107,16 +107,17 @@ def _hit(run: Timeline) -> set[int]:
 
 
 def _useful_seconds(run: Timeline) -> dict[int, float]:
+    """Seconds in surviving steps of each rank that did any step."""
     steps = run.steps
-    if not len(steps):
-        return {}
     spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
-    sums = np.bincount(steps.rank, weights=spent)
-    return {rank: float(amount) for rank, amount in enumerate(sums)}
+    ranks, group = np.unique(steps.rank, return_inverse=True)
+    sums = np.bincount(group, weights=spent, minlength=len(ranks))
+    return {int(rank): float(amount) for rank, amount in zip(ranks, sums, strict=True)}
 
 
-def _lane(run: Timeline, rank: int, rows: npt.NDArray[np.intp], targeted: bool) -> Lane:
+def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
     steps = run.steps
+    rows = np.flatnonzero(steps.rank == rank)
     lives = sorted((_life(run, p) for p in run.processes if p.rank == rank), key=lambda life: life.started)
     return Lane(
         rank=rank,
@@ -141,32 +142,29 @@ def _life(run: Timeline, process: Process) -> Life:
     )
 
 
-def usual_step_s(run: Timeline) -> float:
-    """Median duration of a surviving step, in seconds; 0 without any."""
+def _usual_step_s(run: Timeline) -> float:
     kept = run.steps.survives
     spent = (run.steps.end[kept] - run.steps.begin[kept]) / 1e9
     return float(np.median(spent)) if len(spent) else 0.0
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """How many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,).
+    """How many steps (in parts of a step) were done in each bin; shape (len(edges) - 1,), `edges` ascending.
 
-    A step counts evenly over its duration, so a bin is exact however it cuts the steps. The sum over all
-    steps of a clipped ramp is taken from sorted begins and ends: O(n log n), no loop over steps or bins.
+    A step counts evenly over its duration, so a bin is exact however it cuts the steps: the sum over all
+    steps of a clipped ramp, taken at the edges. No sorting, so ten million steps take a second.
     """
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))
 
 
-def _ramps(start: Floats, rate: Floats, at: Floats) -> Floats:
-    """Σ rate·(t − start) over the starts before each t."""
-    order = np.argsort(start, kind="stable")
-    start, rate = start[order], rate[order]
-    count = np.searchsorted(start, at, side="right")
-    slopes = np.concatenate(([0.0], np.cumsum(rate)))[count]
-    offsets = np.concatenate(([0.0], np.cumsum(rate * start)))[count]
-    return np.asarray(slopes * at - offsets)
+def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
+    """Σ rate·(edge − start) over the starts up to each edge."""
+    place = np.searchsorted(edges, start)
+    slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
+    offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
+    return np.asarray(slopes * edges - offsets)
 
 
 def draw_lane(lane: Lane, x: svg.Scale, y: float, height: float, usual_s: float, single: bool) -> Markup:
@@ -181,15 +179,17 @@ def draw_lane(lane: Lane, x: svg.Scale, y: float, height: float, usual_s: float,
     return svg.join(parts)
 
 
-def draw_all_ranks(run: Timeline, ranks: int, x: svg.Scale, y: float, height: float, usual_s: float) -> Markup:
+def draw_all_ranks(run: Timeline, cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
     """One lane for all ranks together: full shade where every rank does its usual steps."""
-    begin, end = (run.steps.begin - run.begin) / 1e9, (run.steps.end - run.begin) / 1e9
-    return svg.join(_density(begin, end, run.steps.survives, x, y, height, usual_s / max(ranks, 1)))
+    low, high = run.begin + int(x.low * 1e9), run.begin + int(x.high * 1e9)
+    seen = np.flatnonzero((run.steps.end > low) & (run.steps.begin < high))
+    begin, end = (run.steps.begin[seen] - run.begin) / 1e9, (run.steps.end[seen] - run.begin) / 1e9
+    return svg.join(_density(begin, end, run.steps.survives[seen], x, y, height, cast.usual_s / max(cast.total, 1)))
 
 
-def can_draw_single(lanes: Sequence[Lane], x: svg.Scale, usual_s: float) -> bool:
-    count = sum(int(lane.within(x.low, x.high).sum()) for lane in lanes)
-    return count <= BARS_MAX and (x(x.low + usual_s) - x.start) >= STEP_WIDTH_MIN
+def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
+    count = sum(int(lane.within(x.low, x.high).sum()) for lane in cast.lanes)
+    return count <= BARS_MAX and (x(x.low + cast.usual_s) - x.start) >= STEP_WIDTH_MIN
 
 
 def _draw_life(life: Life, x: svg.Scale, y: float, height: float) -> Markup:

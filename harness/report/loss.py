@@ -34,59 +34,78 @@ class Panel:
         ]
 
 
-def loss_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) -> Markup | None:
-    """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
-    steps, losses = by_step(run.steps, run.steps.loss)
-    if not len(steps):
-        return None
-    x = _step_scale(run, twin, narrow)
-    reference = by_step(twin.steps, twin.steps.loss) if twin else None
-    upper = _loss_panel(run, losses, reference, x, 14.0, 210.0 if not narrow else 180.0)
-    bottom = upper.y.start
-    parts = [_frame(upper, "Loss"), _resumes(run, x, 14.0, bottom), _rolled_back(run, upper)]
-    if reference:
-        parts.append(svg.polyline(upper.points(*reference), "twin"))
-    parts += [svg.polyline(upper.points(steps.astype(float), losses), "run"), _not_finite(upper, steps, losses)]
-    if twin:
-        drawn, bottom = _difference(run, twin, x, bottom + 40)
-        parts += drawn
-    parts.append(_step_axis(x, bottom))
-    label = f"Loss of {len(steps)} steps" + (" against the fault-free twin" if twin else "")
-    return svg.picture(x.stop + 26, bottom + 22, label, parts)
+@dataclass(frozen=True)
+class Curve:
+    """One run by its surviving steps, ascending; all of shape (distinct steps,)."""
+
+    step: Floats
+    loss: Floats  # of the lowest rank that did the step
+    took_s: Floats  # by the slowest rank
 
 
-def step_time_chart(run: Timeline, twin: Timeline | None, narrow: bool = False) -> Markup | None:
-    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
-    steps, took = _durations(run.steps)
-    if not len(steps):
-        return None
-    x = _step_scale(run, twin, narrow)
-    reference = _durations(twin.steps) if twin else None
-    everything = np.concatenate([took, reference[1]]) if reference else took
-    low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
-    room = max((high - low) * 0.1, 0.1)
-    panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
-    parts = [_frame(panel, "", svg.seconds_text), _resumes(run, x, 6.0, 150.0)]
-    if reference:
-        parts.append(svg.polyline(panel.points(*reference), "twin"))
-    parts += [svg.polyline(panel.points(steps, took), "run"), _step_axis(x, 150.0)]
-    return svg.picture(x.stop + 26, 172, f"Time of {len(steps)} steps", parts)
+@dataclass(frozen=True)
+class Comparison:
+    """What both charts draw, worked out once for all their variants."""
+
+    run: Timeline
+    ours: Curve
+    twin: Curve | None
+    apart: tuple[Floats, Floats] | None  # steps, |difference|
 
 
-def by_step(steps: Steps, values: Floats) -> tuple[Floats, Floats]:
-    """Surviving steps and the value of the lowest rank at each; both of shape (distinct steps,)."""
+def compare(run: Timeline, twin: Timeline | None) -> Comparison:
+    apart = difference(run.steps, twin.steps) if twin else None
+    return Comparison(run, curve(run.steps), curve(twin.steps) if twin else None, apart)
+
+
+def curve(steps: Steps) -> Curve:
     rows = np.flatnonzero(steps.survives)
-    rows = rows[np.lexsort((steps.rank[rows], steps.step[rows]))]
-    distinct, first = np.unique(steps.step[rows], return_index=True)
-    return distinct.astype(np.float64), values[rows][first]
-
-
-def _durations(steps: Steps) -> tuple[Floats, Floats]:
-    rows = steps.survives
     distinct, group = np.unique(steps.step[rows], return_inverse=True)
     slowest = np.zeros(len(distinct))
     np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
-    return distinct.astype(np.float64), slowest
+    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, group, steps.rank[rows])
+    leading = steps.rank[rows] == lowest[group]
+    losses = np.full(len(distinct), np.nan)
+    losses[group[leading]] = steps.loss[rows][leading]
+    return Curve(distinct.astype(np.float64), losses, slowest)
+
+
+def loss_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+    """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
+    run, ours, twin = compared.run, compared.ours, compared.twin
+    if not len(ours.step):
+        return None
+    x = _step_scale(compared, narrow)
+    upper = _loss_panel(compared, x, 14.0, 210.0 if not narrow else 180.0)
+    bottom = upper.y.start
+    parts = [_frame(upper, "Loss"), _resumes(run, x, 14.0, bottom), _rolled_back(run, upper)]
+    if twin:
+        parts.append(svg.polyline(upper.points(twin.step, twin.loss), "twin"))
+    parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
+    if compared.apart:
+        drawn, bottom = _difference(run, *compared.apart, x, bottom + 40)
+        parts += drawn
+    parts.append(_step_axis(x, bottom))
+    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free twin" if twin else "")
+    return svg.picture(x.stop + 26, bottom + 22, label, parts)
+
+
+def step_time_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
+    ours, twin = compared.ours, compared.twin
+    if not len(ours.step):
+        return None
+    x = _step_scale(compared, narrow)
+    everything = np.concatenate([ours.took_s, twin.took_s]) if twin else ours.took_s
+    low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
+    room = max((high - low) * 0.1, 0.1)
+    panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
+    parts = [_frame(panel, "", svg.seconds_text), _resumes(compared.run, x, 6.0, 150.0)]
+    if twin:
+        parts.append(svg.polyline(panel.points(twin.step, twin.took_s), "twin"))
+    parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
+    return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
 
 
 def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
@@ -113,16 +132,20 @@ def _keyed(steps: Steps) -> tuple[Ints, Floats]:
     return distinct, steps.loss[rows][::-1][last]
 
 
-def _step_scale(run: Timeline, twin: Timeline | None, narrow: bool) -> svg.Scale:
-    highest = max([int(t.steps.step.max()) for t in (run, twin) if t and len(t.steps)], default=1)
-    return svg.Scale(0.0, float(max(highest, 1)), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
+def _step_scale(compared: Comparison, narrow: bool) -> svg.Scale:
+    """From step 0 to the last one done by the run (also if it was rolled back later) or by its twin."""
+    done = compared.run.steps.step
+    highest = max(int(done.max()) if len(done) else 1, 1)
+    if compared.twin and len(compared.twin.step):
+        highest = max(highest, int(compared.twin.step[-1]))
+    return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
-def _loss_panel(
-    run: Timeline, losses: Floats, reference: tuple[Floats, Floats] | None, x: svg.Scale, top: float, bottom: float
-) -> Panel:
+def _loss_panel(compared: Comparison, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Linear, unless the losses span more than a factor of fifty."""
-    everything = np.concatenate([losses, run.steps.loss, reference[1] if reference else losses])
+    run = compared.run.steps
+    reference = compared.twin.loss if compared.twin else np.empty(0)
+    everything = np.concatenate([compared.ours.loss, run.loss[~run.survives], reference])
     finite = everything[np.isfinite(everything)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     logarithmic = low > 0 and high / low > 50
@@ -205,8 +228,8 @@ def _rolled_back(run: Timeline, panel: Panel) -> Markup:
     return svg.join(parts)
 
 
-def _not_finite(panel: Panel, steps: Floats, losses: Floats) -> Markup:
-    bad = np.flatnonzero(~np.isfinite(losses))
+def _not_finite(panel: Panel, curve: Curve) -> Markup:
+    steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")
     path = "".join(
@@ -217,9 +240,8 @@ def _not_finite(panel: Panel, steps: Floats, losses: Floats) -> Markup:
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
 
-def _difference(run: Timeline, twin: Timeline, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+def _difference(run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
-    steps, apart = difference(run.steps, twin.steps)
     title = svg.text(x.start, top - 3, "Difference to the twin", "panel-title")
     if not len(steps) or not apart.any():
         words = f"0 at each of {len(steps):,} steps" if len(steps) else "no step in common"

@@ -131,8 +131,9 @@ def from_begin(run: Timeline, at: object) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """`recovery_time.max` → `Recovery time, max`."""
+    """`wasted_gpu_hours.max_percent` → `Wasted GPU-hours, percent`; that it is a maximum, the bound's ≤ says."""
     score, _, bound = name.partition(".")
+    bound = bound.removeprefix("max").removeprefix("min").strip("_")
     return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
 
 

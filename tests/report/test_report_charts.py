@@ -84,13 +84,24 @@ def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
 
 
 def test_lanes_are_in_rank_order_when_all_fit() -> None:
-    chosen, total = lanes.choose(report_runs.double_evict().evidence.run)
-    assert [lane.rank for lane in chosen] == [0, 1, 2, 3]
-    assert total == 4
-    assert [lane.targeted for lane in chosen] == [True, True, False, False]
+    cast = lanes.choose(report_runs.double_evict().evidence.run)
+    assert [lane.rank for lane in cast.lanes] == [0, 1, 2, 3]
+    assert cast.total == 4
+    assert cast.usual_s == pytest.approx(0.048, rel=0.2)
+    assert [lane.targeted for lane in cast.lanes] == [True, True, False, False]
 
 
 def test_markup_in_a_title_is_escaped() -> None:
     assert svg.rect(0, 0, 1, 1, "x", "<b>") == (
         '<rect x="0" y="0" width="1" height="1" class="x"><title>&lt;b&gt;</title></rect>'
     )
+
+
+def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
+    twin = report_runs.simulate(steps=3, ranks=3)
+    run = report_runs.with_losses(twin, lambda step, losses: losses + twin.steps.rank)
+    curve = loss.curve(run.steps)
+    assert curve.step.tolist() == [1, 2, 3]
+    assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]
+    ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]
+    assert curve.took_s.tolist() == ends
