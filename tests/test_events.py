@@ -18,7 +18,9 @@ from harness.errors import EventLogError
 from harness.events import Emitter, Tail, read_log, read_writer
 
 FIELDS = st.dictionaries(
-    st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(lambda k: k not in ("event", "wall_ns", "mono_ns")),
+    st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(
+        lambda k: k not in ("event", "wall_ns", "mono_ns")
+    ),
     st.one_of(st.integers(), st.floats(), st.text(), st.booleans(), st.lists(st.floats(), max_size=3)),
     max_size=4,
 )

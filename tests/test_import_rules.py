@@ -13,8 +13,20 @@ PACKAGES = ("harness", "reference_trainer")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 PLUGINS = ("harness.faults", "harness.backends", "harness.scores")
 JUDGES = ("harness.timeline", "harness.score", "harness.scores", "harness.report")
-ACTORS = ("harness.run", "harness.plan", "harness.faults", "harness.backends", "harness.injection", "harness.backend",
-          "harness.fault", "harness.undo", "harness.twin", "harness.experiment", "harness.lab", "harness.cli")
+ACTORS = (
+    "harness.run",
+    "harness.plan",
+    "harness.faults",
+    "harness.backends",
+    "harness.injection",
+    "harness.backend",
+    "harness.fault",
+    "harness.undo",
+    "harness.twin",
+    "harness.experiment",
+    "harness.lab",
+    "harness.cli",
+)
 
 
 def module_name(path: pathlib.Path) -> str:
@@ -51,9 +63,12 @@ def violations(module: str, imports: set[str]) -> list[str]:
             family = next(p for p in PLUGINS if module.startswith(p))
             if inside(target, (family,)) and target != family and not inside(target, (module,)):
                 bad.append(f"{target}: a plug-in does not know its siblings")
-        if inside(module, ("reference_trainer",)) and inside(target, ("harness",)) and not inside(
-            target, ("harness.events",)
-        ) and target != "harness":
+        if (
+            inside(module, ("reference_trainer",))
+            and inside(target, ("harness",))
+            and not inside(target, ("harness.events",))
+            and target != "harness"
+        ):
             bad.append(f"{target}: a trainer may import only harness.events")
     return bad
 

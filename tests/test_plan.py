@@ -17,7 +17,13 @@ ALL_VERBS = Capability(True, "", frozenset(Verb))
 
 
 def scenario(faults: list[dict[str, Any]], **workload: Any) -> Scenario:
-    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4, "ranks_per_node": 2} | workload, "faults": faults}
+    data = {
+        "version": 1,
+        "name": "x",
+        "title": "X",
+        "workload": {"nodes": 4, "ranks_per_node": 2} | workload,
+        "faults": faults,
+    }
     return parse_scenario(yaml.safe_dump(data), "x.yaml")
 
 
@@ -44,7 +50,16 @@ def test_one_fault_more_does_not_change_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "count"), [("any", 1), ("all", 8), (3, 1), ({"count": 2}, 2), ({"percent": 25}, 2), ({"percent": 1}, 1), ({"not_rank": 0}, 1)]
+    ("selector", "count"),
+    [
+        ("any", 1),
+        ("all", 8),
+        (3, 1),
+        ({"count": 2}, 2),
+        ({"percent": 25}, 2),
+        ({"percent": 1}, 1),
+        ({"not_rank": 0}, 1),
+    ],
 )
 def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> None:
     (fault,) = plan_of([kill(selector)]).faults
@@ -94,11 +109,15 @@ def test_the_twin_has_no_faults_and_the_same_workload() -> None:
 
 
 SELECTORS = st.one_of(
-    st.sampled_from(["any", "all"]), st.integers(0, 7), st.builds(lambda n: {"count": n}, st.integers(1, 8)),
-    st.builds(lambda n: {"percent": n}, st.integers(0, 100)), st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
+    st.sampled_from(["any", "all"]),
+    st.integers(0, 7),
+    st.builds(lambda n: {"count": n}, st.integers(1, 8)),
+    st.builds(lambda n: {"percent": n}, st.integers(0, 100)),
+    st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
 )
 WHENS = st.one_of(
-    st.builds(lambda n: {"step": n}, st.integers(1, 199)), st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
+    st.builds(lambda n: {"step": n}, st.integers(1, 199)),
+    st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
     st.builds(lambda n, t: {"every": f"{n}ms", "times": t}, st.integers(1, 99), st.integers(1, 5)),
     st.builds(lambda n, t: {"rate": f"{n}/m", "times": t}, st.integers(1, 99), st.integers(1, 5)),
     st.just({"phase": "restore"}),

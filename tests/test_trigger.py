@@ -41,7 +41,10 @@ def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
 
 
 def test_time_counts_from_the_start_or_from_the_followed_event() -> None:
-    first, second = Firing(fault("a", after_ns=5 * SECOND), 0), Firing(fault("b", following="a", event="injected", after_ns=SECOND), 1)
+    first, second = (
+        Firing(fault("a", after_ns=5 * SECOND), 0),
+        Firing(fault("b", following="a", event="injected", after_ns=SECOND), 1),
+    )
     others = {"a": first, "b": second}
     assert not first.due(job(), others, 0, 4 * SECOND)
     assert first.due(job(), others, 0, 5 * SECOND)
@@ -54,7 +57,10 @@ def test_time_counts_from_the_start_or_from_the_followed_event() -> None:
 def test_a_phase_counts_only_once_the_trigger_is_armed() -> None:
     progress = job()
     progress.absorb(trainer(0), {"event": "phase", "name": "restore", "edge": "begin"}, 5)
-    first, second = Firing(fault("a", step=1), 0), Firing(fault("b", phase="restore", following="a", event="injected"), 1)
+    first, second = (
+        Firing(fault("a", step=1), 0),
+        Firing(fault("b", phase="restore", following="a", event="injected"), 1),
+    )
     assert not second.due(progress, {"a": first, "b": second}, 0, 10)
     first.moments_ns["injected"] = 20
     assert not second.due(progress, {"a": first, "b": second}, 0, 21)

@@ -42,7 +42,9 @@ def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, remov
         (tmp_path / name).mkdir()
     running = undo.Journal(tmp_path / "running")
     running.record(ACTION, {"name": "running"})
-    (tmp_path / "dead" / undo.JOURNAL).write_text(json.dumps({"undo": ACTION, "arguments": {"name": "dead"}}) + '\n{"undo": "tor')
+    (tmp_path / "dead" / undo.JOURNAL).write_text(
+        json.dumps({"undo": ACTION, "arguments": {"name": "dead"}}) + '\n{"undo": "tor'
+    )
     (tmp_path / "closed" / undo.JOURNAL).write_text('{"closed": true}\n')
     assert undo.heal(tmp_path) == (["dead"], [])
     assert removed == ["dead"]

@@ -8,7 +8,8 @@ from harness import units
 
 
 @pytest.mark.parametrize(
-    ("text", "ns"), [("30s", 30 * 10**9), ("1.5s", 1_500_000_000), ("10m", 600 * 10**9), ("2h", 7200 * 10**9), ("5 ms", 5 * 10**6)]
+    ("text", "ns"),
+    [("30s", 30 * 10**9), ("1.5s", 1_500_000_000), ("10m", 600 * 10**9), ("2h", 7200 * 10**9), ("5 ms", 5 * 10**6)],
 )
 def test_durations(text: str, ns: int) -> None:
     assert units.parse_duration_ns(text) == ns
@@ -39,7 +40,13 @@ def test_a_decimal_fraction_is_exact(whole: int, thousandths: int) -> None:
 
 @given(st.text(max_size=12))
 def test_any_text_parses_or_is_refused(text: str) -> None:
-    for parse in (units.parse_duration_ns, units.parse_size_bytes, units.parse_rate_bits, units.parse_percent, units.parse_per_hour):
+    for parse in (
+        units.parse_duration_ns,
+        units.parse_size_bytes,
+        units.parse_rate_bits,
+        units.parse_percent,
+        units.parse_per_hour,
+    ):
         try:
             assert parse(text) >= 0
         except ValueError as error:
@@ -47,7 +54,14 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ns", "text"), [(850, "1 µs"), (85 * 10**6, "85 ms"), (1_240_000_000, "1.24 s"), (200 * 10**9, "3 min 20 s"), (3700 * 10**9, "1 h 1 min")]
+    ("ns", "text"),
+    [
+        (850, "1 µs"),
+        (85 * 10**6, "85 ms"),
+        (1_240_000_000, "1.24 s"),
+        (200 * 10**9, "3 min 20 s"),
+        (3700 * 10**9, "1 h 1 min"),
+    ],
 )
 def test_durations_for_people(ns: int, text: str) -> None:
     assert units.format_duration(ns) == text

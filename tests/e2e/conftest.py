@@ -1,0 +1,40 @@
+"""Real runs: real processes, real namespaces, the real trainer. Fault-free twins are shared by the whole session."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+from collections.abc import Callable
+
+import pytest
+from chaos_cli import SHORT
+
+
+@pytest.fixture(scope="session")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("twins")
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path, twins: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / ".twins").symlink_to(twins)
+    return folder
+
+
+@pytest.fixture
+def short(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "short.yaml"
+    path.write_text(SHORT)
+    return path
+
+
+@pytest.fixture
+def write(tmp_path: pathlib.Path) -> Callable[[str, str], pathlib.Path]:
+    def write_scenario(name: str, text: str) -> pathlib.Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write_scenario

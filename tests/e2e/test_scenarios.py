@@ -1,0 +1,81 @@
+"""The shipped scenarios pass with the reference trainer, and what they leave is what is promised."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree
+
+import pytest
+from chaos_cli import chaos, leftovers
+
+
+def test_spot_evict_leaves_a_whole_report(reports: pathlib.Path) -> None:
+    done = chaos(reports, "run", "spot-evict")
+    assert done.code == 0, done.out
+    (run_dir,) = done.run_dirs
+    report = done.report
+    assert report["verdict"] == "pass" and report["run_id"] == run_dir.name
+    assert report["faults"][0]["effect"] and report["faults"][0]["healed"]
+    assert report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+    assert (
+        report["scores"]["loss_continuity"]["samples_repeated"]
+        == report["scores"]["loss_continuity"]["samples_skipped"]
+        == 0
+    )
+    recovery = report["scores"]["recovery_time"]
+    assert sum(recovery["phases"].values()) == pytest.approx(recovery["seconds"], abs=1e-6)
+    wasted = report["scores"]["wasted_gpu_hours"]
+    assert sum(wasted["accounts"].values()) == pytest.approx(wasted["gpu_seconds_allocated"], abs=1e-6)
+    for name in ("report.html", "report.md", "plan.json", "undo.jsonl"):
+        assert (run_dir / name).stat().st_size > 0
+    cases = xml.etree.ElementTree.parse(run_dir / "junit.xml").getroot().iter("testcase")
+    assert len(list(cases)) >= 4
+    assert '"closed": true' in (run_dir / "undo.jsonl").read_text().splitlines()[-1]
+    first = json.loads((run_dir / "events" / "harness.jsonl").read_text().splitlines()[1])
+    assert first["event"] == "plan" and first["plan"]["seed"] == 1
+    assert leftovers() == []
+
+    again = chaos(reports, "score", run_dir.name)
+    assert again.code == 0
+    assert json.loads((run_dir / "report.json").read_text()) == report
+
+
+@pytest.mark.parametrize("name", ["spot-evict-shrink", "node-loss", "rank0-kill", "double-evict"])
+def test_a_shipped_scenario_passes(reports: pathlib.Path, name: str) -> None:
+    done = chaos(reports, "run", name)
+    assert done.code == 0, done.out
+    assert done.report["verdict"] == "pass"
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize("provider", ["ec2", "gcp", "azure"])
+def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(
+    reports: pathlib.Path, short: pathlib.Path, provider: str
+) -> None:
+    text = short.read_text().replace(
+        "fault: rank_kill", f"fault: preemption\n    via: {provider}\n    notice: 4s\n    replacement: {{after: 1s}}"
+    )
+    short.write_text(text.replace("{rank: 1}", "{node: 1}"))
+    done = chaos(reports, "run", short)
+    assert done.code == 0, done.out
+    events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("trainer-*"))
+    assert f'"event":"notice","source":"{provider}"' in events
+    assert '"reason":"drained"' in events
+
+
+def test_four_ranks_are_exact_too(reports: pathlib.Path, short: pathlib.Path) -> None:
+    short.write_text(
+        short.read_text()
+        .replace("{nodes: 2, steps: 60", "{nodes: 2, ranks_per_node: 2, steps: 40")
+        .replace("step: 35", "step: 25")
+    )
+    done = chaos(reports, "run", short)
+    assert done.code == 0, done.out
+    assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+
+
+def test_without_namespaces(reports: pathlib.Path, short: pathlib.Path) -> None:
+    done = chaos(reports, "run", short, CHAOS_LOCAL_MODE="plain")
+    assert done.code == 0, done.out
+    assert leftovers() == []

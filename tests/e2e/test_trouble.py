@@ -1,0 +1,163 @@
+"""What can go wrong around a run: one clear message, the right exit code, nothing left behind, evidence kept."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from chaos_cli import ROOT, chaos, command, environment, leftovers
+
+GONE_WITHIN_S = 30
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+def start(reports: pathlib.Path, *words: object, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*words),
+        env=environment(reports, **env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize("mode", ["", "plain"])
+def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
+    reports: pathlib.Path, short: pathlib.Path, mode: str
+) -> None:
+    env = {"CHAOS_LOCAL_MODE": mode} if mode else {}
+    assert chaos(reports, "run", short, **env).code == 0  # the twin is cached from now on
+    for moment in (random.uniform(0.3, 2.0), random.uniform(2.0, 5.0), random.uniform(5.0, 9.0)):
+        before = set(reports.glob("short-*"))
+        harness = start(reports, "run", short, **env)
+        assert wait_for(lambda before=before: bool(set(reports.glob("short-*")) - before), 30)
+        time.sleep(moment)
+        harness.kill()
+        harness.communicate()
+        assert wait_for(lambda: leftovers() == [], GONE_WITHIN_S), leftovers()
+        assert chaos(reports, "heal").code == 0
+        (run_dir,) = set(reports.glob("short-*")) - before
+        scored = chaos(reports, "score", run_dir)
+        assert scored.code in (1, 3), scored.out
+        assert "Traceback" not in scored.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_healed_and_scoreable(
+    reports: pathlib.Path, short: pathlib.Path, number: signal.Signals
+) -> None:
+    harness = start(reports, "run", short)
+    assert wait_for(
+        lambda: bool(list(reports.glob("*/events/trainer*")) + list(reports.glob(".twins/*/events/trainer*"))), 60
+    )
+    harness.send_signal(number)
+    out, _ = harness.communicate(timeout=60)
+    assert harness.returncode == 130, out
+    assert "Traceback" not in out
+    assert leftovers() == []
+
+
+def test_a_trainer_that_crashes_at_start(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
+    path = write(
+        "crash",
+        """
+        version: 1
+        name: crash
+        title: A trainer that cannot start
+        workload:
+          trainer: {command: ["{python}", "-c", "raise SystemExit('no such dataset: /data/missing')"]}
+          nodes: 2
+          steps: 10
+        expect: {recovery_time: {max: 1s}}
+        abort: {if_no_step_for: 20s, wall_clock: 60s}
+    """,
+    )
+    done = chaos(reports, "run", path)
+    assert done.code == 1, done.out
+    assert "no such dataset" in done.out and "Traceback" not in done.out
+    assert leftovers() == []
+
+
+def test_a_trainer_that_hangs_before_its_first_step(
+    reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]
+) -> None:
+    path = write(
+        "hang",
+        """
+        version: 1
+        name: hang
+        title: A trainer that never takes a step
+        workload: {trainer: {command: [sleep, "1000"]}, nodes: 2, steps: 10}
+        abort: {if_no_step_for: 3s, wall_clock: 60s}
+    """,
+    )
+    done = chaos(reports, "run", path)
+    assert done.code == 1, done.out
+    assert "no step for 3 s" in done.out
+    assert leftovers() == []
+
+
+def test_a_command_that_is_not_there(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
+    path = write(
+        "absent",
+        """
+        version: 1
+        name: absent
+        title: A command that is not there
+        workload: {trainer: {command: [no-such-program]}, nodes: 1, steps: 10}
+    """,
+    )
+    done = chaos(reports, "run", path)
+    assert done.code == 1 and "no-such-program" in done.out, done.out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a small disk of its own, which only root can mount")
+def test_a_full_disk(tmp_path: pathlib.Path, short: pathlib.Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(small)], check=True)
+    try:
+        done = chaos(small, "run", short)
+        assert done.code == 3, done.out
+        assert "MiB free" in done.out and "Traceback" not in done.out
+        assert leftovers() == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_fault_this_machine_cannot_do(reports: pathlib.Path, short: pathlib.Path) -> None:
+    done = chaos(reports, "run", short, CHAOS_LOCAL_MODE="nonsense")
+    assert done.code in (2, 4), done.out
+    assert "nonsense" in done.out and "Traceback" not in done.out
+
+
+def test_bad_yaml_names_file_line_and_column(reports: pathlib.Path, short: pathlib.Path) -> None:
+    short.write_text(short.read_text().replace("step: 35", "stepp: 35"))
+    done = chaos(reports, "run", short)
+    assert done.code == 2
+    assert "short.yaml:8:12" in done.out and "did you mean step?" in done.out
+
+
+def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, short: pathlib.Path) -> None:
+    assert chaos(reports, "run", short).code == 0
+    (run_dir,) = (path.parent for path in reports.glob("*/plan.json"))
+    log = next((run_dir / "events").glob("trainer-*"))
+    lines = log.read_text().splitlines()
+    lines[3] = lines[3][:30]
+    log.write_text("\n".join(lines) + "\n")
+    done = chaos(reports, "score", run_dir)
+    assert done.code == 3 and f"{log.name}:4" in done.out, done.out
+    assert "Traceback" not in done.out
