@@ -21,8 +21,8 @@ from harness.backend import Verb, load_backend
 from harness.display import Display
 from harness.errors import ChaosError, UsageError
 from harness.evidence import find_run, load_evidence
-from harness.fault import fault_names, load_fault
 from harness.experiment import run_experiment
+from harness.fault import fault_names, load_fault
 from harness.plan import Plan, check_capabilities, make_plan
 from harness.report import write_reports
 from harness.report.terminal import print_scorecard
@@ -154,7 +154,9 @@ def doctor() -> None:
         out.print(f"{_mark(capability.available)} [bold]backend {name}[/]: {capability.summary}", soft_wrap=True)
         for verb in Verb:
             if capability.available and verb not in capability.verbs:
-                out.print(f"    {_mark(False)} {verb.value}: {capability.missing.get(verb, 'not there')}", soft_wrap=True)
+                out.print(
+                    f"    {_mark(False)} {verb.value}: {capability.missing.get(verb, 'not there')}", soft_wrap=True
+                )
     for name, _, can in doctor_module.fault_table(capabilities):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         out.print(f"{_mark('yes' in can.values())} fault {name} — {words}", soft_wrap=True)
@@ -195,7 +197,8 @@ def _explanation(spec: Scenario, plan: Plan) -> list[str]:
     lines = [
         f"[bold]{spec.name}[/]: {spec.title}",
         f"{trainer} runs {work['steps']} steps on {work['nodes']} nodes with {work['ranks_per_node']} rank(s) each "
-        f"({world} ranks); it may go on with {work['min_nodes']}. A checkpoint every {work['checkpoint']['every_steps']} steps.",
+        f"({world} ranks); it may go on with {work['min_nodes']}. "
+        f"A checkpoint every {work['checkpoint']['every_steps']} steps.",
         "First the same run without any fault (its twin), unless one with this seed is cached.",
     ]
     for planned in plan.faults:
@@ -203,8 +206,10 @@ def _explanation(spec: Scenario, plan: Plan) -> list[str]:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {fault.describe(targets)}.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
-    lines.append(f"Seed {plan.seed}. Aborts when no step comes for {plan.abort['if_no_step_for_ns'] / 1e9:g} s, "
-                 f"or after {plan.abort['wall_clock_ns'] / 1e9:g} s. Everything is undone at the end. Nothing was launched.")
+    lines.append(
+        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort['if_no_step_for_ns'] / 1e9:g} s, "
+        f"or after {plan.abort['wall_clock_ns'] / 1e9:g} s. Everything is undone at the end. Nothing was launched."
+    )
     return lines
 
 

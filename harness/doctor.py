@@ -42,7 +42,9 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
         can = {}
         for backend, capability in capabilities.items():
             lacking = sorted(fault.needs - capability.verbs)
-            can[backend] = "yes" if not lacking else "; ".join(capability.missing.get(verb, verb.value) for verb in lacking)
+            can[backend] = (
+                "yes" if not lacking else "; ".join(capability.missing.get(verb, verb.value) for verb in lacking)
+            )
         rows.append((name, about, can))
     return rows
 

@@ -6,8 +6,8 @@ This file is what anybody's trainer may import: standard library only, no thread
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
     emit("step", step=step, begin_ns=begin, loss=loss)
 
-One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. Each event is one line,
-written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
+One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. Each event
+is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
 **First line** (header): `schema`, `writer`, `role`, `host`, `clock` (the kernel's boot id: writers with
@@ -22,18 +22,20 @@ step 21; a checkpoint of step 20 holds the state after 20 steps.
 
 Role `trainer`, one writer per worker process:
 
-| event | fields |
-|---|---|
-| `started` | the worker's code runs |
-| `rendezvous` | the process group is ready: `world_size` |
-| `restored` | `step`, `source` (path, or `scratch`), `fallback`: list of `{source, reason}` passed over |
-| `step` | `step`, `begin_ns` (monotonic; the event's `mono_ns` is the end), `loss`, `grad_norm`, `lr`, `digest` (of the global batch's sample indices), `first`, `count` (index range of the global batch in the shuffled order), `data_ns`, `checkpoint_ns` (time in this step blocked on data, on checkpointing), `sync_ns` (gradient all-reduce, if measured) |
-| `phase` | `name`, `edge`: `begin` or `end` — `startup`, `rendezvous`, `restore`, `checkpoint.snapshot`, `checkpoint.write`, `checkpoint.publish`, `drain` |
-| `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed` | `step`, `kind` (`periodic`, `emergency`, `final`); committed: `path`, `bytes`, `duration_ns`; failed: `error` |
-| `notice` | `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`) |
-| `anomaly` | `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, …), `detail` |
-| `failpoint` | `name`: an armed failpoint was reached |
-| `exiting` | `code`, `reason` (`completed`, `drained`, `error`, …), `step` |
+* `started`: the worker's code runs
+* `rendezvous`: the process group is ready: `world_size`
+* `restored`: `step`, `source` (path, or `scratch`), `fallback`: list of `{source, reason}` passed over
+* `step`: `step`, `begin_ns` (monotonic; the event's `mono_ns` is the end), `loss`, `grad_norm`, `lr`, `digest` (of the
+  global batch's sample indices), `first`, `count` (its index range in the shuffled order), `data_ns`, `checkpoint_ns`
+  (time in this step blocked on data, on checkpointing), `sync_ns` (gradient all-reduce, if measured)
+* `phase`: `name`, `edge`: `begin` or `end` — `startup`, `rendezvous`, `restore`, `checkpoint.snapshot`,
+  `checkpoint.write`, `checkpoint.publish`, `drain`
+* `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed`: `step`, `kind` (`periodic`, `emergency`, `final`);
+  committed: `path`, `bytes`, `duration_ns`; failed: `error`
+* `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`)
+* `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, …), `detail`
+* `failpoint`: `name`: an armed failpoint was reached
+* `exiting`: `code`, `reason` (`completed`, `drained`, `error`, …), `step`
 
 Role `agent`, the launcher on a node: `agent.started`; `agent.rendezvous` with `edge` `begin`/`end`;
 `worker.exit` with `local_rank`, `rank`, `pid`, `code` (negative: killed by that signal); `agent.exiting` with `code`.

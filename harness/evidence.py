@@ -47,6 +47,8 @@ def find_run(name: str, reports: pathlib.Path) -> pathlib.Path:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UsageError(f"{name!r} is the beginning of {len(matching)} runs: {', '.join(run.name for run in matching)}")
+        raise UsageError(
+            f"{name!r} is the beginning of {len(matching)} runs: {', '.join(run.name for run in matching)}"
+        )
     known = ", ".join(run.name for run in runs[-5:]) or "none yet"
     raise UsageError(f"there is no run {name!r} in {reports}; newest: {known}")

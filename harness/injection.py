@@ -75,7 +75,9 @@ class Injection:
         worker = self.progress.workers.get(rank)
         if worker is None:
             raise FaultError(f"rank {rank} has not started: there is nothing to act on")
-        node = next((n for n in self.cluster.nodes if (n.name, n.incarnation) == (worker.node, worker.incarnation)), None)
+        node = next(
+            (n for n in self.cluster.nodes if (n.name, n.incarnation) == (worker.node, worker.incarnation)), None
+        )
         if node is None or not node.alive:
             raise NodeGone(f"rank {rank} was on {worker.node}, which is gone")
         return node, worker.pid

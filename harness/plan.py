@@ -102,7 +102,9 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
         fault, _ = planned.build()
         for verb in sorted(fault.needed() - capability.verbs):
             reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
-            lacking.append(f"fault {planned.id} ({planned.fault}) needs '{verb.value}': {reason}{_who_can(plan.backend, verb)}")
+            lacking.append(
+                f"fault {planned.id} ({planned.fault}) needs '{verb.value}': {reason}{_who_can(plan.backend, verb)}"
+            )
     if lacking:
         raise CannotRunError("\n".join(lacking))
 
@@ -139,9 +141,9 @@ def _occurrences(when: When, scenario: Scenario, identity: str, dice: random.Ran
             found.append({"after_ns": at})
         return found
     if when.step is not None and when.step >= scenario.workload.steps:
-        raise ScenarioError(
-            [f"fault {identity}: step {when.step} never comes before the end; the workload has {scenario.workload.steps} steps"]
-        )
+        total = scenario.workload.steps
+        problem = f"fault {identity}: step {when.step} never comes before the end; the workload has {total} steps"
+        raise ScenarioError([problem])
     exact: dict[str, Any] = {}
     for name in ("step", "phase", "following", "event"):
         if getattr(when, name) is not None:
@@ -173,7 +175,9 @@ def _choose(
         return places
     if isinstance(selector, int):
         if selector not in places:
-            raise ScenarioError([f"fault {spec.id}: there is no {what} {selector}; there is {what} 0 to {len(places) - 1}"])
+            raise ScenarioError(
+                [f"fault {spec.id}: there is no {what} {selector}; there is {what} 0 to {len(places) - 1}"]
+            )
         return [selector]
     if isinstance(selector, NotRank):
         others = [place for place in places if place != selector.not_rank // ranks_each]

@@ -78,7 +78,9 @@ class TargetSpec(_Model):
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
         if (self.node is None) == (self.rank is None):
-            raise ValueError("write either node: or rank:, with any, all, a number, {count: 2}, {percent: 25} or {not_rank: 0}")
+            raise ValueError(
+                "write either node: or rank:, with any, all, a number, {count: 2}, {percent: 25} or {not_rank: 0}"
+            )
         return self
 
 
@@ -96,7 +98,9 @@ class When(_Model):
 
     @model_validator(mode="after")
     def _one_trigger(self) -> When:
-        given = [name for name in ("step", "after", "every", "rate", "phase", "following") if getattr(self, name) is not None]
+        given = [
+            name for name in ("step", "after", "every", "rate", "phase", "following") if getattr(self, name) is not None
+        ]
         if tuple(given) not in _TRIGGERS:
             allowed = " · ".join(" + ".join(names) for names in _TRIGGERS)
             raise ValueError(f"{' + '.join(given) or 'nothing'} is no trigger; allowed: {allowed}")
@@ -241,7 +245,9 @@ def _check_faults(document: _Document, scenario: Scenario) -> None:
             document.problem((*at, "id"), f"{spec.id!r} is already the id of another fault; ids are unique")
         if spec.when.following is not None and (spec.when.following not in ids or spec.when.following == spec.id):
             others = ", ".join(i for i in ids if i != spec.id) or "no other fault here"
-            document.problem((*at, "when", "following"), f"there is no other fault {spec.when.following!r}; there is {others}")
+            document.problem(
+                (*at, "when", "following"), f"there is no other fault {spec.when.following!r}; there is {others}"
+            )
         if spec.fault not in fault_names():
             document.problem((*at, "fault"), f"there is no fault {spec.fault!r}; {_suggest(spec.fault, fault_names())}")
             continue
@@ -352,15 +358,21 @@ class _Document:
             return
         for fault_id, value in overlay.items():
             if fault_id not in places:
-                self.problem((*path, fault_id), f"there is no fault {fault_id!r}; there is {', '.join(map(str, places))}")
+                self.problem(
+                    (*path, fault_id), f"there is no fault {fault_id!r}; there is {', '.join(map(str, places))}"
+                )
                 continue
             index = places[fault_id]
             faults[index] = self._lay(faults[index], value, (*path, fault_id), ("faults", index))
 
     def _lay(self, base: Any, over: Any, source: Path, target: Path) -> Any:
         if isinstance(base, dict) and isinstance(over, dict) and target[-1] not in ("when", "target"):
-            return base | {key: self._lay(base.get(key), value, (*source, key), (*target, key)) for key, value in over.items()}
-        moved = {(*target, *path[len(source) :]): mark for path, mark in self.marks.items() if path[: len(source)] == source}
+            return base | {
+                key: self._lay(base.get(key), value, (*source, key), (*target, key)) for key, value in over.items()
+            }
+        moved = {
+            (*target, *path[len(source) :]): mark for path, mark in self.marks.items() if path[: len(source)] == source
+        }
         self.marks |= moved
         return over
 
@@ -397,7 +409,9 @@ def _unique(error: ValidationError) -> list[Mapping[str, Any]]:
     return [best[path] for path in deepest]
 
 
-_UNION_TAGS = re.compile(r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|CustomTrainer|str|float)$|\[.*\]|\(.*\)")
+_UNION_TAGS = re.compile(
+    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|CustomTrainer|str|float)$|\[.*\]|\(.*\)"
+)
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
@@ -418,7 +432,11 @@ def _message(problem: Mapping[str, Any], model: type[BaseModel], path: Path) -> 
     shown = repr(value) if not isinstance(value, (dict, list, BaseModel)) else type(value).__name__
     if kind == "value_error":
         return str(message)
-    return f"{shown} is not allowed: it should be {message}" if problem["msg"].startswith("Input") else f"{shown}: {message}"
+    return (
+        f"{shown} is not allowed: it should be {message}"
+        if problem["msg"].startswith("Input")
+        else f"{shown}: {message}"
+    )
 
 
 def _near_key(model: type[BaseModel], path: Path) -> str:

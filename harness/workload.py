@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import sys
@@ -17,7 +18,7 @@ STORE_PORT = 29400
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def render_workload(plan: Plan, events: bool = True) -> Workload:
+def render_workload(plan: Plan) -> Workload:
     """The commands of a plan, pure. Placeholders are filled by the backend."""
     spec = plan.workload
     shape: dict[str, Any] = {"nodes": spec["nodes"], "ranks_per_node": spec["ranks_per_node"]}
@@ -43,7 +44,7 @@ def render_workload(plan: Plan, events: bool = True) -> Workload:
         *spec["args"],
     )
     store = ("{python}", "-m", "reference_trainer.store", "--host", "0.0.0.0", "--port", str(STORE_PORT))
-    return Workload((*launch, *train), control=store, env={"PYTHONPATH": "{root}"}, **shape)
+    return Workload((*launch, *train), control=store, **shape)
 
 
 def outcome_digest(plan: Plan) -> str:
@@ -63,7 +64,7 @@ def outcome_digest(plan: Plan) -> str:
 def _source_digest(plan: Plan) -> str:
     trainer = plan.workload["trainer"]
     if trainer == "reference":
-        files = sorted((_ROOT / "reference_trainer").glob("*.py")) + [_ROOT / "harness" / "events.py"]
+        files = [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "events.py"]
     else:
         files = [pathlib.Path(name) for name in trainer["digest"]]
     digest = hashlib.sha256()
@@ -95,6 +96,6 @@ def environment_facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu": _cpu_model(),
-        "cpus": len(__import__("os").sched_getaffinity(0)),
+        "cpus": len(os.sched_getaffinity(0)),
         "harness": _version("chaos-harness"),
     }
