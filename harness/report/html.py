@@ -36,7 +36,7 @@ def _template() -> jinja2.Template:
     return environment.from_string(_resource("report.jinja"))
 
 
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
+_BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
 
 
 def unbroken(words: object) -> str:

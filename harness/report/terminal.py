@@ -19,6 +19,7 @@ STYLES = {
     Verdict.INCONCLUSIVE: "bold yellow",
     Verdict.INVALID: "bold magenta",
 }
+PLAIN_WIDTH = 200  # so that lines in a log file are not broken
 
 
 def summary(card: Scorecard, report: pathlib.Path | None = None) -> Group:
@@ -35,7 +36,9 @@ def summary(card: Scorecard, report: pathlib.Path | None = None) -> Group:
 def print_scorecard(card: Scorecard, files: Mapping[str, pathlib.Path], console: Console | None = None) -> None:
     """Prints the summary and where the HTML report of `files` is. Plain, unwrapped text when not on a terminal."""
     console = console or Console(highlight=False)
-    console.print(summary(card, files.get("report.html")), soft_wrap=not console.is_terminal, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
+    console.print(summary(card, files.get("report.html")))
 
 
 def plain(value: str) -> str:

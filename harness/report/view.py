@@ -344,7 +344,12 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def metric_rows(card: Scorecard) -> list[tuple[str, str]]:
-    return [(words(name), metric_text(name, card.metrics[name])) for name in card.metrics]
+    """A metric's name without its unit, and its value with it."""
+    return [(_metric_name(name), metric_text(name, card.metrics[name])) for name in card.metrics]
+
+
+def _metric_name(name: str) -> str:
+    return words(name.replace("_seconds", "_time").replace("_percent", ""))
 
 
 _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
@@ -354,7 +359,9 @@ def metric_text(name: str, value: object) -> str:
     """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {metric_text(name, item)}" for key, item in value.items())
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
         if _SECONDS_NAME.search(name):
             return seconds(value)
         if "percent" in name:

@@ -163,8 +163,12 @@ def test_a_script_that_is_not_ours_does_not_run(browser: Any, folder: pathlib.Pa
     page.close()
 
 
-def test_it_prints(browser: Any, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_it_prints_on_white_paper(browser: Any, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     page, _ = _open(browser, folder / "spot_evict.html", 1440, "dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    for selector, (ink, paper) in zip(["h1", "td"], page.evaluate(_COLOURS, ["h1", "td"]), strict=True):
+        assert _contrast(paper, "rgb(255, 255, 255)") < 1.1, (selector, paper)
+        assert _contrast(ink, paper) >= 4.5, (selector, ink, paper)
     page.pdf(path=str(tmp_path / "report.pdf"), format="A4")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     page.close()
