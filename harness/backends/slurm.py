@@ -35,6 +35,7 @@ QUEUE_S_MAX = 600.0
 LOOK_S = 0.1  # between two looks at what the tasks left behind
 ASK_S = 0.25  # between two questions to Slurm
 SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
+SETTLED_S = 2.5  # a job started again in the second in which its credential was revoked fails for good
 NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTimeout and its next round)
 
 _KILLED = -int(signal.SIGKILL)
@@ -127,6 +128,7 @@ class SlurmCluster(Cluster):
         self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
         self._evictors: dict[int, str] = {}  # place → job name
         self._may_start = False  # nothing to wait for any more: a requeued job can start now
+        self._stopped_at = 0.0  # when it was first seen not running
         self._incarnation = 0  # of the job, as far as we have seen it running
         self._recorded: set[tuple[str, int]] = set()  # exits
         self._exits: list[Exit] = []
@@ -337,7 +339,9 @@ class SlurmCluster(Cluster):
             if hosts:
                 self._begin_incarnation(job.restarts + 1, hosts, addresses)
             self._job = job
-        if job.pending and self._may_start and self._incarnation:
+        self._stopped_at = 0.0 if job.running else self._stopped_at or time.monotonic()
+        settled = job.pending and time.monotonic() - self._stopped_at >= SETTLED_S
+        if settled and self._may_start and self._incarnation:
             self._start_now()
 
     def _begin_incarnation(self, incarnation: int, hosts: list[str], addresses: Mapping[str, str]) -> None:
@@ -381,9 +385,9 @@ class SlurmCluster(Cluster):
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
-        self._may_start = False
         size = [f"NumNodes={self._places}"] if self._places < len(self._nodes) else []
         self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
+        self._may_start = False
 
 
 def _unknown(job_id: int) -> Job:
@@ -468,7 +472,7 @@ def _capability(slurm: Slurm) -> Capability:
         missing[Verb.EVICT] = (
             "no partition whose jobs preempt ours (PreemptType=preempt/partition_prio), and no right to drain"
         )
-    summary = f"{slurm.label}, {len(slurm.addresses('ALL'))} nodes"
+    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
     return Capability(
         True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
     )
