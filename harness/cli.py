@@ -30,7 +30,6 @@ from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
 from harness.score import EXIT_CODES, Verdict, judge, merge
 
 INTERRUPTED = 130
-_USAGE = typer.BadParameter.__mro__[2]  # click's ClickException
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -258,9 +257,10 @@ def main() -> None:
         err.print(f"error: {_disk_words(error)}", style="red", markup=False, soft_wrap=True)
         sys.exit(3)
     except Exception as error:  # the command line's own mistakes; typer keeps their common class to itself
-        if not isinstance(error, _USAGE):
+        show = getattr(error, "show", None)
+        if show is None:
             raise
-        error.show()
+        show()
         sys.exit(2)
 
 

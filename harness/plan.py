@@ -74,7 +74,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
     workload = spec.model_dump(mode="json")
     workload["min_nodes"] = spec.min_nodes or spec.nodes
     planned = [occurrence for fault in scenario.faults for occurrence in _plan_fault(fault, scenario, seed)]
-    header = {"name": scenario.name, "title": scenario.title, "tags": scenario.tags}
+    header: dict[str, Any] = {"name": scenario.name, "title": scenario.title, "tags": scenario.tags}
     header |= {"price_per_gpu_hour": scenario.price_per_gpu_hour}
     return Plan(
         version=VERSION,

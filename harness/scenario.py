@@ -292,7 +292,7 @@ class _Document:
         try:
             loader = _Loader(text)
             root = loader.get_single_node()
-            self.data = self._build(loader, root, ()) if root is not None else None
+            self.data: Any = self._build(loader, root, ()) if root is not None else None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
@@ -306,7 +306,7 @@ class _Document:
         if isinstance(node, yaml.MappingNode):
             found: dict[Any, Any] = {}
             for key_node, value_node in node.value:
-                key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+                key = loader.construct_object(key_node)
                 here = (*path, key if isinstance(key, (str, int)) else str(key))
                 mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
                 if here[-1] in found:
@@ -316,7 +316,7 @@ class _Document:
             return found
         if isinstance(node, yaml.SequenceNode):
             return [self._build(loader, item, (*path, index)) for index, item in enumerate(node.value)]
-        return loader.construct_object(node)  # type: ignore[no-untyped-call]
+        return loader.construct_object(node)
 
     def at(self, path: Path, message: str) -> str:
         """`file:line:column: where: message`, at the nearest known ancestor of `path`."""
