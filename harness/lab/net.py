@@ -6,35 +6,34 @@ Message layouts: linux/rtnetlink.h, linux/if_link.h. All calls act in the networ
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import socket
 import struct
 from collections.abc import Iterator
 
-_NEWLINK, _DELLINK, _NEWADDR, _NEWROUTE = 16, 17, 20, 24
-_REQUEST, _ACK, _EXCL, _CREATE = 0x1, 0x4, 0x200, 0x400
-_ERROR = 2
-_IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_NET_NS_PID = 3, 18, 19
+from harness.lab import netlink
+from harness.lab.netlink import CREATE as _CREATE
+from harness.lab.netlink import EXCL as _EXCL
+from harness.lab.netlink import attribute as _attribute
+
+IFLA_IFNAME, IFLA_LINKINFO = 3, 18
+_NEWLINK, _DELLINK, _NEWADDR, _NEWROUTE, _DELROUTE = 16, 17, 20, 24, 25
+_IFLA_NET_NS_PID = 19
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
 _IFF_UP = 0x1
-_TABLE_MAIN, _PROTOCOL_STATIC, _TYPE_UNICAST = 254, 4, 1
+_TABLE_MAIN, _PROTOCOL_STATIC, _TYPE_UNICAST, _TYPE_BLACKHOLE = 254, 4, 1, 6
 _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
-_HEADER = struct.Struct("=IHHII")
 
 
-def _attribute(kind: int, payload: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(payload), kind) + payload + bytes(-len(payload) % 4)
-
-
-def _link_header(index: int = 0, flags: int = 0) -> bytes:
-    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)
+def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
+    """`flags` are the new values of the flags in `change` (by default: those given are switched on)."""
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
 def _name(text: str) -> bytes:
-    return _attribute(_IFLA_IFNAME, text.encode() + b"\0")
+    return _attribute(IFLA_IFNAME, text.encode() + b"\0")
 
 
 def _ipv4(address: str) -> bytes:
@@ -42,35 +41,31 @@ def _ipv4(address: str) -> bytes:
 
 
 def _request(kind: int, flags: int, body: bytes, what: str) -> None:
-    """Sends one request and waits for the kernel's answer. Raises `OSError` with its reason."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
-        link.settimeout(10.0)
-        link.bind((0, 0))
-        header = _HEADER.pack(_HEADER.size + len(body), kind, flags | _REQUEST | _ACK, 1, 0)
-        link.send(header + body)
-        answer = link.recv(65536)
-    _, answer_kind, *_ = _HEADER.unpack_from(answer)
-    errno = -struct.unpack_from("=i", answer, _HEADER.size)[0] if answer_kind == _ERROR else 0
-    if errno:
-        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+    netlink.request(netlink.ROUTE, kind, flags, body, what)
 
 
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
     """A pair of devices: `name` here, `peer` in the network namespace of process `peer_pid`."""
-    inside = _link_header() + _name(peer) + _attribute(_IFLA_NET_NS_PID, struct.pack("=I", peer_pid))
+    inside = link_header() + _name(peer) + _attribute(_IFLA_NET_NS_PID, struct.pack("=I", peer_pid))
     data = _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, inside))
-    info = _attribute(_IFLA_LINKINFO, _attribute(_IFLA_INFO_KIND, b"veth\0") + data)
-    _request(_NEWLINK, _CREATE | _EXCL, _link_header() + _name(name) + info, f"add device {name}")
+    info = _attribute(IFLA_LINKINFO, _attribute(_IFLA_INFO_KIND, b"veth\0") + data)
+    _request(_NEWLINK, _CREATE | _EXCL, link_header() + _name(name) + info, f"add device {name}")
 
 
 def delete_link(name: str) -> None:
     """Removes the device and its peer; one that is already gone is fine."""
     with contextlib.suppress(OSError):
-        _request(_DELLINK, 0, _link_header(socket.if_nametoindex(name)), f"delete device {name}")
+        _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 
 
 def set_up(name: str) -> None:
-    _request(_NEWLINK, 0, _link_header(socket.if_nametoindex(name), _IFF_UP), f"set {name} up")
+    _request(_NEWLINK, 0, link_header(socket.if_nametoindex(name), _IFF_UP), f"set {name} up")
+
+
+def set_down(name: str) -> None:
+    """The other end of a veth sees its carrier go; routes through the device here are gone, too."""
+    header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
+    _request(_NEWLINK, 0, header, f"set {name} down")
 
 
 def add_address(name: str, address: str) -> None:
@@ -89,6 +84,20 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
     body = header + _attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(name)))
     body += b"".join(_attribute(kind, _ipv4(value)) for kind, value in addresses if value)
     _request(_NEWROUTE, _CREATE | _EXCL, body, f"add route to {to or 'default'} through {name}")
+
+
+def add_blackhole(to: str) -> None:
+    """Packets to the host `to` vanish, without a word to the sender."""
+    _request(_NEWROUTE, _CREATE | _EXCL, _blackhole(to), f"add black hole for {to}")
+
+
+def delete_blackhole(to: str) -> None:
+    _request(_DELROUTE, 0, _blackhole(to), f"delete black hole for {to}")
+
+
+def _blackhole(to: str) -> bytes:
+    kinds = (_PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE)
+    return struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _TABLE_MAIN, *kinds, 0) + _attribute(_RTA_DST, _ipv4(to))
 
 
 def set_sysctl(name: str, value: int) -> None:
