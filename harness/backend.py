@@ -39,8 +39,10 @@ class Verb(enum.StrEnum):
     NET_LOSS = "network loss"
     NET_LINK = "network link"
     NET_PARTITION = "network partition"
-    CPU = "limit cpu"
-    MEMORY = "limit memory"
+    CPU = "limit cpu"  # frozen and thawed many times a second, or crowded by others
+    CPU_QUOTA = "cpu quota"  # a limit the kernel keeps
+    MEMORY = "limit memory"  # kept by the kernel, or by a watchdog that kills
+    MEMORY_KERNEL = "kernel memory limit"  # with the kernel's own OOM killer
     STORAGE = "disturb storage"
     CLOCK = "skew clock"
 
@@ -103,6 +105,32 @@ class Change:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class ProcessState:
+    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped."""
+
+    pid: int
+    state: str
+    cpu_ns: int
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """CPU time used by the node's living processes, and the time for which the node was kept from running."""
+
+    used_ns: int
+    throttled_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Resident anonymous memory, and how many processes have been killed for lack of memory."""
+
+    used_bytes: int
+    kills: int
+
+
 class Node(abc.ABC):
     """One host of the job. A replacement is a new `Node` with the same `name` and the next `incarnation`."""
 
@@ -153,6 +181,54 @@ class Node(abc.ABC):
     def notice_seen(self) -> int:
         """How often the announced notice has been read by anything on the node."""
         raise self._missing(Verb.NOTICE)
+
+    def processes(self) -> list[ProcessState]:
+        """The processes of `pids()`, as the kernel sees them now. Empty when the node is gone."""
+        raise self._missing(Verb.SIGNAL)
+
+    def limit_cpu(self, cpus: float | None) -> None:
+        """The kernel gives everything on the node together no more than `cpus` CPUs; `None`: as before."""
+        raise self._missing(Verb.CPU_QUOTA)
+
+    def throttle(self, share: float | None) -> None:
+        """Everything on the node runs only for this share of the time (0 to 1), in turns of about 100 ms."""
+        raise self._missing(Verb.CPU)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        """Strangers compete with the node's processes, on the node's own share of the machine.
+
+        `kind` is `cpu`, `memory` (bandwidth) or `gpu`; `load` is how many of them are busy on average.
+        """
+        raise self._missing(Verb.CPU)
+
+    def cpu_use(self) -> CpuUse:
+        """What the node has used and been denied since it exists. Two readings make a rate."""
+        raise self._missing(Verb.CPU)
+
+    def limit_memory(self, limit_bytes: int | None, by_kernel: bool = True) -> None:
+        """Beyond this much memory a process of the node is killed, the one with the highest OOM score first.
+
+        By the kernel, or by a watchdog that looks every 10 ms and counts resident anonymous pages.
+        """
+        raise self._missing(Verb.MEMORY_KERNEL if by_kernel else Verb.MEMORY)
+
+    def memory_use(self) -> MemoryUse:
+        raise self._missing(Verb.MEMORY)
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        """A stranger on the node takes this much memory and gives it back; returns how much it got.
+
+        It gets less when it is killed for it. With `spare` it is never the one that is killed.
+        """
+        raise self._missing(Verb.MEMORY)
+
+    def doom(self, pid: int) -> None:
+        """Makes this process (numbered as in `pids`) the first to be killed when memory runs out."""
+        raise self._missing(Verb.MEMORY)
+
+    def skew_clock(self, offset_s: float) -> None:
+        """The wall clock that processes of the node see is off by this much from now on; others are not."""
+        raise self._missing(Verb.CLOCK)
 
     def _missing(self, verb: Verb) -> UsageError:
         return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")

@@ -89,6 +89,7 @@ class Emitter:
         self._written = 0
         self._dropped = 0
         self._holds: list[dict[str, Any]] = []
+        self._rank = (identity or {}).get("rank")
         if path is None:
             return
         try:
@@ -169,13 +170,25 @@ class Emitter:
                 self._holds = json.loads(pathlib.Path(path).read_text())
 
     def _hold(self, record: dict[str, Any]) -> None:
-        """Waits where the plan wants a fault to act, until the harness has acted (at most `HOLD_S_MAX`)."""
+        """Waits where the plan wants a fault to act, until the harness has acted; or crashes, if that is the fault."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
-            if matches and os.path.exists(hold["armed"]):
-                deadline = time.monotonic() + HOLD_S_MAX
+            mine = hold.get("rank") in (None, self._rank)
+            if matches and mine and os.path.exists(hold["armed"]):
+                if "tokens" in hold:
+                    _crash(hold)
+                    continue
+                deadline = time.monotonic() + hold.get("limit_s", HOLD_S_MAX)
                 while not os.path.exists(hold["released"]) and time.monotonic() < deadline:
                     time.sleep(0.001)
+
+
+def _crash(hold: dict[str, Any]) -> None:
+    """Ends the process if one of the planned crashes is left: whoever removes its file takes it."""
+    for token in hold["tokens"]:
+        with contextlib.suppress(OSError):  # taken by another process before
+            os.unlink(token)
+            os._exit(hold["code"])
 
 
 def _finite(value: Any) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import pathlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,20 @@ class Target:
     rank: int | None = None
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A place in the trainer: the event whose fields are these, of this rank.
+
+    Stops there for at most `limit_s`; with `crashes`, the first so many processes that come there exit with `code`.
+    """
+
+    match: Mapping[str, Any]
+    rank: int | None
+    limit_s: float = 10.0
+    crashes: int = 0
+    code: int = 1
+
+
 class Context(Protocol):
     """What a fault may use while it acts."""
 
@@ -87,6 +102,34 @@ class Context(Protocol):
         """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
         ...
 
+    def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
+        """Durations of this rank's latest steps, oldest first: those that began after `since_ns` (monotonic)."""
+        ...
+
+    def ranks_on(self, node: Node) -> list[int]:
+        """The ranks whose newest process is on this node."""
+        ...
+
+    def reached(self, rank: int, failpoint: str) -> int:
+        """When this rank was last seen at the failpoint (monotonic); 0: never."""
+        ...
+
+    def wall_offset_ns(self, rank: int) -> int | None:
+        """How far this rank's wall clock is ahead of ours, by its newest event; `None` where that cannot be told."""
+        ...
+
+    def hold(self) -> None:
+        """From now on the trainer stops, or crashes, at the places named by `Fault.holds`."""
+        ...
+
+    def let_go(self) -> None:
+        """Ends `hold()`; whoever stands there goes on."""
+        ...
+
+    def crashes_left(self) -> int:
+        """How many of the crashes planned in `Fault.holds` have not come yet."""
+        ...
+
     def release(self, node: Node, reason: str) -> None:
         """The node's GPUs are no longer allocated to the job (it is gone)."""
         ...
@@ -112,6 +155,14 @@ class Fault(BaseModel, abc.ABC):
     def needed(self) -> frozenset[Verb]:
         """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
         return self.needs
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        """Where a trainer with our emitter is to stop or crash while the fault acts: see `Context.hold`."""
+        return []
+
+    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
+        """What processes must be started with so that the fault can act on them later."""
+        return {}
 
     @abc.abstractmethod
     def describe(self, targets: Sequence[Target]) -> str:

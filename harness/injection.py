@@ -54,8 +54,12 @@ class Injection:
         finally:
             self._ended = True
             self._release_hold()
+            self.heal()
 
     def heal(self) -> None:
+        """Called when the fault has done its part, and again at the end of the run if it could not be healed then."""
+        if "healed" in self.firing.moments_ns:
+            return
         try:
             self.fault.heal(self.targets, self)
         except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
@@ -109,6 +113,29 @@ class Injection:
         self._moment("effect")
         self._release_hold()
         self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
+
+    def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
+        return [took for began, took in list(self.progress.step_times.get(rank, ())) if began >= since_ns]
+
+    def ranks_on(self, node: Node) -> list[int]:
+        workers = dict(self.progress.workers).items()
+        return sorted(rank for rank, each in workers if (each.node, each.incarnation) == (node.name, node.incarnation))
+
+    def reached(self, rank: int, failpoint: str) -> int:
+        return self.progress.failpoints.get((rank, failpoint), 0)
+
+    def wall_offset_ns(self, rank: int) -> int | None:
+        theirs = self.progress.wall_offset_ns.get(rank)
+        return None if theirs is None else theirs - (time.time_ns() - time.monotonic_ns())
+
+    def hold(self) -> None:
+        self._holds.act(self.firing.planned)
+
+    def let_go(self) -> None:
+        self._holds.stop_acting(self.firing.planned.id)
+
+    def crashes_left(self) -> int:
+        return self._holds.crashes_left(self.firing.planned.id)
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

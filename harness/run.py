@@ -83,6 +83,8 @@ class _Run:
         journal.record(f"harness.backends.{plan.backend}:undo", {"run_id": plan.run_id})
         workload = render_workload(plan)
         env = dict(workload.env) | {HOLDS_ENV: str(self.holds.file)}
+        for planned in plan.faults:
+            env |= planned.build()[0].environment(run_dir)
         self.cluster: Cluster = backend.open(replace(workload, env=env), run_dir, plan.run_id)
 
     def drive(self, show: Callable[[Status], None]) -> Outcome:
@@ -183,7 +185,9 @@ class _Run:
         if not bad:
             return Outcome("completed", "every node's command ended with 0")
         node, code = bad[0]
-        return Outcome("failed", f"the command on {node.name} ended with {code}: {self._last_words(node.name, node.incarnation)}")
+        return Outcome(
+            "failed", f"the command on {node.name} ended with {code}: {self._last_words(node.name, node.incarnation)}"
+        )
 
     def _last_words(self, node: str, incarnation: int) -> str:
         """The last line of the log that looks like the reason."""

@@ -7,13 +7,17 @@ their events alone.
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.fault import Hold
 from harness.plan import PlannedFault
+
+STEPS_REMEMBERED = 2000
 
 
 @dataclass
@@ -25,6 +29,8 @@ class Worker:
     pid: int
     since_ns: int
     last_step: int = 0
+    seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
+    ended_ns: int = 0
 
 
 @dataclass
@@ -39,6 +45,9 @@ class Progress:
     loss: float | None = None
     phase: str = "starting"
     phases_seen: list[tuple[str, int]] = field(default_factory=list)  # (name, mono_ns)
+    step_times: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # rank → (began, took)
+    failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
+    wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         if header.get("role") == "trainer":
@@ -48,6 +57,10 @@ class Progress:
 
     def _absorb_trainer(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         rank, kind = header["rank"], event["event"]
+        if "wall_ns" in event:
+            self.wall_offset_ns[rank] = event["wall_ns"] - event["mono_ns"]
+        if kind == "failpoint":
+            self.failpoints[rank, event["name"]] = now_ns
         if kind == "started":
             self.workers[rank] = Worker(header["node"], header["incarnation"], header["pid"], now_ns)
             self.complete_step = self._complete()
@@ -70,7 +83,12 @@ class Progress:
             self.phase = "exiting"
 
     def _absorb_step(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
-        self.workers[rank].last_step = event["step"]
+        worker = self.workers[rank]
+        ended_ns = event.get("mono_ns", now_ns)
+        if worker.ended_ns:
+            times = self.step_times.setdefault(rank, collections.deque(maxlen=STEPS_REMEMBERED))
+            times.append((worker.seen_ns, ended_ns - worker.ended_ns))
+        worker.last_step, worker.seen_ns, worker.ended_ns = event["step"], now_ns, ended_ns
         self.last_step_ns = now_ns
         self.phase = "training"
         loss = event.get("loss")
@@ -122,7 +140,7 @@ class Holds:
         self.directory = run_dir / "holds"
         self.directory.mkdir()
         self.file = run_dir / "holds.json"
-        self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault)]))
+        self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]))
         for fault in faults:
             if "phase" not in fault.when:
                 self.arm(fault.id)
@@ -132,6 +150,33 @@ class Holds:
 
     def release(self, fault_id: str) -> None:
         (self.directory / f"{fault_id}.released").touch()
+
+    def act(self, fault: PlannedFault) -> None:
+        """Arms the places where the fault itself stops the trainer or lets it crash."""
+        for hold in self._acts(fault):
+            for token in hold.get("tokens", ()):
+                pathlib.Path(token).touch()
+        self.arm(f"{fault.id}.act")
+
+    def stop_acting(self, fault_id: str) -> None:
+        self.release(f"{fault_id}.act")
+        for token in self.directory.glob(f"{fault_id}.act.crash*"):
+            token.unlink(missing_ok=True)  # a trainer may take it just now
+
+    def crashes_left(self, fault_id: str) -> int:
+        return len(list(self.directory.glob(f"{fault_id}.act.crash*")))
+
+    def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        built, targets = fault.build()
+        return [self._act(fault.id, number, hold) for number, hold in enumerate(built.holds(targets))]
+
+    def _act(self, fault_id: str, number: int, hold: Hold) -> dict[str, Any]:
+        paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
+        entry = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
+        if hold.crashes:
+            names = (f"{fault_id}.act.crash{number}-{each}" for each in range(hold.crashes))
+            entry |= {"tokens": [str(self.directory / name) for name in names], "code": hold.code}
+        return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
         if "phase" in fault.when:
