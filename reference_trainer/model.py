@@ -13,12 +13,12 @@ VOCABULARY = 256  # one token a byte: no tokenizer to download
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of the model; the default has 1.0 M parameters."""
+    """The size of the model."""
 
-    layers: int = 5
-    heads: int = 4
-    width: int = 128
-    context: int = 64
+    layers: int
+    heads: int
+    width: int
+    context: int
     dropout: float = 0.0
 
 

@@ -25,6 +25,10 @@ class Options:
     device: str = "auto"
     global_batch: int = 16
     accumulate: int = 1
+    layers: int = 5
+    heads: int = 4
+    width: int = 128
+    context: int = 64
     dropout: float = 0.0
     lr: float = 3e-3
     warmup: int = 20
@@ -51,6 +55,10 @@ _HELP = {
     "device": "auto takes a GPU if there is one",
     "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
     "accumulate": "pieces each rank cuts its share of the batch into, one backward pass each",
+    "layers": "transformer blocks; the default model has 1.0 M parameters",
+    "heads": "attention heads, a divisor of the width",
+    "width": "size of the residual stream",
+    "context": "bytes a sequence",
     "dropout": "probability of dropping a residual activation",
     "lr": "peak learning rate; cosine decay to a tenth of it at the last step",
     "warmup": "steps of linear warm-up",
@@ -96,6 +104,10 @@ def parse(arguments: list[str] | None = None) -> Options:
         if isinstance(value, int | float) and (value < 0 or (value == 0 and least is None)):
             flag = "--" + option.name.replace("_", "-")
             parser.error(f"{flag} {value}: must be {'at least' if least == 0 else 'greater than'} 0")
+    if options.width % options.heads:
+        parser.error(f"--width {options.width}: must be a multiple of --heads {options.heads}")
+    if not options.dropout < 1:
+        parser.error(f"--dropout {options.dropout}: must be below 1")
     if options.data and not os.path.exists(options.data):
         parser.error(f"--data {options.data}: no such file or folder")
     if "://" in options.checkpoint_dir and not options.staging_dir:

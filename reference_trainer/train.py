@@ -109,7 +109,7 @@ class Worker:
             raise BadInput(f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks")
         self.device = pick_device(options.device, self.local_rank)
         corpus = load_corpus(options.data)
-        shape = Shape(dropout=options.dropout)
+        shape = Shape(options.layers, options.heads, options.width, options.context, options.dropout)
         self.samples = Samples(corpus, shape.context, options.global_batch, options.seed)
         self.model = GPT(shape, options.seed).to(self.device)
         self.optimizer = AdamW(self.model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95), fused=True)

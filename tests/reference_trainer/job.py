@@ -1,128 +1,143 @@
-"""Runs a real job on this machine, each node a process group, and watches its event log."""
+"""Runs real jobs on this machine, each node a process group of its own, and watches their event logs."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.events import WriterLog, read_log
+from torch.distributed import TCPStore
+
+from harness.events import Tail
 
 ROOT = pathlib.Path(__file__).parents[2]
+NURSERY = pathlib.Path(__file__).with_name("nursery.py")
 
-QUICK = ["--global-batch", "8", "--checkpoint-every", "10", "--metadata", "off", "--device", "cpu"]
+# A model so small that a step takes a few milliseconds.
+TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--context", "32", "--global-batch", "8"]
+QUICK = [*TINY, "--checkpoint-every", "10", "--metadata", "off", "--device", "cpu"]
+
+
+class Nursery:
+    """Starts nodes without the seconds that importing torch takes."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(NURSERY)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout and self._process.stdout.readline() == "ready\n"
+        self._born: queue.Queue[int] = queue.Queue()
+        self.codes: dict[int, int] = {}
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            message = json.loads(line)
+            if "code" in message:
+                self.codes[message["pid"]] = message["code"]
+            else:
+                self._born.put(message["pid"])
+
+    def start(self, arguments: list[str], environment: dict[str, str], output: pathlib.Path) -> int:
+        assert self._process.stdin
+        order = {"arguments": arguments, "environment": environment, "output": str(output)}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._born.get(timeout=10)
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._listener.join(10)
+        assert self._process.stdout
+        self._process.stdout.close()
 
 
 class Job:
     """A rendezvous store and any number of nodes. Leaves no process behind: use it with `with`."""
 
-    def __init__(self, folder: pathlib.Path, steps: int, extra: list[str] | None = None, nproc: int = 1):
+    def __init__(self, nursery: Nursery, folder: pathlib.Path, steps: int, *extra: str, nproc: int = 1):
         self.folder = folder
-        self.events = folder / "events"
         self.checkpoints = folder / "checkpoints"
         self.nproc = nproc
-        self.trainer = ["--steps", str(steps), *QUICK, "--checkpoint-dir", str(self.checkpoints), *(extra or [])]
-        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.trainer = ["--steps", str(steps), *QUICK, "--checkpoint-dir", str(self.checkpoints), *extra]
+        self.nodes: dict[str, int] = {}
+        self.events: list[dict[str, Any]] = []  # each with its writer's header fields
+        self._nursery = nursery
         self._incarnations: dict[str, int] = {}
-        self._store: subprocess.Popen[bytes] | None = None
-        self._endpoint = ""
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._tail = Tail(folder / "events")
+        folder.mkdir(exist_ok=True)
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self.nodes.values(), *([self._store] if self._store else [])]:
-            kill_group(process)
+        for name in self.nodes:
+            self.kill(name)
 
-    def environment(self, node: str) -> dict[str, str]:
-        return os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "CHAOS_EVENTS": str(self.events),
-            "CHAOS_NODE": node,
-            "CHAOS_INCARNATION": str(self._incarnations.get(node, 1)),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-
-    def start_store(self) -> str:
-        """Starts the rendezvous store, once; returns its endpoint."""
-        if self._store is None:
-            command = [sys.executable, "-m", "reference_trainer.store", "--host", "127.0.0.1", "--port", "0"]
-            self._store = subprocess.Popen(
-                command, env=self.environment("store"), stdout=subprocess.PIPE, start_new_session=True
-            )
-            assert self._store.stdout
-            self._endpoint = self._store.stdout.readline().decode().split()[-1]
-        return self._endpoint
-
-    def start_node(self, name: str, nnodes: str = "1:1", environment: dict[str, str] | None = None) -> None:
+    def start(self, name: str, nnodes: str = "1:1", **environment: str) -> None:
         """Starts a node, or the next incarnation of one."""
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        command = [sys.executable, "-m", "reference_trainer.launch", "--nnodes", nnodes]
-        command += ["--nproc-per-node", str(self.nproc), "--rdzv-endpoint", self.start_store()]
-        self.start(name, [*command, "--", *self.trainer], environment)
+        endpoint = f"127.0.0.1:{self._store.port}"
+        arguments = ["--nnodes", nnodes, "--nproc-per-node", str(self.nproc), "--rdzv-endpoint", endpoint]
+        environment |= {
+            "CHAOS_EVENTS": str(self.folder / "events"),
+            "CHAOS_NODE": name,
+            "CHAOS_INCARNATION": str(self._incarnations[name]),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        output = self.folder / f"{name}.out"
+        self.nodes[name] = self._nursery.start([*arguments, "--", *self.trainer], environment, output)
 
-    def start(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-        self.folder.mkdir(exist_ok=True)
-        with (self.folder / f"{name}.out").open("ab") as output:
-            self.nodes[name] = subprocess.Popen(
-                command,
-                env=self.environment(name) | (environment or {}),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+    def kill(self, name: str) -> None:
+        """SIGKILL to everything on a node at once, as when it loses power."""
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self.nodes[name], signal.SIGKILL)
 
-    def log(self) -> list[WriterLog]:
-        return read_log(self.events) if self.events.is_dir() else []
+    def seen(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """All events so far with this name and these fields, in the order of time."""
+        new = self._tail.poll()
+        self.events += [header | record for header, record in new]
+        wanted = fields | {"event": event}
+        found = [record for record in self.events if all(record.get(key) == value for key, value in wanted.items())]
+        return sorted(found, key=lambda record: record["mono_ns"])
 
-    def all_events(self, name: str) -> list[dict[str, Any]]:
-        """All events of this name with their writer's header fields, by time."""
-        found = [log.header | event for log in self.log() for event in log.events if event["event"] == name]
-        return sorted(found, key=lambda event: event["mono_ns"])
-
-    def furthest_step(self) -> int:
-        return max((event["step"] for event in self.all_events("step")), default=0)
-
-    def wait_for(self, condition: Callable[[], bool], what: str, limit_s: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], Any], what: str, limit_s: float = 60) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {limit_s} s\n{self.output()}")
-            time.sleep(0.01)
+            time.sleep(0.005)
 
     def wait_for_step(self, step: int, limit_s: float = 60) -> None:
-        self.wait_for(lambda: self.furthest_step() >= step, f"step {step}", limit_s)
+        self.wait_for(lambda: any(e["step"] >= step for e in self.seen("step")), f"step {step}", limit_s)
 
-    def wait(self, name: str, limit_s: float = 60) -> int:
-        """The exit code of a node's launcher."""
-        try:
-            return self.nodes[name].wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{name} did not end within {limit_s} s\n{self.output()}") from None
+    def code(self, name: str, limit_s: float = 60) -> int:
+        """The exit code of a node's launcher, once it has ended."""
+        self.wait_for(lambda: self.nodes[name] in self._nursery.codes, f"the end of {name}", limit_s)
+        return self._nursery.codes[self.nodes[name]]
 
     def workers(self, node: str) -> dict[int, int]:
         """pid by local rank of the workers that this node's launcher started last."""
-        started = [log.header for log in self.log() if log.header["role"] == "trainer" and log.header["node"] == node]
-        return {header["local_rank"]: header["pid"] for header in sorted(started, key=lambda h: h["mono_ns"])}
+        return {event["local_rank"]: event["pid"] for event in self.seen("started", node=node)}
+
+    def losses(self) -> dict[int, float]:
+        """The loss of each step in the lineage that survived: the last time each step was done."""
+        return {event["step"]: event["loss"] for event in self.seen("step")}
 
     def output(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.out"))
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to everything on a node at once, as when it loses power."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait(10)
-
-
-def surviving_losses(job: Job) -> dict[int, float]:
-    """The loss of each step in the lineage that survived: the last time each step was done."""
-    return {event["step"]: event["loss"] for event in job.all_events("step")}
