@@ -55,6 +55,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        data = data.replace("\u00a0", " ")
         if "script" not in self.open and "style" not in self.open:
             self.texts.append(data)
         if "td" in self.open or "th" in self.open:
