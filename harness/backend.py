@@ -20,7 +20,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from harness.errors import UsageError
 
@@ -45,6 +45,7 @@ class Verb(enum.StrEnum):
     MEMORY_KERNEL = "kernel memory limit"  # with the kernel's own OOM killer
     STORAGE = "disturb storage"
     CLOCK = "skew clock"
+    CONTROL = "restart control"  # the control command dies and starts again
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,58 @@ class MemoryUse:
 
     used_bytes: int
     kills: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Some of what a node sends (`egress`) and receives (`ingress`).
+
+    With everything, with the other `nodes` (whoever they will be), with the `control` host, or with certain nodes.
+    """
+
+    direction: Literal["egress", "ingress", "both"] = "both"
+    peers: Literal["all", "nodes", "control"] | tuple[Node, ...] = "all"
+
+
+@dataclass(frozen=True)
+class Impairment:
+    """What happens to packets on their way. Shares are 0 to 1.
+
+    Delays are spread evenly over `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
+    ahead without delay. `loss` comes in runs of `loss_burst` packets on average; `damage` flips a bit, which the
+    receiver's checksum sees.
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    reorder: float = 0.0
+    loss: float = 0.0
+    loss_burst: float = 1.0
+    damage: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What became of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
+
+    sent: int
+    received: int
+    late: int
+    damaged: int
+    delays_s: tuple[float, ...]
+
+
+class Disturbance(abc.ABC):
+    """Something done to a node that acts until it is healed."""
+
+    @abc.abstractmethod
+    def heal(self) -> None:
+        """Everything is as it was before. Idempotent."""
+
+    @abc.abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """What it has done so far (`packets`, `lost`, `damaged`), where that is counted."""
 
 
 class Node(abc.ABC):
@@ -230,6 +283,36 @@ class Node(abc.ABC):
         """The wall clock that processes of the node see is off by this much from now on; others are not."""
         raise self._missing(Verb.CLOCK)
 
+    def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
+        """The traffic gets `rate_bits` a second on the wire, each direction by itself."""
+        raise self._missing(Verb.NET_RATE)
+
+    def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
+        raise self._missing(Verb.NET_LOSS if impairment.loss or impairment.damage else Verb.NET_DELAY)
+
+    def unplug(self) -> Disturbance:
+        """The node has no carrier, and what is sent to it vanishes."""
+        raise self._missing(Verb.NET_LINK)
+
+    def cut(self, traffic: Traffic) -> Disturbance:
+        """The traffic vanishes, without a word to the sender."""
+        raise self._missing(Verb.NET_PARTITION)
+
+    def send_packets(
+        self, peer: Node | None, count: int, interval_s: float, back: bool = False, size: int = 64
+    ) -> Arrivals:
+        """Measures the path to `peer` (`None`: the control host) one way, or the way `back`, with real packets."""
+        raise self._missing(Verb.NET_DELAY)
+
+    def fill_path(
+        self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
+    ) -> float:
+        """Sends to `peer` (`None`: the control host), or `back`, as fast as it goes; returns bits a second.
+
+        With `through`, a rate limit, all that passes it is counted, the job's own traffic included.
+        """
+        raise self._missing(Verb.NET_RATE)
+
     def _missing(self, verb: Verb) -> UsageError:
         return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
 
@@ -269,6 +352,14 @@ class Cluster(abc.ABC):
     def changes(self) -> list[Change]:
         """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
         return []
+
+    def kill_control(self) -> None:
+        """The control command dies at once, and what it held in memory is lost."""
+        raise UsageError("this backend cannot kill the control command")
+
+    def restart_control(self) -> None:
+        """The control command starts again, empty, at the same address."""
+        raise UsageError("this backend cannot start the control command again")
 
     def give_up(self, node: Node) -> None:
         """No replacement will come for this node: an engine that keeps the job waiting for one starts it without."""

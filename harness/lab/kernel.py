@@ -48,6 +48,15 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def enter_network(pid: int) -> None:
+    """The caller moves into the network namespace of process `pid`; its sockets stay where they were made."""
+    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(descriptor, CLONE_NEWNET), f"enter the network of process {pid}")
+    finally:
+        os.close(descriptor)
+
+
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str = "") -> None:
     kind_bytes = kind.encode() if kind else None
     result = _libc.mount(source.encode(), target.encode(), kind_bytes, flags, options.encode())

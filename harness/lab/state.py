@@ -14,6 +14,7 @@ from harness.errors import BackendError
 from harness.lab import rpc
 
 if TYPE_CHECKING:
+    from harness.lab.net_verbs import Disturbance
     from harness.lab.node import Host
 
 
@@ -28,6 +29,11 @@ class Lab:
         self.namespaces = namespaces
         self.control_address = control_address
         self.hosts: dict[str, Host] = {}
+        self.disturbances: dict[int, Disturbance] = {}  # of the network, those that act
+        self.classifiers: dict[str, list[int]] = {}  # device → disturbances that need its packets sorted
+        self.unplugged: set[str] = set()
+        self.control: tuple[int, asyncio.Event] | None = None  # of the control command: process id, and its end
+        self.kernel_limits = False  # whether nodes get control groups
         self.writer: asyncio.StreamWriter | None = None
         self._addresses = addresses
         self._exits: dict[int, Callable[[int], None]] = {}
