@@ -105,3 +105,7 @@ def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
     assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]
     ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]
     assert curve.took_s.tolist() == ends
+
+
+def test_an_attribute_cannot_be_left() -> None:
+    assert svg.tag("a", title='"><b>') == '<a title="&#34;&gt;&lt;b&gt;"></a>'
