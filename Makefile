@@ -6,6 +6,7 @@ CHAOS := $(VENV)/bin/chaos
 SCENARIO ?= spot-evict
 BACKEND ?= local
 ARGS ?=
+ENGINES ?= docker slurm
 
 .DEFAULT_GOAL := help
 
@@ -19,7 +20,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,local,dev]'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,local,docker,dev]'
 	@touch $@
 
 .PHONY: setup
@@ -47,6 +48,14 @@ heal: $(VENV)/.ready ## Undoes whatever killed runs left behind
 .PHONY: doctor
 doctor: $(VENV)/.ready ## What works on this machine
 	@$(CHAOS) doctor
+
+.PHONY: engines
+engines: ## Installs and starts the real engines (Debian, as root): ENGINES=docker for one of them
+	@for engine in $(ENGINES); do engines/provision.sh $$engine && engines/$$engine.sh start || exit 4; done
+
+.PHONY: image
+image: $(VENV)/.ready ## The image of Docker nodes: BASE_IMAGE=… for another base than this host's release
+	@engines/image.sh
 
 .PHONY: clean
 clean: ## Removes the virtual environment and caches (not the reports)

@@ -35,13 +35,15 @@ CALL_S_MAX = 10.0
 KILL_S_MAX = 15.0
 PROBE_S_MAX = 20.0
 
+Exits = collections.deque[Exit]
+
 _VERBS = frozenset({Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.EVICT, Verb.REPLACE})
 
 
 class DockerNode(Node):
     """A container and the line to its init. `on_exit` hears of the end of its command."""
 
-    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: collections.deque[Exit]):
+    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: Exits):
         self.name = name
         self.index = int(name.removeprefix("node")) if name != "control" else -1
         self.incarnation = incarnation
@@ -70,7 +72,7 @@ class DockerNode(Node):
         with speaking(f"starting node {self.key}"):
             self._engine.api.start(self._container)
         if not self._ready.wait(READY_S_MAX) or self._gone.is_set():
-            raise BackendError(f"node {self.key} did not come up within {READY_S_MAX:g} s; see logs/{self.key}.init.log")
+            raise BackendError(f"node {self.key} did not come up in {READY_S_MAX:g} s; see logs/{self.key}.init.log")
         self.address = self._engine.address_of(self._container, self._place.network)
 
     def run(self, command: tuple[str, ...], env: Mapping[str, str], log: pathlib.Path) -> None:
@@ -177,10 +179,11 @@ class DockerCluster(Cluster):
     def __init__(self, engine: Engine, workload: Workload, place: request.Place):
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
-        self._exits: collections.deque[Exit] = collections.deque()
+        self._exits: Exits = collections.deque()
         self._closed = False
         for name in ("events", "logs"):
             (self._run_dir / name).mkdir(parents=True, exist_ok=True)
+        (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
         engine.hand_over(self._run_dir)
         self._nodes = [self._new(f"node{index}", 1) for index in range(workload.nodes)]
         self._control = self._new("control", 1) if workload.control is not None else None
@@ -282,7 +285,7 @@ class DockerBackend(Backend):
                 summary = _try_out()
             except ChaosError as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
-            missing = dict.fromkeys((verb for verb in Verb if verb not in _VERBS), "the docker backend does not do this yet")
+            missing = {verb: "the docker backend does not do this yet" for verb in Verb if verb not in _VERBS}
             self._probed = Capability(True, summary, _VERBS, missing)
         return self._probed
 
@@ -300,7 +303,7 @@ def _place(engine: Engine, run_dir: pathlib.Path, run_id: str) -> request.Place:
     image = os.environ.get(IMAGE_ENV, request.IMAGE)
     found, wanted = engine.image_labels(image).get(request.SOURCE_LABEL), request.source_digest()
     if found != wanted:
-        raise CannotRunError(f"image {image!r} holds another version of the trainer and init: build it anew with 'make image'")
+        raise CannotRunError(f"image {image!r} was made from another version of this source: run 'make image' again")
     gpus, egress = (_flag(name) for name in (GPUS_ENV, EGRESS_ENV))
     return request.Place(run_id, str(run_dir), engine.user, image, gpus, egress)
 
@@ -319,7 +322,8 @@ def _try_out() -> str:
     token = secrets.token_hex(8)
     try:
         workload = Workload(("python3", "-c", f"print('{token}')"), 1, 1)
-        with DockerCluster(engine, workload, _place(engine, folder, f"probe-{token}")) as cluster:
+        cluster = DockerCluster(engine, workload, _place(engine, folder, f"probe-{token}"))
+        with cluster:
             cluster.start()
             _wait_for_token(cluster, folder / "logs" / "node0.1.log", token)
     finally:

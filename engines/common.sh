@@ -1,0 +1,33 @@
+# Sourced by the engine scripts: where engines keep their state, and how one is started and ended by its pid.
+set -euo pipefail
+
+ENGINES_DIR=${CHAOS_ENGINES_DIR:-/var/lib/chaos-engines}
+
+say() { echo "$(basename "$0"): $*" >&2; }
+die() { say "$*"; exit 4; }
+
+need_root() { [ "$(id -u)" = 0 ] || die "must run as root"; }
+
+# The process in a pid file, if it still is the program we started (a pid may be used again by another).
+pid_of() { # FILE PROGRAM
+    local pid
+    pid=$(cat "$1" 2>/dev/null) || return 1
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] && echo "$pid"
+}
+
+wait_until() { # SECONDS COMMAND…
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$deadline" ] || return 1
+        sleep 0.1
+    done
+}
+
+gone() { ! kill -0 "$1" 2>/dev/null; }
+
+end_process() { # PID: SIGTERM, and SIGKILL for one that does not listen
+    kill "$1" 2>/dev/null || return 0
+    wait_until 20 gone "$1" || kill -9 "$1" 2>/dev/null || true
+    wait_until 5 gone "$1" || die "process $1 does not end"
+}

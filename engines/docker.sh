@@ -1,0 +1,39 @@
+#!/bin/bash
+# A Docker daemon of our own beside whatever the host has: own socket, own data, no TCP port.
+#   engines/docker.sh start | stop | status | host
+. "$(dirname "$0")/common.sh"
+
+STATE=$ENGINES_DIR/docker
+SOCKET=$STATE/docker.sock
+PID_FILE=$STATE/dockerd.pid
+LOG=$STATE/dockerd.log
+
+answers() { curl --silent --fail --max-time 2 --unix-socket "$SOCKET" http://docker/_ping; }
+
+start() {
+    pid_of "$PID_FILE" dockerd >/dev/null && { wait_until 20 answers || die "dockerd runs but does not answer; see $LOG"; return; }
+    need_root
+    command -v dockerd >/dev/null || die "dockerd is not installed; run engines/provision.sh docker"
+    mkdir -p "$STATE"
+    rm -f "$PID_FILE" "$SOCKET"
+    # A name of its own for the default bridge would be one more thing to undo; runs use their own networks anyway.
+    setsid dockerd --host "unix://$SOCKET" --data-root "$STATE/data" --exec-root "$STATE/exec" --pidfile "$PID_FILE" \
+        --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1 </dev/null &
+    wait_until 30 answers || die "dockerd did not come up within 30 s: $(tail -n 3 "$LOG")"
+}
+
+stop() {
+    local pid
+    pid=$(pid_of "$PID_FILE" dockerd) && end_process "$pid"
+    rm -f "$SOCKET"
+    # dockerd leaves its mounts behind when it had to be killed.
+    grep -o " $STATE/exec[^ ]*" /proc/mounts | sort -r | xargs --no-run-if-empty umount --lazy || true
+}
+
+case ${1:-} in
+    start) start; say "running, DOCKER_HOST=unix://$SOCKET" ;;
+    stop) stop; say "stopped" ;;
+    status) if answers >/dev/null; then say "running, DOCKER_HOST=unix://$SOCKET"; else say "not running"; exit 1; fi ;;
+    host) echo "unix://$SOCKET" ;;
+    *) die "start, stop, status or host?" ;;
+esac

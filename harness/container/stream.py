@@ -1,0 +1,60 @@
+"""A container's standard input and output as one stream, as the Docker Engine API's *attach* gives them.
+
+Output comes in frames: stream number (1 output, 2 errors), three zero bytes, length (4 bytes, big endian), data.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import IO
+
+_HEADER = struct.Struct(">BxxxI")
+_OUTPUT = 1
+
+
+class AttachedStream:
+    """The part of a socket's interface that `harness.lab.rpc.Client` uses; errors go to the file `errors`."""
+
+    def __init__(self, link: socket.socket, errors: IO[bytes], owner: object = None):
+        self._link = link
+        self._owner = owner  # whatever must stay alive for the connection to stay open
+        self._errors = errors
+        self._left = bytearray()
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes of the container's output; none at its end."""
+        while not self._left:
+            header = self._exactly(_HEADER.size)
+            if not header:
+                return b""
+            kind, length = _HEADER.unpack(header)
+            data = self._exactly(length)
+            if kind == _OUTPUT:
+                self._left += data
+            else:
+                self._errors.write(data)
+                self._errors.flush()
+        chunk = bytes(self._left[:size])
+        del self._left[:size]
+        return chunk
+
+    def sendall(self, data: bytes) -> None:
+        self._link.sendall(data)
+
+    def shutdown(self, how: int) -> None:
+        self._link.shutdown(how)
+
+    def close(self) -> None:
+        self._link.close()
+        self._errors.close()
+
+    def _exactly(self, size: int) -> bytes:
+        """`size` bytes, or none at the end of the stream."""
+        data = bytearray()
+        while len(data) < size:
+            chunk = self._link.recv(size - len(data))
+            if not chunk:
+                return b""
+            data += chunk
+        return bytes(data)
