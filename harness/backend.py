@@ -271,7 +271,7 @@ class Node(abc.ABC):
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
         """A stranger on the node takes this much memory and gives it back; returns how much it got.
 
-        It gets less when it is killed for it. With `spare` it is never the one that is killed.
+        It gets less when it is killed for it. With `spare` only after the one that is doomed, if there is one.
         """
         raise self._missing(Verb.MEMORY)
 

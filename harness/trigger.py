@@ -172,7 +172,7 @@ class Holds:
 
     def _act(self, fault_id: str, number: int, hold: Hold) -> dict[str, Any]:
         paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
-        entry = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
+        entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
         if hold.crashes:
             names = (f"{fault_id}.act.crash{number}-{each}" for each in range(hold.crashes))
             entry |= {"tokens": [str(self.directory / name) for name in names], "code": hold.code}

@@ -17,16 +17,30 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from harness.backend import Backend, Capability, Cluster, Exit, Node, Verb, Workload, fill_placeholders
+from harness import skew
+from harness.backend import (
+    Backend,
+    Capability,
+    Cluster,
+    CpuUse,
+    Exit,
+    MemoryUse,
+    Node,
+    ProcessState,
+    Verb,
+    Workload,
+    fill_placeholders,
+)
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.lab import client, refusals, rpc
+from harness.lab import cgroups, client, refusals, rpc
 from harness.lab import undo as leavings
+from harness.lab.net_node import NetworkedNode
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
 GONE_S_MAX = 5.0
 
-_EVERYWHERE = frozenset({Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE})
+_EVERYWHERE = frozenset({Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE, Verb.CPU, Verb.MEMORY})
 _SUMMARIES = {
     "root": "virtual hosts in namespaces, as root",
     "user": "virtual hosts in namespaces, as an ordinary user",
@@ -34,8 +48,10 @@ _SUMMARIES = {
 }
 
 
-class LocalNode(Node):
-    def __init__(self, lab: client.LabClient, gone: set[str], name: str, index: int, incarnation: int):
+class LocalNode(NetworkedNode):
+    def __init__(
+        self, lab: client.LabClient, gone: set[str], run_dir: pathlib.Path, name: str, index: int, incarnation: int
+    ):
         self.name = name
         self.index = index
         self.incarnation = incarnation
@@ -48,6 +64,7 @@ class LocalNode(Node):
         self.metadata = "{}:{}".format(*created["metadata"])
         self.killed_in_s: float | None = None
         self._lab = lab
+        self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
     @property
@@ -73,13 +90,48 @@ class LocalNode(Node):
         self.killed_in_s = self._lab.call("node.kill", node=self.key)
 
     def freeze(self) -> None:
-        self.signal(signal.SIGSTOP)
+        self._lab.call("node.freeze", node=self.key)
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
 
     def notice(self, provider: str, in_s: float) -> None:
         self._lab.call("node.notice", node=self.key, provider=provider, in_s=in_s)
+
+    def processes(self) -> list[ProcessState]:
+        try:
+            found = self._lab.call("node.states", node=self.key)
+        except NodeGone:
+            return []
+        return [ProcessState(**each) for each in found]
+
+    def limit_cpu(self, cpus: float | None) -> None:
+        self._lab.call("node.limit_cpu", node=self.key, cpus=cpus)
+
+    def throttle(self, share: float | None) -> None:
+        self._lab.call("node.throttle", node=self.key, share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._lab.call("node.crowd", node=self.key, kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        return CpuUse(**self._lab.call("node.cpu_use", node=self.key))
+
+    def limit_memory(self, limit_bytes: int | None, by_kernel: bool = True) -> None:
+        self._lab.call("node.limit_memory", node=self.key, limit_bytes=limit_bytes, by_kernel=by_kernel)
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._lab.call("node.memory_use", node=self.key))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        got: int = self._lab.call("node.fill_memory", node=self.key, size_bytes=size_bytes, spare=spare)
+        return got
+
+    def doom(self, pid: int) -> None:
+        self._lab.call("node.doom", node=self.key, pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        skew.set_offset(self._run_dir, self.name, offset_s)
 
     def notice_seen(self) -> int:
         count: int = self._lab.call("node.notice_seen", node=self.key)
@@ -96,12 +148,13 @@ class LocalCluster(Cluster):
         self._exits: collections.deque[Exit] = collections.deque()
         self._gone: set[str] = set()
         self._closed = False
+        self._control_starts = 0
         for name in ("events", "logs"):
             (run_dir / name).mkdir(parents=True, exist_ok=True)
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
             for index in range(workload.nodes):
-                self._nodes.append(LocalNode(self._lab, self._gone, f"node{index}", index, 1))
+                self._nodes.append(LocalNode(self._lab, self._gone, run_dir, f"node{index}", index, 1))
         except BaseException:
             self.close()
             raise
@@ -112,24 +165,34 @@ class LocalCluster(Cluster):
 
     def start(self) -> None:
         if self._workload.control is not None:
-            values = {
-                "address": self._lab.control,
-                "control": self._lab.control,
-                "python": sys.executable,
-                "run_dir": self._run_dir,
-            }
-            command = fill_placeholders(self._workload.control, values)
-            env = self._environment("control", 1)
-            self._lab.call("control.start", command=command, env=env, log=self._log("control"))
+            self.restart_control()
         for node in self._nodes:
             self._start_node(node)
+
+    def kill_control(self) -> None:
+        self._lab.call("control.kill")
+
+    def restart_control(self) -> None:
+        if self._workload.control is None:
+            raise UsageError("this workload has no control command")
+        self._control_starts += 1
+        values = {
+            "address": self._lab.control,
+            "control": self._lab.control,
+            "python": sys.executable,
+            "run_dir": self._run_dir,
+        }
+        command = fill_placeholders(self._workload.control, values)
+        env = self._environment("control", self._control_starts)
+        log = self._log("control")
+        self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
 
     def replace(self, node: Node) -> Node:
         if self._nodes[node.index] is not node:
             raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
         if node.alive:
             raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
-        fresh = LocalNode(self._lab, self._gone, node.name, node.index, node.incarnation + 1)
+        fresh = LocalNode(self._lab, self._gone, self._run_dir, node.name, node.index, node.incarnation + 1)
         self._nodes[node.index] = fresh
         self._start_node(fresh)
         return fresh
@@ -151,6 +214,7 @@ class LocalCluster(Cluster):
         deadline = time.monotonic() + GONE_S_MAX
         while (left := leavings.leftovers(self._run_id)) and time.monotonic() < deadline:
             leavings.sweep(self._run_id, GONE_S_MAX)
+        cgroups.sweep(self._run_id)
         if left:
             raise BackendError(f"processes of run {self._run_id} are still there: {left}")
 
@@ -211,8 +275,10 @@ class LocalBackend(Backend):
         if not mode:
             reason = "; ".join(refused.values())
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        missing = {verb: _why_missing(mode, refused) for verb in Verb if verb not in _EVERYWHERE}
-        return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), _EVERYWHERE, missing)
+        limits = _kernel_limits(mode)
+        found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
+        missing = {verb: limits.get(verb) or _why_missing(mode, refused) for verb in Verb if verb not in found}
+        return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)
 
     def render(self, workload: Workload) -> dict[str, Any]:
         names = [f"node{index}" for index in range(workload.nodes)]
@@ -273,6 +339,16 @@ def try_mode(mode: str) -> str | None:
     return None
 
 
+def _kernel_limits(mode: str) -> dict[Verb, str | None]:
+    """For each verb that takes a control group or a preloaded library: why it is missing, or `None`."""
+    as_root = None if mode == "root" else "control groups for nodes take root"
+    return {
+        Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
+        Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
+        Verb.CLOCK: skew.why_not(),
+    }
+
+
 def _why_missing(mode: str, refused: Mapping[str, str]) -> str:
     if mode == "plain":
         return "needs namespaces: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
@@ -281,7 +357,7 @@ def _why_missing(mode: str, refused: Mapping[str, str]) -> str:
 
 def undo(run_id: str) -> int:
     """Ends whatever processes of this run are left; returns how many there were. Idempotent (`chaos heal`)."""
-    return leavings.sweep(run_id)
+    return leavings.sweep(run_id) + cgroups.sweep(run_id)
 
 
 BACKEND = LocalBackend()

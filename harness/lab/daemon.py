@@ -23,7 +23,7 @@ import socket
 import traceback
 
 from harness.errors import ChaosError
-from harness.lab import kernel, net, node, processes, rpc, spawn, undo
+from harness.lab import cgroups, control, kernel, limits, net, net_verbs, node, processes, rpc, spawn, undo
 from harness.lab.init import stage
 from harness.lab.state import Call, Lab
 
@@ -32,7 +32,7 @@ PLAIN_CLEANUP_S_MAX = 6.0
 PLAIN_LABS_MAX = 200
 
 # The calls of every module. A new verb is a module with a `CALLS` of its own, named here.
-CALLS: dict[str, Call] = {**node.CALLS}
+CALLS: dict[str, Call] = {**limits.CALLS, **node.CALLS, **control.CALLS, **net_verbs.CALLS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +91,8 @@ def _keep(spec: Spec, labd_pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it may be the one that ended
         os.kill(labd_pid, signal.SIGKILL)
     os.waitpid(labd_pid, 0)
+    if spec.mode == "root":
+        cgroups.sweep(spec.run_id)
     if not spec.namespaces:
         processes.kill_until_gone(lambda: processes.descendants(os.getpid()), PLAIN_CLEANUP_S_MAX)
         undo.sweep(spec.run_id)
@@ -103,6 +105,7 @@ def _labd(spec: Spec, link: socket.socket, keeper: int) -> None:
     except (OSError, ChaosError) as error:
         rpc.send(link, {"event": "failed", "error": rpc.error_to_message(error)})
         return
+    lab.kernel_limits = spec.mode == "root"
     asyncio.run(_serve(lab, link, (spec.harness, keeper)))
     if not spec.namespaces:
         processes.kill_until_gone(functools.partial(processes.descendants, os.getpid()), PLAIN_CLEANUP_S_MAX)
@@ -176,7 +179,7 @@ async def _answer(lab: Lab, message: rpc.Message) -> None:
     try:
         call = CALLS[message["call"]]
         answer = {"result": await call(lab, **message["params"])}
-    except Exception as error:  # noqa: BLE001 - whatever went wrong in one call is the caller's to know
+    except Exception as error:
         if not isinstance(error, (ChaosError, OSError)):
             traceback.print_exc()
         answer = {"error": rpc.error_to_message(error)}

@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from harness.errors import UsageError
-from harness.lab import kernel, net, processes, rpc, spawn
+from harness.lab import kernel, net, processes, rpc, sockets, spawn, throttle
 
 FREEZE_ROUNDS_MAX = 50
+FREEZE_S_MAX = 5.0
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def main(link: socket.socket) -> None:
-    """Sets the node up as told in the first message, answers with the metadata socket, serves until the end."""
+    """Sets the node up as told in the first message, answers with its sockets, serves until the end."""
     link.settimeout(30.0)
     message = rpc.receive(link)
     setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
@@ -56,9 +58,9 @@ def main(link: socket.socket) -> None:
         else:
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
             os.setsid()
-        with stage("metadata endpoint"), _listen(setup.metadata) as endpoint:
-            where = endpoint.getsockname()
-            socket.send_fds(link, [rpc.pack({"result": where})], [endpoint.fileno()])
+        with stage("metadata endpoint"), _listen(setup.metadata) as endpoint, sockets.open_diagnosis() as diagnosis:
+            descriptors = [endpoint.fileno(), *([diagnosis.fileno()] if setup.namespaces else [])]
+            socket.send_fds(link, [rpc.pack({"result": endpoint.getsockname()})], descriptors)
     except (OSError, rpc.StageError) as error:
         rpc.send(link, {"error": rpc.error_to_message(error)})
         return
@@ -114,10 +116,17 @@ class Init:
         self._link = link
         self._namespaces = namespaces
         self._main_pid = 0
+        self._duty = throttle.DutyCycle(self._turn)
+        self._frozen: set[int | None] = set()  # stopped on purpose; `None`: all of them
         self._calls: dict[str, Callable[..., object]] = {
             "run": self._run,
             "signal": self._signal,
+            "freeze": self._freeze,
             "pids": self._pids,
+            "states": self._states,
+            "throttle": self._throttle,
+            "stopped_ns": self._stopped_ns,
+            "doom": self._doom,
         }
 
     def serve(self) -> None:
@@ -130,7 +139,8 @@ class Init:
         poll.register(self._link, select.POLLIN)
         with contextlib.suppress(OSError):  # labd is gone, or silent in the middle of a message
             while True:
-                ready = {descriptor for descriptor, _ in poll.poll()}
+                pause_s = self._duty.tick()
+                ready = {descriptor for descriptor, _ in poll.poll(None if pause_s is None else pause_s * 1000)}
                 if wake in ready:
                     os.read(wake, 4096)
                 self._reap()
@@ -169,12 +179,51 @@ class Init:
         return sorted(process.pid for process in self._others())
 
     def _signal(self, signum: int, pid: int | None) -> int:
+        if signum == signal.SIGSTOP:
+            self._frozen.add(pid)
+        elif signum == signal.SIGCONT:
+            self._frozen = set() if pid is None else self._frozen - {pid}
+        return self._send(signum, pid)
+
+    def _send(self, signum: int, pid: int | None) -> int:
         others = self._others()
         if pid is not None:
             return sum(process.signal(signum) for process in others if process.pid == pid)
         if self._namespaces:
             return self._signal_namespace(signum, len(others))
         return self._signal_tree(signum)
+
+    def _turn(self, signum: int) -> None:
+        """One turn of the duty cycle; what was frozen on purpose stays so."""
+        if signum == signal.SIGCONT and None in self._frozen:
+            return
+        self._send(signum, None)
+        for pid in self._frozen if signum == signal.SIGCONT else ():
+            self._send(signal.SIGSTOP, pid)
+
+    def _throttle(self, share: float) -> None:
+        self._duty.set_share(share)
+
+    def _stopped_ns(self) -> int:
+        return self._duty.stopped_ns
+
+    def _states(self) -> list[dict[str, object]]:
+        others = sorted(self._others(), key=lambda each: each.pid)
+        return [{"pid": each.pid, "state": each.state, "cpu_ns": each.cpu_ticks * TICK_NS} for each in others]
+
+    def _doom(self, pid: int) -> None:
+        if pid not in self._pids():
+            raise UsageError(f"there is no process {pid} on this node")
+        pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+    def _freeze(self) -> None:
+        """Everything stands still when this returns: a stop signal acts only when its process is next scheduled."""
+        self._signal(signal.SIGSTOP, None)
+        deadline = time.monotonic() + FREEZE_S_MAX
+        while moving := [each.pid for each in self._others() if each.state in "RS"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"processes {moving} have not stopped within {FREEZE_S_MAX:g} s")
+            time.sleep(0.001)
 
     def _signal_namespace(self, signum: int, count: int) -> int:
         # Outside a PID namespace of our own, -1 would mean every process of the user.

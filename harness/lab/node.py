@@ -18,7 +18,8 @@ from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.lab import init as node_init
-from harness.lab import kernel, metadata, net, processes, rpc, spawn
+from harness.lab import kernel, metadata, net, processes, rpc, sockets, spawn
+from harness.lab.limits import Limits
 from harness.lab.state import Call, Lab
 
 SETUP_S_MAX = 20.0
@@ -38,7 +39,9 @@ class Host(abc.ABC):
         self.endpoint = metadata.Endpoint(name)
         self.gone = asyncio.Event()
         self._client: rpc.AsyncClient
+        self._held: list[socket.socket] = []
         self._main_running = False
+        self.limits: Limits | None = None
 
     @property
     def key(self) -> str:
@@ -52,8 +55,9 @@ class Host(abc.ABC):
                 self.init_pid = self._fork(theirs)
             theirs.close()
             self.lab.on_exit(self.init_pid, self._reaped)
+            self.limits = Limits(self.lab, self.key, self.init_pid)
             ours.settimeout(SETUP_S_MAX)
-            where, listener = self._set_up(ours)
+            where, listener, *self._held = self._set_up(ours)
         except BaseException:
             ours.close()
             theirs.close()
@@ -63,14 +67,15 @@ class Host(abc.ABC):
         reader, writer = await asyncio.open_connection(sock=ours)
         self._client = rpc.AsyncClient(reader, writer, self._on_event)
         await self.endpoint.serve(listener)
-        return where
+        return list(where)
 
-    def _set_up(self, link: socket.socket) -> tuple[list[Any], socket.socket]:
+    def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
+        """Where the metadata endpoint is, its socket, and what else of the node's the lab holds."""
         self._connect()
         rpc.send(link, {"setup": dataclasses.asdict(self._setup())})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
-            data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
+            data, descriptors, _, _ = socket.recv_fds(link, 65536, 2)
         except TimeoutError as error:
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
@@ -78,7 +83,7 @@ class Host(abc.ABC):
         answer = rpc.unpack(data)
         if "error" in answer:
             raise rpc.to_error(answer["error"])
-        return answer["result"], socket.socket(fileno=descriptors[0])
+        return answer["result"], *(socket.socket(fileno=descriptor) for descriptor in descriptors)
 
     def _give_up(self) -> None:
         self.lab.hosts.pop(self.key, None)
@@ -140,7 +145,11 @@ class Host(abc.ABC):
 
     def _reaped(self, _code: int) -> None:
         self.init_pid = 0
-        self.endpoint.close()  # its socket would hold the network namespace
+        if self.limits is not None:
+            self.limits.end()
+        self.endpoint.close()  # a socket of the node's would hold its network namespace
+        for held in self._held:
+            held.close()
         if hasattr(self, "_client"):
             self.lab.spawn_task(self._finish())
 
@@ -187,6 +196,13 @@ class NamespaceHost(Host):
         return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True)
 
     async def _kill(self) -> None:
+        try:
+            # Stopped first, so that no process of the node sees another one die, nor its connections.
+            await self._client.call("signal", limit_s=1.0, signum=signal.SIGSTOP, pid=None)
+            for diagnosis in self._held:
+                sockets.reset_all(diagnosis)
+        except (OSError, BackendError) as error:
+            self.lab.note(f"node {self.key} is killed without a reset of its connections: {error}")
         # The kernel ends every other process of the namespace before it lets us reap its init.
         self._kill_init()
 
@@ -264,12 +280,6 @@ async def start(lab: Lab, node: str, command: list[str], env: dict[str, str], lo
     await _host(lab, node).start(command, env, log)
 
 
-async def start_control(lab: Lab, command: list[str], env: dict[str, str], log: str) -> None:
-    """Runs `command` beside the nodes, in the lab's own namespaces."""
-    pid = spawn.execute(command, env, log)
-    lab.on_exit(pid, lambda code: lab.tell("exit", node="control", incarnation=1, code=code))
-
-
 async def pids(lab: Lab, node: str) -> list[int]:
     found: list[int] = await _host(lab, node).call("pids")
     return found
@@ -280,6 +290,10 @@ async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
         raise UsageError(f"process {pid} cannot be signalled: give the id of a process on the node, above 1")
     count: int = await _host(lab, node).call("signal", signum=signum, pid=pid)
     return count
+
+
+async def freeze(lab: Lab, node: str) -> None:
+    await _host(lab, node).call("freeze")
 
 
 async def kill(lab: Lab, node: str) -> float:
@@ -302,9 +316,9 @@ async def notice_seen(lab: Lab, node: str) -> int:
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,
-    "control.start": start_control,
     "node.pids": pids,
     "node.signal": send_signal,
+    "node.freeze": freeze,
     "node.kill": kill,
     "node.notice": notice,
     "node.notice_seen": notice_seen,

@@ -11,7 +11,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RUN_ENV = "CHAOS_RUN_ID"
 OWNER_ENV = "CHAOS_HARNESS"
@@ -25,6 +25,7 @@ class Process:
     start: int
     parent: int
     state: str
+    cpu_ticks: int = field(default=0, compare=False)
 
     @property
     def running(self) -> bool:
@@ -57,7 +58,7 @@ def read(pid: int) -> Process | None:
         return None
     # The command name may hold spaces and parentheses: the fields start after the last one.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Process(pid, int(fields[19]), int(fields[1]), fields[0].decode())
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0].decode(), int(fields[11]) + int(fields[12]))
 
 
 def every() -> list[Process]:
