@@ -160,26 +160,34 @@ class _State:
         self.joined_here = self.restored = False
         self.in_gap = True
 
-    def phase(self, gap: Gap) -> str:
-        """The phase that this state means. The order of the questions is the order of recovery."""
-        if not self.noticed:
-            return "detect" if self.struck else "interrupted_step"
+    def phase(self, gap: Gap, settled: bool) -> str:
+        """The phase that this state means. The order of the questions is the order of recovery.
+
+        `settled`: no more nodes will be lost in this gap, so its end tells how many were waited for; until
+        then the job counts on all that it has.
+        """
+        nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
+        if not self.noticed and not self.struck:
+            return "interrupted_step"
+        if not self.noticed and self.working > 0:  # with nobody left there is nobody who could notice
+            return "detect"
         if self.draining:
             return "drain"
         if self.old > 0:
             return "teardown"
         if self.world >= 0 and not self.broken and (self.joined_here or gap.same_world):
             return "first_step" if self.restored else "restore"
-        if self.nodes < gap.nodes and (self.struck or not gap.first):
+        if self.nodes < nodes and (self.struck or not gap.first):
             return "reschedule"
-        waiting = self.agents >= gap.nodes if self.agents_known else False
-        return "rendezvous" if waiting or self.staying >= gap.size else "startup"
+        waiting = self.agents_known and self.agents >= nodes
+        return "rendezvous" if waiting or self.staying * gap.nodes >= gap.size * nodes else "startup"
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
     """Segments of all gaps, in order. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
+    losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
     position = 0
     for gap in gaps:
         while position < len(ordered) and ordered[position].at < gap.begin:
@@ -187,12 +195,13 @@ def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
             position += 1
         state.stopped(gap.first)
         since, phase = gap.begin, ""
+        last_loss = max((event.at for event in losses if gap.begin <= event.at < gap.end), default=gap.begin)
         while since < gap.end:
             while position < len(ordered) and ordered[position].at <= since:
                 state.apply(ordered[position])
                 position += 1
             if not (state.aborted and phase):
-                phase = state.phase(gap)
+                phase = state.phase(gap, settled=since >= last_loss)
             until = min(ordered[position].at, gap.end) if position < len(ordered) else gap.end
             epoch = {"first_step": gap.epoch, "interrupted_step": gap.before}.get(phase, -1)
             segments.append(Segment(phase, since, until, epoch))

@@ -212,7 +212,7 @@ def build(log: reading.Log) -> Timeline:
         progress=progress,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
-        evidence=np.array(sorted(event.at for event in _evidence(story)), np.int64),
+        evidence=np.array(sorted(event.at for event in (*_evidence(story), *_restarts(story.lives))), np.int64),
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
@@ -407,7 +407,7 @@ def _chart(story: _Story, timeline: Timeline) -> tuple[list[Segment], list[Episo
         episodes.append(Episode(int(last.end[-1]), None, None, int(last.step.max()), (), ()))
     segments = merged(segments)
     episodes = [*_struck_at_start(timeline, marks), *episodes]
-    return segments, _named(timeline, segments, episodes)
+    return segments, _named(timeline, segments, episodes, story.node_gone())
 
 
 def _struck_at_start(timeline: Timeline, marks: Sequence[Event]) -> list[Episode]:
@@ -440,33 +440,46 @@ def _gaps(story: _Story, timeline: Timeline) -> list[Gap]:
     return gaps
 
 
-def _named(timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode]) -> list[Episode]:
+def _named(
+    timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
+) -> list[Episode]:
     """Episodes with their segments and the ids of the faults that caused or met them."""
     result: list[Episode] = []
-    previous_end, previous_stop = timeline.begin, timeline.begin
+    waiting = [fault for fault in timeline.faults if fault.injected is not None]
     for episode in episodes:
         end = timeline.end if episode.t_regained is None else episode.t_regained
-        faults = [f for f in timeline.faults if _belongs(f, previous_end, episode.t_stop, end)]
-        faults = faults or _brought_back(timeline, previous_stop, end)
-        ids = tuple(dict.fromkeys(fault.id for fault in faults))
+        faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
+        waiting = [fault for fault in waiting if fault not in faults]
+        back = _brought_back(timeline, episode, end)
+        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
-        previous_end, previous_stop = end, episode.t_stop
     return result
 
 
-def _belongs(fault: FaultRecord, since: int, t_stop: int, end: int) -> bool:
-    if fault.injected is None or not since <= fault.injected <= end:
-        return False
-    return fault.injected >= t_stop or fault.kills or fault.healed is None or fault.healed >= t_stop
+def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
+    """Whether a fault that no earlier episode has named is at work in this one.
+
+    A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
+    """
+    assert fault.injected is not None
+    if fault.injected < t_stop:
+        return fault.kills or fault.healed is None or fault.healed >= t_stop
+    nodes = [_key(target) for target in fault.targets if fault.kills and target.get("rank") is None]
+    taken = min((gone[key] for key in nodes if gone.get(key, 0) >= fault.injected), default=fault.injected)
+    return fault.injected <= end and taken <= end
 
 
-def _brought_back(timeline: Timeline, since: int, end: int) -> list[FaultRecord]:
-    """Faults whose lost node came back in this time: growing again is their doing, too."""
-    back = {(slot.node, slot.incarnation - 1) for slot in timeline.slots if since <= slot.allocated <= end}
+def _brought_back(timeline: Timeline, episode: Episode, end: int) -> list[FaultRecord]:
+    """Faults whose lost node comes back into the job in this episode: growing again is their doing, too."""
+    first_start: dict[Key, int] = {}
+    for process in timeline.processes:
+        first_start.setdefault((process.node, process.incarnation), process.started)
+    back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault
         for fault in timeline.faults
-        if fault.injected is not None and any(_key(target) in back for target in fault.targets)
+        if fault.injected is not None
+        and any(_key(target) in back and target.get("rank") is None for target in fault.targets)
     ]
 
 
@@ -475,9 +488,10 @@ def _marks(story: _Story) -> Iterator[Event]:
     yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
-    yield from _world_marks(story.worlds)
+    yield from _world_marks(story.lives, story.worlds)
     evidence = sorted(_evidence(story), key=lambda event: event.at)
     yield from evidence
+    yield from _restarts(story.lives)
     yield from _life_marks(story.lives, [event.at for event in evidence])
 
 
@@ -522,7 +536,8 @@ def _agent_marks(story: _Story) -> Iterator[Event]:
             yield Event(gone[_key(agent.header)], Mark.AGENT_BUSY)
 
 
-def _world_marks(worlds: Sequence[World]) -> Iterator[Event]:
+def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
+    silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
     for number, world in enumerate(worlds):
         if not world.whole:
             continue
@@ -531,9 +546,10 @@ def _world_marks(worlds: Sequence[World]) -> Iterator[Event]:
         yield from (Event(life.gone, Mark.BROKEN, number) for life in members if life.worlds[-1] == number)
         restores = [[at for at, _ in life.restores if _world_at(life, at) == number] for life in members]
         for turn in range(max(len(times) for times in restores)):
-            last = max((times[turn] for times in restores if len(times) > turn), default=0)
-            yield Event(max(last, world.joined), Mark.RESTORED, number)
-        if not any(restores):
+            told = [times[turn] for times in restores if len(times) > turn]
+            if turn or all(restores):  # at a start everybody restores; later on those who went back
+                yield Event(max(*told, world.joined), Mark.RESTORED, number)
+        if silent:
             yield Event(world.joined, Mark.RESTORED, number)
 
 
@@ -545,11 +561,7 @@ def _world_at(life: Life, at: int) -> int:
 def _evidence(story: _Story) -> Iterator[Event]:
     """What shows that somebody in the job knows. The harness's own knowledge is no evidence."""
     struck = {_key(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
-    seen_ranks: set[int] = set()
     for life in story.lives:
-        if life.rank in seen_ranks:
-            yield Event(life.started, Mark.EVIDENCE)  # somebody started this rank again
-        seen_ranks.add(life.rank)
         for event in life.writer.events:
             yield from _worker_evidence(event)
     for agent in story.agents:
@@ -564,6 +576,15 @@ def _evidence(story: _Story) -> Iterator[Event]:
         own_node = event["rank"] is None and struck.get(event["key"], NEVER) <= event["at"]
         if not own_node and event["node"] != "control":
             yield Event(event["at"], Mark.EVIDENCE if clean else Mark.UNCLEAN)
+
+
+def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
+    """Somebody who starts a rank again has noticed; it makes nobody old who was started beside it."""
+    seen_ranks: set[int] = set()
+    for life in lives:
+        if life.rank in seen_ranks:
+            yield Event(life.started, Mark.EVIDENCE)
+        seen_ranks.add(life.rank)
 
 
 def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
