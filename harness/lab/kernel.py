@@ -48,6 +48,14 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def be_prompt() -> None:
+    """The caller runs before others, so that it is on time although the nodes keep every CPU busy. Root may."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -19)
+    except PermissionError:
+        return  # it is as prompt as everybody else, then
+
+
 def enter_network(pid: int) -> None:
     """The caller moves into the network namespace of process `pid`; its sockets stay where they were made."""
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)

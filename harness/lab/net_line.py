@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import random
 import select
 import socket
@@ -29,7 +28,7 @@ _PACKET_HEADER, _VERDICT_HEADER, _PAYLOAD = 1, 2, 10
 _DROP, _ACCEPT = 0, 1
 _NO_ENOBUFS = 5  # of SOL_NETLINK
 _SOL_NETLINK = 270
-_SO_RCVBUFFORCE = 33
+SO_RCVBUFFORCE = 33
 _HEADERS_BYTES = 40  # damage behind the IP header, where the checksums of TCP and UDP see it
 
 HELD_PACKETS_MAX = 65536
@@ -174,7 +173,7 @@ def _bind(queue: int, profile: Profile) -> socket.socket:
         netlink.ask(link, kind, 0, _header(queue) + setting, f"read netfilter queue {queue}")
     link.setsockopt(_SOL_NETLINK, _NO_ENOBUFS, 1)
     try:
-        link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BYTES)
+        link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
     except PermissionError:  # within the system's limit, then
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     link.setblocking(False)
@@ -184,8 +183,7 @@ def _bind(queue: int, profile: Profile) -> socket.socket:
 def main(control: socket.socket, queue: int, profile: Profile) -> None:
     """Runs the line until `control` ends. Answers `counts`, and `pass`, which heals."""
     kernel.set_name(f"net-line-{queue}")
-    with contextlib.suppress(PermissionError):  # on time even when the node burns every CPU; root may
-        os.setpriority(os.PRIO_PROCESS, 0, -19)
+    kernel.be_prompt()
     try:
         line = Line(queue, profile)
     except OSError as error:

@@ -67,9 +67,7 @@ class NetworkedNode(Node):
     def _measure(self, what: str, peer: Node | None, back: bool, limit_s: float, **params: Any) -> dict[str, Any]:
         ends = [self.key, "control" if peer is None else f"{peer.name}.{peer.incarnation}"]
         source, destination = reversed(ends) if back else ends
-        found: dict[str, Any] = self._lab.call(
-            f"net.{what}", limit_s, source=source, destination=destination, **params
-        )
+        found: dict[str, Any] = self._lab.call(f"net.{what}", limit_s, source=source, destination=destination, **params)
         return found
 
     def _traffic(self, traffic: Traffic) -> dict[str, Any]:

@@ -8,22 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import select
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from harness.lab import kernel, net_shape, rpc
+from harness.lab import kernel, net_line, net_shape, rpc
 
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
 SEGMENT_BYTES = 1448
 LAST_S = 0.4  # how long to wait for packets under way, beyond the delay seen so far
 CONNECT_S_MAX = 5.0
 RAMP_SHARE = 0.3  # of a transfer: until the sender has found its speed
+WINDOWS = 20  # a transfer's rate is the median of so many: a pause of TCP's own is not the path's
+# What sending says when the path is cut, or full; EINVAL is a black hole in the sender's own routes.
+_NO_WAY = (
+    errno.EAGAIN,
+    errno.EHOSTUNREACH,
+    errno.EINVAL,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENOBUFS,
+    errno.EPERM,
+)
 _COUNTERS = "/proc/thread-self/net/snmp"
 
 
@@ -41,6 +54,7 @@ class End:
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
     """The body of a probe's process: writes what it found, or what went wrong, as one frame."""
+    kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}
     except OSError as error:
@@ -59,7 +73,6 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
     receiver, counters = _udp(destination.address), _open(_COUNTERS)
     source.enter()
     sender = _udp(source.address)
-    sender.connect(receiver.getsockname())
     damaged_before = _checksum_errors(counters)
     delays, numbers = _exchange(sender, receiver, count, interval_s, size)
     late = sum(number < earlier for earlier, number in zip(_running_max(numbers), numbers[1:], strict=False))
@@ -77,7 +90,7 @@ def _udp(address: str) -> socket.socket:
     end.bind((address, 0))
     end.setblocking(False)
     with contextlib.suppress(PermissionError):  # then within the system's limit
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 4 * 2**20)
+        end.setsockopt(socket.SOL_SOCKET, net_line.SO_RCVBUFFORCE, 4 * 2**20)
     return end
 
 
@@ -100,7 +113,7 @@ def _exchange(
         while (left := begin + number * interval_s - time.monotonic()) > 0:
             select.select([receiver], [], [], left)
             drain()
-        _send(sender, struct.pack("=Id", number, time.monotonic()).ljust(size, b"\0"))
+        _send(sender, struct.pack("=Id", number, time.monotonic()).ljust(size, b"\0"), receiver.getsockname())
         drain()
     silent_since = time.monotonic()
     while len(numbers) < count and time.monotonic() - silent_since < LAST_S + max(delays, default=0.0):
@@ -110,14 +123,12 @@ def _exchange(
     return delays, numbers
 
 
-def _send(sender: socket.socket, data: bytes) -> None:
+def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
     """A packet that the network does not take is one that is lost."""
     try:
-        sender.send(data)
-    except BlockingIOError:
-        select.select([], [sender], [], 1.0)
+        sender.sendto(data, to)
     except OSError as error:
-        if error.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOBUFS, errno.EPERM):
+        if error.errno not in _NO_WAY:
             raise
 
 
@@ -131,7 +142,7 @@ def _running_max(numbers: list[int]) -> list[int]:
 
 def _open(path: str) -> IO[bytes]:
     """Unbuffered, and bound to the network of the moment it was opened in."""
-    return open(path, "rb", buffering=0)  # noqa: SIM115, PTH123 - read again and again until the process ends
+    return open(path, "rb", buffering=0)
 
 
 def _checksum_errors(counters: IO[bytes]) -> int:
@@ -141,7 +152,7 @@ def _checksum_errors(counters: IO[bytes]) -> int:
 
 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
-    """Fills the path with one TCP transfer for `seconds`; returns `bits_per_s` on the wire once it is up to speed.
+    """Fills the path with one TCP transfer for `seconds`; returns `bits_per_s` on the wire, once it is up to speed.
 
     `counter` is a device of the lab that all of the path's packets pass, whoever sent them: its bytes are then
     counted. Without one it is what the receiver got, headers added.
@@ -164,13 +175,14 @@ def transfer(source: End, destination: End, seconds: float, counter: str | None)
     received, marks = 0, list[tuple[float, int]]()
     begin, block = time.monotonic(), bytes(1 << 18)
     while (now := time.monotonic()) < begin + seconds:
-        if not marks and now > begin + seconds * RAMP_SHARE:
+        if now > begin + seconds * (RAMP_SHARE + len(marks) * (1 - RAMP_SHARE) / WINDOWS):
             marks.append((now, passed(received)))
-        readable, writable, _ = select.select([receiver], [sender], [], 0.05)
+        readable, writable, _ = select.select([receiver], [sender], [], seconds / WINDOWS / 4)
         with contextlib.suppress(BlockingIOError):
             if readable:
                 received += len(receiver.recv(1 << 20))
             if writable:
                 sender.send(block)
-    first_s, first = marks[0] if marks else (begin, 0)
-    return {"bits_per_s": (passed(received) - first) * 8 / (time.monotonic() - first_s)}
+    pairs = itertools.pairwise([*marks, (time.monotonic(), passed(received))])
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs]
+    return {"bits_per_s": statistics.median(rates)}

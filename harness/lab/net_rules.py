@@ -20,7 +20,9 @@ from harness.lab.netlink import attribute, be16, be32, nested, text
 
 _SUBSYSTEM = 10
 _NEW_TABLE, _DELETE_TABLE, _NEW_CHAIN, _NEW_RULE = 0, 2, 3, 6
-_HOOKS = {"sent": 0, "received": 4}  # prerouting, postrouting
+Field = Literal["source", "destination"]
+Where = Literal["sent", "received"]
+_HOOKS: dict[Where, int] = {"sent": 0, "received": 4}  # prerouting, postrouting
 _PRIORITY = -300  # before connection tracking and everything else
 _OFFSETS = {"source": 12, "destination": 16}  # in the IPv4 header
 _REGISTER, _REGISTER_VERDICT, _NETWORK_HEADER = 1, 0, 1
@@ -32,7 +34,7 @@ _BYPASS = 1  # without a reader, packets pass: a dead delay line must not become
 class Match:
     """An address of the packet that is, or is not, this one."""
 
-    field: Literal["source", "destination"]
+    field: Field
     address: str
     equal: bool = True
 
@@ -41,7 +43,7 @@ class Match:
 class Rule:
     """What happens to packets for which all of `matches` hold: dropped, or handed to a queue's reader."""
 
-    where: Literal["sent", "received"]
+    where: Where
     matches: tuple[Match, ...]
     queue: int | None = None  # None: drop
 
@@ -98,4 +100,6 @@ def _queue(number: int) -> bytes:
 
 def _queue_by_target(number: int) -> bytes:
     """The same through the older x_tables, for a kernel without nft_queue."""
-    return _expression("target", text(1, "NFQUEUE"), be32(2, 3), attribute(3, struct.pack("=HHHxx", number, 1, _BYPASS)))
+    return _expression(
+        "target", text(1, "NFQUEUE"), be32(2, 3), attribute(3, struct.pack("=HHHxx", number, 1, _BYPASS))
+    )

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.lab import net, net_line, net_probe, net_rules, net_shape, rpc, spawn
-from harness.lab.net_rules import Match, Rule
+from harness.lab.net_rules import Field, Match, Rule, Where
 from harness.lab.node import Host, NamespaceHost
 from harness.lab.state import Call, Lab
 
@@ -30,20 +30,25 @@ Traffic = dict[str, Any]
 _numbers = itertools.count(1)  # of disturbances, and so of queues, filters and tables
 
 
-def _wheres(traffic: Traffic) -> list[str]:
-    ways = {"egress": ["sent"], "ingress": ["received"], "both": ["sent", "received"]}
+def _wheres(traffic: Traffic) -> list[Where]:
+    ways: dict[str, list[Where]] = {"egress": ["sent"], "ingress": ["received"], "both": ["sent", "received"]}
     return ways[traffic["direction"]]
 
 
-def _selections(host: Host, where: str, traffic: Traffic) -> list[tuple[Match, ...]]:
+def _selections(host: Host, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
     """What a packet must be to belong to `traffic`: any one of these."""
-    own, other = ("source", "destination") if where == "sent" else ("destination", "source")
+    own: Field = "source" if where == "sent" else "destination"
+    other: Field = "destination" if where == "sent" else "source"
     mine = Match(own, host.address)
     if traffic["peers"] is None:
         return [(mine,)]
     if traffic["peers"] == "nodes":
         return [(mine, Match(other, host.lab.control_address, equal=False))]
     return [(mine, Match(other, address)) for address in traffic["peers"]]
+
+
+def _rules(host: Host, traffic: Traffic, queue: int | None = None) -> list[Rule]:
+    return [Rule(where, matches, queue) for where in _wheres(traffic) for matches in _selections(host, where, traffic)]
 
 
 class Disturbance(abc.ABC):
@@ -100,7 +105,7 @@ class Shape(Disturbance):
         for where in _wheres(self._traffic):
             self._detour(where, f"{where[:4]}{self.number}")
 
-    def _detour(self, where: str, through: str) -> None:
+    def _detour(self, where: Where, through: str) -> None:
         device = self.host.device
         net_shape.add_ifb(through)
         self.undo.callback(net.delete_link, through)
@@ -140,21 +145,14 @@ class Impairment(Disturbance):
 
     async def _act(self) -> None:
         await self._start_line()
-        rules = [
-            Rule(where, matches, self.number)
-            for where in _wheres(self._traffic)
-            for matches in _selections(self.host, where, self._traffic)
-        ]
-        self._add_table(rules)
+        self._add_table(_rules(self.host, self._traffic, self.number))
         self.undo.push_async_callback(self._let_pass)
 
     async def _start_line(self) -> None:
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
         with theirs:
-            pid = spawn.fork(
-                lambda: net_line.main(theirs, self.number, self._profile), keep=(theirs.fileno(),)
-            )
+            pid = spawn.fork(lambda: net_line.main(theirs, self.number, self._profile), keep=(theirs.fileno(),))
         self.lab.on_exit(pid, functools.partial(self._line_ended, ended))
         self.undo.push_async_callback(_end_process, pid, ended)
         ours.settimeout(LINE_READY_S_MAX)
@@ -201,7 +199,9 @@ class Cut(Disturbance):
 
     async def _act(self) -> None:
         wheres = _wheres(self._traffic)
-        self._add_table([Rule(where, each) for where in wheres for each in _selections(self.host, where, self._traffic)])
+        self._add_table(
+            [Rule(where, each) for where in wheres for each in _selections(self.host, where, self._traffic)]
+        )
 
 
 class Unplug(Disturbance):
@@ -327,7 +327,9 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
         raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
     finally:
         transport.close()
-    answer = rpc.unpack(frame) if frame else {"error": {"kind": "BackendError", "message": "the probe died; see labd.log"}}
+    answer = (
+        rpc.unpack(frame) if frame else {"error": {"kind": "BackendError", "message": "the probe died; see labd.log"}}
+    )
     if "error" in answer:
         raise rpc.to_error(answer["error"])
     result: dict[str, Any] = answer["result"]
