@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import errors
@@ -20,6 +20,7 @@ from harness.lab import rpc
 MESSAGES = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20), max_size=3), max_size=4)
 
 
+@settings(max_examples=50, deadline=None)
 @given(MESSAGES, st.integers(1, 7))
 def test_messages_arrive_as_sent_however_the_stream_is_cut(messages: list[rpc.Message], size: int) -> None:
     data = b"".join(rpc.pack(message) for message in messages)

@@ -195,3 +195,49 @@ def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path
     out = _run_as_user(code, users_dir)
     assert "the limit on processes is reached" in out
     assert out.endswith("[]")
+
+
+def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
+    """Labs one after the other where only one fits at a time, each ended with a connection full of unread data."""
+    code = textwrap.dedent("""
+        import os, pathlib, sys, time
+        sys.path.insert(0, sys.argv[1])
+        from harness.backend import Workload
+        from harness.backends.local import LocalCluster
+        from harness.errors import BackendError
+        flood = (
+            "import socket, sys, time\\n"
+            "listener = socket.create_server((sys.argv[1], 7000))\\n"
+            "if sys.argv[2] == '0': link = listener.accept(); print('full', flush=True); time.sleep(60)\\n"
+            "while True:\\n"
+            "    try: link = socket.create_connection(('10.77.0.1', 7000)); break\\n"
+            "    except OSError: time.sleep(0.01)\\n"
+            "while True: link.sendall(bytes(100000))\\n"
+        )
+        workload = Workload((sys.executable, "-S", "-c", flood, "{address}", "{index}"), 2, 1)
+        def when_free(work):
+            "A namespace is freed in the background, soon after its last user."
+            deadline = time.monotonic() + 15
+            while True:
+                try: return work()
+                except BackendError:
+                    if time.monotonic() > deadline: raise
+                    time.sleep(0.05)
+        def lab(number):
+            run_dir = pathlib.Path(sys.argv[2], str(number))
+            run_id = f"namespaces-{os.getpid()}-{number}"
+            with when_free(lambda: LocalCluster(workload, run_dir, run_id, "root")) as cluster:
+                cluster.start()
+                while "full" not in (run_dir / "logs" / "node0.1.log").read_text(): time.sleep(0.01)
+                if number % 2:
+                    cluster.nodes[1].kill()
+                    when_free(lambda: cluster.replace(cluster.nodes[1]))
+        for number in range(4): lab(number)
+        print("done")
+    """)
+    script = f'echo 3 > /proc/sys/user/max_net_namespaces && exec {sys.executable} -c "$0" {ROOT} {tmp_path}'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    if done.stderr.startswith("unshare"):
+        pytest.skip(done.stderr)
+    assert done.stdout == "done\n", done.stderr
