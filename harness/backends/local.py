@@ -32,7 +32,7 @@ from harness.backend import (
     fill_placeholders,
 )
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.lab import cgroups, client, refusals, rpc
+from harness.lab import cgroups, client, net_node, refusals, rpc
 from harness.lab import undo as leavings
 from harness.lab.net_node import NetworkedNode
 
@@ -40,7 +40,9 @@ MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
 GONE_S_MAX = 5.0
 
-_EVERYWHERE = frozenset({Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE, Verb.CPU, Verb.MEMORY})
+_EVERYWHERE = frozenset(
+    {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
+)
 _SUMMARIES = {
     "root": "virtual hosts in namespaces, as root",
     "user": "virtual hosts in namespaces, as an ordinary user",
@@ -266,6 +268,7 @@ class LocalBackend(Backend):
 
     def __init__(self) -> None:
         self._chosen: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}
+        self._networks: dict[str, Mapping[Verb, str | None]] = {}
 
     def probe(self) -> Capability:
         if sys.platform != "linux":
@@ -275,7 +278,7 @@ class LocalBackend(Backend):
         if not mode:
             reason = "; ".join(refused.values())
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        limits = _kernel_limits(mode)
+        limits = _kernel_limits(mode) | self._network(mode)
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
         missing = {verb: limits.get(verb) or _why_missing(mode, refused) for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)
@@ -296,6 +299,14 @@ class LocalBackend(Backend):
         if not mode:
             raise CannotRunError("; ".join(refused.values()))
         return LocalCluster(workload, run_dir, run_id, mode)
+
+    def _network(self, mode: str) -> Mapping[Verb, str | None]:
+        """For each network verb: why it is missing, or `None`; tried once."""
+        if mode == "plain":
+            return {}  # `_why_missing` says why there is no network to disturb
+        if mode not in self._networks:
+            self._networks[mode] = net_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
+        return self._networks[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
         """The best mode that works here ("" for none) and why each better one does not; tried once."""
@@ -324,10 +335,14 @@ def _candidates() -> tuple[str, ...]:
     return (forced,)
 
 
+def _probe_id() -> str:
+    return f"probe-{secrets.token_hex(6)}"
+
+
 def try_mode(mode: str) -> str | None:
     """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
     try:
-        lab = client.LabClient(mode, f"probe-{secrets.token_hex(6)}", None, lambda _: None)
+        lab = client.LabClient(mode, _probe_id(), None, lambda _: None)
         try:
             lab.call("node.create", name="probe", incarnation=1)
         finally:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.backend import Arrivals, Disturbance, Impairment, Node, Traffic
+from harness.backend import Arrivals, Disturbance, Impairment, Node, Traffic, Verb
 from harness.errors import BackendError
 from harness.lab import client
 
 _LIMIT_S = 30.0
+_PACKET_RULES = "nftables (nf_tables)"
+_QUEUE = "its queues (nfnetlink_queue, and nft_queue or xt_NFQUEUE)"
+_MODULES = {
+    Verb.NET_RATE: "ifb, sch_ingress, sch_tbf, cls_u32 and act_mirred",
+    Verb.NET_DELAY: f"{_PACKET_RULES} and {_QUEUE}",
+    Verb.NET_LOSS: f"{_PACKET_RULES} and {_QUEUE}",
+    Verb.NET_LINK: "veth",
+    Verb.NET_PARTITION: _PACKET_RULES,
+}
 
 
 class LabDisturbance(Disturbance):
@@ -83,3 +92,18 @@ class NetworkedNode(Node):
                 if not peers:
                     raise BackendError(f"node {self.key}: no peers given whose traffic is to be disturbed")
         return {"direction": traffic.direction, "peers": peers}
+
+
+def examine(open_lab: Callable[[], client.LabClient]) -> dict[Verb, str | None]:
+    """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
+    lab = open_lab()
+    try:
+        lab.call("node.create", name="probe", incarnation=1)
+        refused: dict[str, str] = lab.call("net.examine", node="probe.1")
+    finally:
+        lab.close()
+    return {verb: _refusal(refused[verb], modules) if verb in refused else None for verb, modules in _MODULES.items()}
+
+
+def _refusal(reason: str, modules: str) -> str:
+    return f"the kernel refuses ({reason}): it needs {modules}; load the modules, or use a virtual machine"
