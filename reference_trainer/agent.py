@@ -19,6 +19,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
@@ -52,6 +53,7 @@ POLL_S = 0.02  # of the rendezvous state; 1 s in torch
 KEEP_ALIVE_INTERVAL_S = 0.2
 KEEP_ALIVE_ATTEMPTS = 4  # with 2, regrowing hangs
 LAST_CALL_S = 0.1
+EXIT_BARRIER_S = 30  # how long a node that is done waits for the others
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 HELD_SIGNALS = STOP_SIGNALS | SIGNALS
@@ -90,9 +92,8 @@ class Rendezvous(DynamicRendezvousHandler):
     so there is no port to agree on and no rank whose death takes the store away.
     """
 
-    @classmethod
-    def join(
-        cls,
+    def __init__(
+        self,
         store: TCPStore,
         run_id: str,
         nodes: tuple[int, int],
@@ -100,8 +101,8 @@ class Rendezvous(DynamicRendezvousHandler):
         join_s: float,
         emit: Emitter,
         eviction: Eviction,
-    ) -> Rendezvous:
-        """A handler for this node, which others see at `address`. Raises `RendezvousError`."""
+    ):
+        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least."""
         settings = RendezvousSettings(
             run_id=run_id,
             min_nodes=nodes[0],
@@ -113,15 +114,14 @@ class Rendezvous(DynamicRendezvousHandler):
         backend = C10dRendezvousBackend(store, run_id)
         # The random part keeps two agents apart that share an address and, in PID namespaces, also their pid.
         node = dynamic_rendezvous._NodeDesc(address, os.getpid(), random.SystemRandom().getrandbits(32))
-        state = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings, cache_duration=POLL_S)
-        handler = cls(node, settings, backend.name, store, state)
-        handler._emit = emit
-        handler._eviction = eviction
-        handler._address = RendezvousStoreInfo(store.host, store.port)
-        dynamic_rendezvous._delay = handler._pause
-        return handler
+        state = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings, cache_duration=0)
+        super().__init__(node, settings, backend.name, store, state)
+        self._emit = emit
+        self._eviction = eviction
+        self._address = RendezvousStoreInfo(store.host, store.port)
+        dynamic_rendezvous._delay = self._pause
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float | tuple[float, float]) -> None:
         """Stands in for torch's fixed second between two looks at the state."""
         self._eviction.check()
         time.sleep(POLL_S)
@@ -157,10 +157,30 @@ class ForkingAgent(SimpleElasticAgent):
     """Starts workers by fork and stops them the way they deserve."""
 
     def __init__(
-        self, spec: WorkerSpec, worker: Callable[[], int], emit: Emitter, eviction: Eviction, drain_s: float
+        self,
+        rendezvous: Rendezvous,
+        workers: int,
+        max_restarts: int,
+        worker: Callable[[list[str]], int],
+        arguments: list[str],
+        emit: Emitter,
+        eviction: Eviction,
+        drain_s: float,
     ):
-        super().__init__(spec, exit_barrier_timeout=30)
+        """Each of the `workers` forked processes runs `worker(arguments)`, which returns its exit code."""
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=workers,
+            rdzv_handler=rendezvous,
+            entrypoint=worker,
+            args=(arguments,),
+            max_restarts=max_restarts,
+            monitor_interval=MONITOR_INTERVAL_S,
+        )
+        super().__init__(spec, exit_barrier_timeout=EXIT_BARRIER_S)
+        self._rendezvous_handler = rendezvous
         self._worker = worker
+        self._arguments = arguments
         self._emit = emit
         self._eviction = eviction
         self._drain_s = drain_s
@@ -184,8 +204,7 @@ class ForkingAgent(SimpleElasticAgent):
     # What SimpleElasticAgent asks for
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        handler = worker_group.spec.rdzv_handler
-        prefix = f"workers/{handler.get_run_id()}/{handler.round}"
+        prefix = f"workers/{self._rendezvous_handler.get_run_id()}/{self._rendezvous_handler.round}"
         self._codes = {}
         self._started_at = time.monotonic()
         # Held until the workers are known, so that the notice that comes now reaches them.
@@ -200,7 +219,7 @@ class ForkingAgent(SimpleElasticAgent):
                     "GROUP_RANK": worker_group.group_rank,
                     "MASTER_ADDR": worker_group.master_addr,
                     "MASTER_PORT": worker_group.master_port,
-                    "TORCHELASTIC_RUN_ID": handler.get_run_id(),
+                    "TORCHELASTIC_RUN_ID": self._rendezvous_handler.get_run_id(),
                     "TORCHELASTIC_RESTART_COUNT": worker_group.spec.max_restarts - self._remaining_restarts,
                     STORE_PREFIX_ENV: prefix,
                 }
@@ -256,15 +275,17 @@ class ForkingAgent(SimpleElasticAgent):
         pid = os.fork()
         if pid:
             return pid
-        code = 1
+        code = EXIT_ERROR
         try:
             _die_with(agent)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ.update(environment)
-            code = self._worker()
+            code = self._worker(self._arguments)
         except SystemExit as exit:
-            code = exit.code if isinstance(exit.code, int) else 1
+            code = exit.code if isinstance(exit.code, int) else EXIT_ERROR
+        except Exception:
+            traceback.print_exc()
         finally:
             with contextlib.suppress(OSError, ValueError):  # nobody reads any more
                 sys.stdout.flush()

@@ -125,9 +125,7 @@ def step_of(folder: pathlib.PurePath) -> int:
 
 
 def _write_manifest(folder: pathlib.Path, step: int) -> None:
-    files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(folder.iterdir())
-    }
+    files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(folder.iterdir())}
     for name in files:
         _fsync(folder / name)
     with (folder / MANIFEST).open("w") as file:
@@ -218,9 +216,7 @@ class Checkpoints:
         if self._writer and self._writer.is_alive():
             reason = "skipped: the previous checkpoint is still being written"
             return self._emit_failed(step, kind, reason)
-        self._writer = threading.Thread(
-            target=self._write, args=(kind, step, state), name="checkpoint", daemon=True
-        )
+        self._writer = threading.Thread(target=self._write, args=(kind, step, state), name="checkpoint", daemon=True)
         self._writer.start()
 
     def wait(self, timeout_s: float | None = None) -> None:

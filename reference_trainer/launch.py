@@ -19,21 +19,19 @@ if __name__ == "__main__":
     preemption.before_torch()
 
 import argparse
-import functools
 import os
 import sys
 from datetime import timedelta
 
 import torch
 from torch.distributed import TCPStore
-from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
 from torch.optim import AdamW
 
 from harness.events import Emitter
 from reference_trainer import options, train
-from reference_trainer.agent import HOPELESS, MONITOR_INTERVAL_S, Eviction, ForkingAgent, Rendezvous, freeze_memory
+from reference_trainer.agent import HOPELESS, Eviction, ForkingAgent, Rendezvous, freeze_memory
 from reference_trainer.data import load_corpus
 from reference_trainer.preemption import EXIT_DRAINED
 from reference_trainer.train import EXIT_COMPLETED, EXIT_ERROR
@@ -73,19 +71,20 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         preload(trainer_options.data)
         store = connect(launch.rdzv_endpoint)
-        rendezvous = Rendezvous.join(
+        rendezvous = Rendezvous(
             store, launch.rdzv_id, launch.nnodes, launch.local_addr, launch.join_timeout_s, emit, eviction
         )
-        spec = WorkerSpec(
-            role="trainer",
-            local_world_size=launch.nproc_per_node,
-            rdzv_handler=rendezvous,
-            entrypoint=train.main,
-            max_restarts=launch.max_restarts,
-            monitor_interval=MONITOR_INTERVAL_S,
+        agent = ForkingAgent(
+            rendezvous,
+            launch.nproc_per_node,
+            launch.max_restarts,
+            worker=train.main,
+            arguments=launch.trainer,
+            emit=emit,
+            eviction=eviction,
+            drain_s=launch.drain_s,
         )
-        worker = functools.partial(train.main, launch.trainer)
-        code = run(ForkingAgent(spec, worker, emit, eviction, launch.drain_s), rendezvous, store)
+        code = run(agent, rendezvous, store)
     except (RendezvousError, OSError, RuntimeError) as error:
         print(f"launch: {type(error).__name__}: {error}", file=sys.stderr)
     emit("agent.exiting", code=code)

@@ -22,6 +22,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from harness.events import Emitter
 
@@ -66,9 +67,7 @@ class Preemption:
     def poll(self, provider: str, interval_s: float) -> None:
         """Asks the metadata endpoint of `provider` (or of all, if `auto`) every `interval_s`, from now on."""
         endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
-        threading.Thread(
-            target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True
-        ).start()
+        threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
         """From here on a notice leads to a coordinated checkpoint; before, the process just ends."""
@@ -162,7 +161,7 @@ def azure_evicted() -> bool:
     return any(name is None or name in event.get("Resources", [name]) for event in preempted)
 
 
-def _json(text: str) -> dict[str, object]:
+def _json(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError:

@@ -106,7 +106,9 @@ class Worker:
         """Everything that needs no other rank."""
         options = self.options
         if options.global_batch < self.world_size:
-            raise BadInput(f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks")
+            raise BadInput(
+                f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks"
+            )
         self.device = pick_device(options.device, self.local_rank)
         corpus = load_corpus(options.data)
         shape = Shape(options.layers, options.heads, options.width, options.context, options.dropout)
@@ -128,7 +130,9 @@ class Worker:
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
-        join_process_group(self.device, self.rank, self.world_size, timedelta(seconds=self.options.collective_timeout_s))
+        join_process_group(
+            self.device, self.rank, self.world_size, timedelta(seconds=self.options.collective_timeout_s)
+        )
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.
@@ -151,8 +155,9 @@ class Worker:
         """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
         options = self.options
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
-        for self.step in range(self.step + 1, options.steps + 1):
-            batch = self.samples.batch(self.step)
+        for step in range(self.step + 1, options.steps + 1):
+            self.step = step
+            batch = self.samples.batch(step)
             mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
             inputs, targets = self.samples.read(mine, self.device)
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
@@ -171,7 +176,7 @@ class Worker:
             # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
             begin_ns = self.emit(
                 "step",
-                step=self.step,
+                step=step,
                 begin_ns=begin_ns,
                 loss=loss,
                 grad_norm=grad_norm,
@@ -183,17 +188,17 @@ class Worker:
                 checkpoint_ns=checkpoint_ns,
                 sync_ns=self.sync.waited_ns,
             )
-            self.watchdog.step_done(self.step)
+            self.watchdog.step_done(step)
             self.stragglers.step_done(compute_s_of_ranks)
-            if self.rank == 0 and self.step % options.log_every == 0:
-                print(f"step {self.step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
+            if self.rank == 0 and step % options.log_every == 0:
+                print(f"step {step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
 
-            if self.step == options.steps:
+            if step == options.steps:
                 break  # done: whoever is told to leave now has nothing left to lose
             if any(notices):
                 return self.drain([Notice(int(notice)) for notice in notices])
             checkpoint_ns = 0
-            if self.step % options.checkpoint_every == 0:
+            if step % options.checkpoint_every == 0:
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()

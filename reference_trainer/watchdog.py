@@ -94,6 +94,7 @@ class StragglerReport:
         self._seconds.clear()
         # The lower median: with two ranks the faster one is the yardstick, or nobody could ever be slow.
         usual = statistics.median_low(medians)
-        if medians[self._rank] > self._factor * usual:
-            detail = f"rank {self._rank} computes {medians[self._rank] * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
-            self._emit("anomaly", kind="straggler", detail=detail, rank=self._rank, slowdown=medians[self._rank] / usual)
+        mine = medians[self._rank]
+        if mine > self._factor * usual:
+            detail = f"rank {self._rank} computes {mine * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
+            self._emit("anomaly", kind="straggler", detail=detail, rank=self._rank, slowdown=mine / usual)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from reference_trainer import preemption
 
-preemption.before_torch()
+if __name__ == "__main__":
+    preemption.before_torch()
 
 import ctypes
 import json
@@ -16,6 +17,7 @@ import os
 import selectors
 import signal
 import sys
+import traceback
 
 from reference_trainer import launch
 
@@ -36,6 +38,8 @@ def node(order: dict[str, object]) -> int:
         code = launch.main(order["arguments"])  # type: ignore[arg-type]
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else 1
+    except Exception:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,0 +1,116 @@
+"""A notice leads to one coordinated checkpoint and a clean exit: always, not half of the time."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import signal
+import time
+
+import pytest
+from job import Job, Nursery
+
+from reference_trainer.preemption import EXIT_DRAINED
+
+
+def evict(job: Job, node: str, how: str) -> None:
+    """SIGTERM in the ways in which it reaches a node."""
+    if how == "agent":
+        os.kill(job.nodes[node], signal.SIGTERM)
+    elif how == "everything":
+        os.killpg(job.nodes[node], signal.SIGTERM)
+    else:
+        os.kill(job.workers(node)[0], signal.SIGTERM)
+
+
+def assert_nothing_lost(job: Job, since_ns: int) -> None:
+    """The emergency checkpoint holds the last step that anybody did before leaving, and training goes on from it."""
+    last = max(event["step"] for event in job.seen("step") if event["mono_ns"] < since_ns)
+    restored = {event["step"] for event in job.seen("restored") if event["mono_ns"] > since_ns}
+    assert restored == {last}
+
+
+TRIES = 40
+
+
+@pytest.mark.parametrize("how", ["agent", "everything", "one worker"])
+def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path, how: str) -> None:
+    with Job(nursery, tmp_path / "twin", 60) as twin:
+        for node in ("a", "b"):
+            twin.start(node, "2:2")
+        assert twin.code("a") == twin.code("b") == 0
+    with Job(nursery, tmp_path / "job", 60) as job:
+        for node in ("a", "b"):
+            job.start(node, "2:2")
+        job.wait_for_step(24)
+        evict(job, "b", how)
+        assert job.code("b", 10) == EXIT_DRAINED
+        left_ns = time.monotonic_ns()
+        time.sleep(0.3)
+        assert job.nodes["a"] not in nursery.codes, "the other node must wait for the replacement"
+        job.start("b", "2:2")
+        assert job.code("a") == job.code("b") == 0
+        assert_nothing_lost(job, left_ns)
+        assert {event["code"] for event in job.seen("worker.exit")} <= {0, EXIT_DRAINED}
+        assert [event["source"] for event in job.seen("notice", node="b")] == ["signal"]
+        assert [event["source"] for event in job.seen("notice", node="a")] == ["peer"]
+        assert job.losses() == twin.losses()
+
+
+def test_eviction_without_replacement_shrinks_and_grows_back(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    with Job(nursery, tmp_path / "job", 3000, "--checkpoint-every", "1000") as job:
+        for node in ("a", "b"):
+            job.start(node, "1:2")
+        job.wait_for(lambda: any(e["world_size"] == 2 for e in job.seen("step")), "two nodes")
+        job.wait_for_step(job.seen("step")[-1]["step"] + 10)
+        evict(job, "b", "everything")
+        assert job.code("b", 10) == EXIT_DRAINED
+        left_ns = time.monotonic_ns()
+        job.wait_for(lambda: job.seen("step")[-1]["world_size"] == 1, "shrink", 20)
+        assert_nothing_lost(job, left_ns)
+        job.start("b", "1:2")
+        job.wait_for(lambda: job.seen("step", incarnation=2), "growing back", 20)
+        assert job.seen("step")[-1]["world_size"] == 2
+        regrouped = job.seen("exiting", reason="regrouped", node="a")[0]
+        assert_nothing_lost(job, regrouped["mono_ns"])
+
+
+def test_node_loss_shrinks(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    with Job(nursery, tmp_path / "job", 3000) as job:
+        for node in ("a", "b"):
+            job.start(node, "1:2")
+        job.wait_for(lambda: any(e["world_size"] == 2 for e in job.seen("step")), "two nodes")
+        job.wait_for_step(job.seen("step")[-1]["step"] + 15)
+        job.kill("a")  # the one with rank 0
+        job.wait_for(lambda: job.seen("step")[-1]["world_size"] == 1, "shrink", 20)
+
+
+def test_notice_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    """Many evictions at random moments, from before the first import has settled to the middle of a save.
+
+    Whatever the moment: the node leaves with the right code, no worker dies otherwise, and not one step that was
+    done with everybody's agreement is lost.
+    """
+    chance = random.Random(11)
+    with Job(nursery, tmp_path / "job", 100_000, "--checkpoint-every", "3", nproc=2) as job:
+        for incarnation in range(1, TRIES + 1):
+            job.start("a")
+            how = chance.choice(["agent", "everything", "one worker"])
+            event = chance.choice(["started", "step", "checkpoint.started", None if how != "one worker" else "started"])
+            if event:
+                mine = {"incarnation": incarnation, "local_rank": 0}
+                job.wait_for(lambda event=event, mine=mine: job.seen(event, **mine), event, 20)
+            time.sleep(chance.uniform(0, 0.1))
+            evict(job, "a", how)
+            assert job.code("a", 15) == EXIT_DRAINED, how
+        job.seen("step")
+        codes = {event["code"] for event in job.seen("worker.exit")}
+        assert codes <= {EXIT_DRAINED, 74}, "only by draining, or because a peer that had nothing to save was faster"
+        steps = [(e["incarnation"], e["step"]) for e in job.seen("step", rank=0)]
+        for incarnation in range(1, TRIES + 1):
+            done = [step for of, step in steps if of == incarnation]
+            before = [step for of, step in steps if of < incarnation]
+            if done:
+                assert done[0] == max(before, default=0) + 1, f"incarnation {incarnation} lost or repeated steps"
+        assert len({of for of, _ in steps}) >= TRIES // 4, "hardly ever got to train: this showed nothing"
