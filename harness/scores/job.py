@@ -129,9 +129,7 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
         last = int(complete.max()) if len(complete) else epoch.first - 1
         if epoch.last > last + 1:
             ahead = np.unique(steps.rank[(steps.epoch == number) & (steps.step > last + 1)]).tolist()
-            text = (
-                f"ranks {ahead} of {epoch.size} went on to step {epoch.last} without the others, who stopped at {last}"
-            )
+            text = f"ranks {ahead} of {epoch.size} went on to step {epoch.last} without the others, left at step {last}"
             yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
         if len(complete) and epoch.size < least:
             yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"

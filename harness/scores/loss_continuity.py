@@ -158,12 +158,11 @@ def sample_ledger(curve: Curve) -> Samples:
     missing = np.setdiff1d(expected, curve.step, assume_unique=True)
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Samples(None, None, missing, "")
-    begins, ends = curve.first, curve.first + curve.count
-    jump = begins[1:] - ends[:-1]
-    start = int(begins[0]) if curve.step[0] > 1 else 0
+    jump = curve.first[1:] - (curve.first + curve.count)[:-1]
+    jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
     rows = np.flatnonzero(jump)
-    where = f"at step {curve.step[rows[0] + 1]}" if len(rows) else ("before the first step" if start else "")
-    return Samples(int(np.maximum(-jump, 0).sum()), int(np.maximum(jump, 0).sum()) + start, missing, where)
+    where = f"at step {curve.step[rows[0] + 1]}" if len(rows) else ""
+    return Samples(int(np.maximum(-jump, 0).sum()), int(np.maximum(jump, 0).sum()), missing, where)
 
 
 def _curve_line(
@@ -335,10 +334,8 @@ def _other_samples(comparison: Comparison | None) -> Iterator[tuple[Verdict, str
     bad = np.flatnonzero((mine != other) & (mine != 0) & (other != 0))
     if len(bad):
         first = comparison.step[bad[0]]
-        yield (
-            Verdict.FAIL,
-            f"loss_continuity: {len(bad)} steps consumed other samples than the twin's, first step {first}",
-        )
+        text = f"{len(bad)} steps consumed other samples than the twin's, the first is step {first}"
+        yield Verdict.FAIL, f"loss_continuity: {text}"
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:

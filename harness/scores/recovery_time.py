@@ -101,14 +101,14 @@ def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degrade
     run = evidence.run
     lines = []
     if bounds.max is not None:
-        spans = [(_span(run, e, e.t_regained), _stuck(e)) for e in run.episodes]
+        spans = [(_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
         spans += [((d.end - d.begin, d.recovered), f"{d.fault}: still {d.factor:.2f} times slower") for d in slow]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence))
     if bounds.first_step_max is not None:
-        spans = [(_span(run, e, e.t_first), _stuck(e)) for e in run.episodes]
+        spans = [(_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
         lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence))
     for phase, bound in bounds.phases.items():
-        spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(e)) for e in run.episodes]
+        spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(run, e)) for e in run.episodes]
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence))
     return lines
 
@@ -117,9 +117,14 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
     return ((run.end if end is None else end) - episode.t_stop, end is not None)
 
 
-def _stuck(episode: Episode) -> str:
-    """Why an episode without an end has none."""
-    last = episode.segments[-1] if episode.segments else None
+def _stuck(run: Timeline, episode: Episode) -> str:
+    """Why an episode without an end has none: the phase it was given up in, or the longest of a job that died."""
+    segments = episode.segments
+    last = (
+        segments[-1]
+        if run.aborted is not None and segments
+        else max(segments, key=lambda s: s.end - s.begin, default=None)
+    )
     where = f"stuck in {last.phase} for {format_duration(last.end - last.begin)}" if last else "no step came after"
     return f"never recovered after step {episode.furthest_step}: {where}"
 

@@ -1,0 +1,67 @@
+"""Judging simulated histories: write the log (perhaps bent), read it back, judge it against a fault-free twin."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from simulator import History, Job, simulate
+
+from harness import timeline
+from harness.score import Evidence, Scorecard, judge
+from harness.timeline import Timeline
+
+Logs = dict[str, list[dict[str, Any]]]
+EXPECT = {
+    "recovery_time": {"max": "60s"},
+    "wasted_gpu_hours": {"max_percent_by_faults": 100},
+    "loss_continuity": {"mode": "exact"},
+}
+
+
+def load(history: History, logs: Logs | None = None, rename: Callable[[str], str] = str) -> Timeline:
+    with tempfile.TemporaryDirectory() as folder:
+        return timeline.load(history.write(pathlib.Path(folder), logs, rename))
+
+
+def twin_of(job: Job, seed: int = 99) -> Timeline:
+    return load(simulate(job, (), seed))
+
+
+def expecting(logs: Logs, expect: dict[str, Any]) -> Logs:
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")
+    plan["plan"] = plan["plan"] | {"expect": expect}
+    return logs
+
+
+def verdict(
+    history: History,
+    bend: Callable[[Logs], object] = lambda logs: None,
+    expect: dict[str, Any] | None = None,
+    twin: Timeline | None = None,
+    calibration: Sequence[Timeline] = (),
+) -> Scorecard:
+    logs = expecting(history.logs(), EXPECT if expect is None else expect)
+    bend(logs)
+    twin = twin or twin_of(replace(history.job, foreign_clocks=False))
+    return judge(Evidence(load(history, logs), twin, calibration), "simulated")
+
+
+def trainers(logs: Logs, *, rank: int | None = None, life: int | None = None) -> list[list[dict[str, Any]]]:
+    """The logs of workers: of one rank, of its n-th life (negative from the end), or all."""
+    found = [
+        lines for name, lines in sorted(logs.items(), key=lambda i: i[1][0]["mono_ns"]) if name.startswith("trainer")
+    ]
+    found = [lines for lines in found if rank is None or lines[0]["rank"] == rank]
+    return found if life is None else [found[life]]
+
+
+def steps(lines: list[dict[str, Any]], first: int = 1, last: int = 10**9) -> list[dict[str, Any]]:
+    return [line for line in lines if line.get("event") == "step" and first <= line["step"] <= last]
+
+
+def remove(lines: list[dict[str, Any]], unwanted: Callable[[dict[str, Any]], bool]) -> None:
+    lines[:] = [line for line in lines if not unwanted(line)]
