@@ -25,7 +25,6 @@ def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Ca
     findings = [
         Finding("Python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"),
         _package("torch", "the reference trainer needs it: pip install 'chaos-harness[trainer]'"),
-        _package("pyroute2", "virtual nodes need it: pip install 'chaos-harness[local]'"),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         _disk(),
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
