@@ -56,6 +56,7 @@ class Workload:
     control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`, `{python}` (the
     interpreter there that has the harness and its trainer).
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
+    `mounts` are folders below the run's that `Node.disturb_storage` can act on.
     """
 
     command: tuple[str, ...]
@@ -63,6 +64,7 @@ class Workload:
     ranks_per_node: int
     env: Mapping[str, str] = field(default_factory=dict)
     control: tuple[str, ...] | None = None
+    mounts: tuple[str, ...] = ()
 
 
 PLACEHOLDERS = ("address", "control", "index", "incarnation", "python", "run_dir")
@@ -136,11 +138,13 @@ class MemoryUse:
 class Traffic:
     """Some of what a node sends (`egress`) and receives (`ingress`).
 
-    With everything, with the other `nodes` (whoever they will be), with the `control` host, or with certain nodes.
+    With everything, with the other `nodes` (whoever they will be), with the `control` host, or with certain nodes;
+    but not with the `spared` ones, which only `cut` and `impair` know how to leave out.
     """
 
     direction: Literal["egress", "ingress", "both"] = "both"
     peers: Literal["all", "nodes", "control"] | tuple[Node, ...] = "all"
+    spared: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,35 @@ class Arrivals:
     late: int
     damaged: int
     delays_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StorageRule:
+    """What happens to the file operations of a node in one mount: those of these kinds, on files of this pattern.
+
+    `operations` are of `STORAGE_OPERATIONS`; `pattern` is matched as by a shell against the path below the mount.
+    The first `after_bytes` written there pass untouched, and the write that goes beyond them is cut exactly there.
+    From then on at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
+    errno. Until the rule ends every operation waits `delay_s`, and reads and writes keep to `rate_bytes` a second.
+
+    With `power`, the node's storage loses power instead of failing: operations stop being answered, and what was not
+    durable is lost. `prefix`: everything after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
+    pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
+    """
+
+    pattern: str = "*"
+    operations: tuple[str, ...] = ("write",)
+    error: str = ""
+    after_bytes: int = 0
+    times: int = 0  # 0: no limit
+    share: float = 1.0
+    delay_s: float = 0.0
+    rate_bytes: float = 0.0  # 0: no limit
+    power: Literal["", "prefix", "reordered", "fsync_lied", "rename_lost"] = ""
+    seed: int = 0
+
+
+STORAGE_OPERATIONS = ("open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list")
 
 
 class Disturbance(abc.ABC):
@@ -313,6 +346,14 @@ class Node(abc.ABC):
         """
         raise self._missing(Verb.NET_RATE)
 
+    def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
+        """The rule acts on what the node does in `mount`, one of the workload's.
+
+        `counts()` tells `matched` operations, `failed` ones, `delayed_ns` in all, `bytes` that passed, and for a rule
+        with `power` whether it was `cut`, and the `lost_bytes` and `lost_renames`. Power comes back with `heal()`.
+        """
+        raise self._missing(Verb.STORAGE)
+
     def _missing(self, verb: Verb) -> UsageError:
         return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
 
@@ -352,6 +393,11 @@ class Cluster(abc.ABC):
     def changes(self) -> list[Change]:
         """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
         return []
+
+    @property
+    def control_running(self) -> bool:
+        """Whether the control command is there."""
+        raise UsageError("this backend cannot tell whether the control command runs")
 
     def kill_control(self) -> None:
         """The control command dies at once, and what it held in memory is lost."""

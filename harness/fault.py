@@ -75,6 +75,7 @@ class Context(Protocol):
 
     cluster: Cluster
     seed: int
+    run_dir: pathlib.Path
 
     def node(self, target: Target) -> Node: ...
     def pid_of(self, rank: int) -> tuple[Node, int]:
@@ -163,6 +164,10 @@ class Fault(BaseModel, abc.ABC):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         """What processes must be started with so that the fault can act on them later."""
         return {}
+
+    def mounts(self) -> Sequence[str]:
+        """Folders below the run's that go through a file system which can be disturbed, from the start of the run."""
+        return ()
 
     @abc.abstractmethod
     def describe(self, targets: Sequence[Target]) -> str:

@@ -35,6 +35,7 @@ class Injection:
     ):
         self.firing, self.plan, self.cluster, self.progress = firing, plan, cluster, progress
         self._emit, self._journal, self._holds = emit, journal, holds
+        self.run_dir = journal.run_dir
         self.fault, self.targets = firing.planned.build()
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()

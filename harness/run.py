@@ -85,7 +85,8 @@ class _Run:
         env = dict(workload.env) | {HOLDS_ENV: str(self.holds.file)}
         for planned in plan.faults:
             env |= planned.build()[0].environment(run_dir)
-        self.cluster: Cluster = backend.open(replace(workload, env=env), run_dir, plan.run_id)
+        mounts = sorted({folder for planned in plan.faults for folder in planned.build()[0].mounts()})
+        self.cluster: Cluster = backend.open(replace(workload, env=env, mounts=tuple(mounts)), run_dir, plan.run_id)
 
     def drive(self, show: Callable[[Status], None]) -> Outcome:
         with self.cluster:
