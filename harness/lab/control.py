@@ -37,4 +37,8 @@ async def kill(lab: Lab) -> None:
         raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL") from error
 
 
-CALLS: dict[str, Call] = {"control.start": start, "control.kill": kill}
+async def running(lab: Lab) -> bool:
+    return lab.control is not None and not lab.control[1].is_set()
+
+
+CALLS: dict[str, Call] = {"control.start": start, "control.kill": kill, "control.running": running}

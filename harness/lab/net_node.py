@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,10 +38,14 @@ class LabDisturbance(Disturbance):
 
 
 class NetworkedNode(Node):
-    """Mixed into a node that has `_lab` and `key`."""
+    """The base of a node that has a lab."""
 
     _lab: client.LabClient
-    key: str
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> str:
+        """`<name>.<incarnation>`, as the lab calls it."""
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
         return self._disturb("shape", rate_bits=rate_bits, traffic=self._traffic(traffic))
@@ -91,7 +96,8 @@ class NetworkedNode(Node):
                 peers = [node.address for node in nodes]
                 if not peers:
                     raise BackendError(f"node {self.key}: no peers given whose traffic is to be disturbed")
-        return {"direction": traffic.direction, "peers": peers}
+        spared = [node.address for node in traffic.spared]
+        return {"direction": traffic.direction, "peers": peers, "spared": spared}
 
 
 def examine(open_lab: Callable[[], client.LabClient]) -> dict[Verb, str | None]:

@@ -1,7 +1,8 @@
 """Network disturbances as labd sees them: each begins as a whole, ends as a whole, and leaves no trace.
 
 `CALLS` are the calls this module answers; each takes the lab first. Traffic travels as
-`{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses}`.
+`{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
+"spared": addresses}`.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ def _selections(host: Host, where: Where, traffic: Traffic) -> list[tuple[Match,
     """What a packet must be to belong to `traffic`: any one of these."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
-    mine = Match(own, host.address)
-    if traffic["peers"] is None:
-        return [(mine,)]
+    spared = list(traffic["spared"])
+    if isinstance(traffic["peers"], list):
+        return [
+            (Match(own, host.address), Match(other, address)) for address in traffic["peers"] if address not in spared
+        ]
     if traffic["peers"] == "nodes":
-        return [(mine, Match(other, host.lab.control_address, equal=False))]
-    return [(mine, Match(other, address)) for address in traffic["peers"]]
+        spared.append(host.lab.control_address)
+    return [(Match(own, host.address), *(Match(other, address, equal=False) for address in spared))]
 
 
 def _rules(host: Host, traffic: Traffic, queue: int | None = None) -> list[Rule]:
@@ -97,6 +100,8 @@ class Shape(Disturbance):
         super().__init__(lab, host)
         self._rate_bits = rate_bits
         self._traffic = traffic
+        if traffic["spared"]:
+            raise UsageError("a rate limit cannot spare nodes: name those whose traffic is to be limited")
         if traffic["peers"] == "nodes":  # the classifier knows no "all but"
             others = [other.address for other in lab.hosts.values() if other is not host and not other.gone.is_set()]
             self._traffic = traffic | {"peers": others}
@@ -276,7 +281,7 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
 async def examine(lab: Lab, node: str) -> dict[str, str]:
     """Which verbs the kernel refuses, and why: found by doing each to `node`."""
     host = _host(lab, node)
-    everything: Traffic = {"direction": "both", "peers": None}
+    everything: Traffic = {"direction": "both", "peers": None, "spared": []}
     tries: dict[str, Callable[[], Disturbance]] = {
         "network rate": lambda: Shape(lab, host, 10**9, everything),
         "network delay": lambda: Impairment(lab, host, {"delay_s": 0.001}, everything),

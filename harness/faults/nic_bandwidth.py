@@ -1,0 +1,61 @@
+"""A network interface at a fraction of its speed: a half-broken cable, a link that came up at the wrong rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from harness import units
+from harness.backend import Node, Verb
+from harness.fault import Context, Rate, Target, name_nodes
+from harness.network import NicFault, near, way
+
+BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
+RATE_BITS_MIN = 64_000
+
+
+class NicBandwidth(NicFault):
+    """The node's network gets only so many bits a second, each direction by itself; measured with a real transfer."""
+
+    rate: Rate | None = Field(None, description="What is left of its speed.")
+    percent: float | None = Field(None, gt=0, lt=100, description="Or: so much of the speed measured just before.")
+
+    needs = frozenset({Verb.NET_RATE})
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> NicBandwidth:
+        if (self.rate is None) == (self.percent is None):
+            raise ValueError("give either rate: or percent:")
+        if self.rate is not None and units.parse_rate_bits(self.rate) < RATE_BITS_MIN:
+            raise ValueError(f"rate: {self.rate}: at least 64kbit")
+        return self
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        left = self.rate or f"{self.percent:g}% of its speed"
+        return f"{name_nodes(targets)}: network at {left}, {self.direction}{self.with_whom()}, {self.for_how_long()}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            self._limit(context.node(target), context)
+        self.stay(context)
+
+    def _limit(self, node: Node, context: Context) -> None:
+        partner = self.partner(node, context)
+        before = {back: node.fill_path(partner, BEFORE_S, back) for back in self.ways()}
+        rate = self._rate_bits(min(before.values()))
+        limit = self.begin(lambda: node.limit_rate(rate, self.traffic(node, context)))
+        context.injected()
+        for back in self.ways():
+            reached = node.fill_path(partner, DURING_S, back, through=limit)
+            detail = f"{node.name}, {way(back)}: {before[back] / 1e6:.0f} Mbit/s before"
+            context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
+
+    def _rate_bits(self, before: float) -> int:
+        if self.rate is not None:
+            return units.parse_rate_bits(self.rate)
+        assert self.percent is not None  # one of both, as validated
+        return max(RATE_BITS_MIN, int(before * self.percent / 100))
+
+
+FAULT = NicBandwidth

@@ -1,0 +1,57 @@
+"""A link that goes down and comes back, again and again: a loose cable, a dying optic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness.backend import Disturbance, Node, Verb
+from harness.fault import Context, Duration, Target, name_nodes
+from harness.network import NetworkFault, seconds, way
+
+PACKETS, INTERVAL_S = 10, 0.002
+BACK_S = 10.0  # until packets must come through again
+
+
+class NicFlap(NetworkFault):
+    """The node's link goes down and up: no carrier, and all packets both ways vanish meanwhile."""
+
+    down: Duration = Field("1s", description="How long it is down each time.")
+    up: Duration = Field("2s", description="How long it is up in between.")
+    cycles: int = Field(3, ge=1, le=10_000, description="How often it goes down.")
+    duration: Literal["cycles"] = Field("cycles", description="As long as its cycles take.")
+    direction: Literal["both"] = Field("both", description="A link is down both ways.")
+
+    needs = frozenset({Verb.NET_LINK})
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"{name_nodes(targets)}: link down for {self.down}, then up for {self.up}, {self.cycles} times"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        for cycle in range(1, self.cycles + 1):
+            down = [(node, self.begin(node.unplug)) for node in nodes]
+            context.injected()
+            for node in nodes:
+                self._measure(node, cycle, context)
+            context.wait(seconds(self.down))
+            for node, disturbance in down:
+                self._plug(node, disturbance, context)
+            if cycle < self.cycles:
+                context.wait(seconds(self.up))
+
+    def _measure(self, node: Node, cycle: int, context: Context) -> None:
+        for back in self.ways():
+            through = node.send_packets(None, PACKETS, INTERVAL_S, back).received
+            detail = f"{node.name}, {way(back)}, cycle {cycle}"
+            context.effect(through, 0, f"of {PACKETS} packets through", ok=through == 0, detail=detail)
+
+    def _plug(self, node: Node, disturbance: Disturbance, context: Context) -> None:
+        disturbance.heal()
+        if node.alive:
+            context.wait(BACK_S, until=lambda: node.send_packets(None, 1, 0).received == 1)
+
+
+FAULT = NicFlap

@@ -1,0 +1,73 @@
+"""Packets of a node take longer: a detour, a congested switch, a NIC that sorts badly."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from harness.backend import Arrivals, Impairment, Node, Verb
+from harness.errors import FaultError
+from harness.fault import Context, Duration, Target, name_nodes
+from harness.network import NicFault, median_ms, near, seconds, way
+
+PACKETS = 60
+INTERVAL_S = 0.005
+SLACK_MS = 1.0  # what a busy machine adds to any packet
+
+
+class NicLatency(NicFault):
+    """Packets of the node are delayed one way or both, evenly or with jitter; some may overtake others."""
+
+    delay: Duration = Field("20ms", description="Added to each packet, each way.")
+    jitter: Duration = Field("0ms", description="The delay varies by so much up and down; packets keep their order.")
+    reorder_percent: float = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
+
+    needs = frozenset({Verb.NET_DELAY})
+
+    @model_validator(mode="after")
+    def _possible(self) -> NicLatency:
+        if seconds(self.delay) <= 0:
+            raise ValueError(f"delay: {self.delay}: must be longer than 0")
+        if seconds(self.jitter) > seconds(self.delay):
+            raise ValueError(f"jitter: {self.jitter}: at most the delay, {self.delay}")
+        return self
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        jitter = f" ± {self.jitter}" if seconds(self.jitter) else ""
+        reorder = f", {self.reorder_percent:g}% overtake" if self.reorder_percent else ""
+        what = f"{self.delay}{jitter} of delay{reorder}, {self.direction}{self.with_whom()}"
+        return f"{name_nodes(targets)}: {what}, {self.for_how_long()}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            self._delay(context.node(target), context)
+        self.stay(context)
+
+    def _delay(self, node: Node, context: Context) -> None:
+        partner = self.partner(node, context)
+        # Far enough apart for none to wait behind the one before it, so that the jitter's own mean is measured.
+        interval_s = max(INTERVAL_S, 2 * seconds(self.jitter))
+        before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
+        asked = Impairment(
+            seconds(self.delay), seconds(self.jitter), self.reorder_percent / 100, seed=context.seed % 2**32
+        )
+        self.begin(lambda: node.impair(asked, self.traffic(node, context)))
+        context.injected()
+        for back in self.ways():
+            during = node.send_packets(partner, PACKETS, interval_s, back)
+            self._tell(f"{node.name}, {way(back)}", before[back], during, context)
+
+    def _tell(self, where: str, before: Arrivals, during: Arrivals, context: Context) -> None:
+        usual_ms, delay_ms = median_ms(before), seconds(self.delay) * 1e3
+        held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > delay_ms / 4]
+        if not held and self.reorder_percent < 99:
+            raise FaultError(f"{where}: no packet was delayed")
+        added = statistics.median(held or [0.0])
+        detail = f"{where}: {usual_ms:.2f} ms before; {during.late} of {during.received} overtaken"
+        ok = near(added, delay_ms, SLACK_MS) and (self.reorder_percent == 0 or during.late > 0)
+        context.effect(added, delay_ms, "ms added one way", ok=ok, detail=detail)
+
+
+FAULT = NicLatency

@@ -1,0 +1,62 @@
+"""Some nodes cannot reach others: a switch split in two, a wrong firewall rule, a route that is gone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness.backend import Node, Traffic, Verb
+from harness.fault import Context, Target, name_nodes
+from harness.network import NetworkFault, way
+
+PACKETS, INTERVAL_S = 10, 0.002
+_WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}
+
+
+class Partition(NetworkFault):
+    """The targets are cut off from the other nodes, from the rendezvous store, or from both; one way or both.
+
+    Targets reach each other. Packets vanish: nobody gets a reset or an error."""
+
+    cut_off_from: Literal["nodes", "control", "all"] = Field(
+        "nodes", description="the other nodes, the control host (rendezvous store), or all of them."
+    )
+
+    needs = frozenset({Verb.NET_PARTITION})
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]
+        limit = "until the run ends" if self.duration == "forever" else f"for {self.duration}"
+        return f"{name_nodes(targets)} cut off from {_WORDS[self.cut_off_from]} {ways}, {limit}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        for node in nodes:
+            inside = tuple(other for other in nodes if other is not node)
+            spared = inside if self.cut_off_from != "control" else ()
+            traffic = Traffic(self.direction, self.cut_off_from, spared)
+            self.begin(functools.partial(node.cut, traffic))
+        context.injected()
+        for node in nodes:
+            for outsider in self._outsiders(nodes, context):
+                self._measure(node, outsider, context)
+        self.stay(context)
+
+    def _outsiders(self, inside: Sequence[Node], context: Context) -> list[Node | None]:
+        """One of each kind that the targets must not reach; `None` is the control host."""
+        others = [node for node in context.cluster.nodes if node not in inside and node.alive][:1]
+        kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
+        return kinds[self.cut_off_from]
+
+    def _measure(self, node: Node, outsider: Node | None, context: Context) -> None:
+        for back in self.ways():
+            through = node.send_packets(outsider, PACKETS, INTERVAL_S, back).received
+            name = outsider.name if outsider is not None else "the control host"
+            detail = f"{node.name} and {name}, {way(back)}"
+            context.effect(through, 0, f"of {PACKETS} packets through", ok=through == 0, detail=detail)
+
+
+FAULT = Partition

@@ -1,0 +1,39 @@
+"""The rendezvous store dies, with all it held: its host crashed, its pod was moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness.backend import Verb
+from harness.fault import Context, Duration, Fault, Target
+from harness.network import seconds
+
+
+class RendezvousLoss(Fault):
+    """The control command (the rendezvous store) is killed; it comes back empty, later or never.
+
+    To cut nodes off from a store that lives on, use `partition` with `cut_off_from: control`."""
+
+    restart_after: Duration | Literal["never"] = Field("2s", description="When it is started again, empty.")
+
+    needs = frozenset({Verb.CONTROL})
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        if self.restart_after == "never":
+            return "the rendezvous store dies and does not come back"
+        return f"the rendezvous store dies and comes back empty {self.restart_after} later"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        context.injected()
+        context.cluster.kill_control()
+        left = int(context.cluster.control_running)
+        context.effect(left, 0, "rendezvous stores running", ok=left == 0)
+        if self.restart_after != "never":
+            context.wait(seconds(self.restart_after))
+            context.cluster.restart_control()
+
+
+FAULT = RendezvousLoss
