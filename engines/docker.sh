@@ -7,8 +7,21 @@ STATE=$ENGINES_DIR/docker
 SOCKET=$STATE/docker.sock
 PID_FILE=$STATE/dockerd.pid
 LOG=$STATE/dockerd.log
+CGROUP=chaos-docker
 
 answers() { curl --silent --fail --max-time 2 --unix-socket "$SOCKET" http://docker/_ping; }
+
+# All containers together would otherwise weigh as much as a single process of the host, and starve beside a
+# busy one. Where there is no such group (another version, another layout) they get what the system gives them.
+weigh_containers() {
+    local group
+    for group in /sys/fs/cgroup/cpu/$CGROUP /sys/fs/cgroup/$CGROUP; do
+        [ -e "$(dirname "$group")/cgroup.procs" ] && mkdir -p "$group" || continue
+        [ -w "$group/cpu.shares" ] && echo 16384 >"$group/cpu.shares"
+        [ -w "$group/cpu.weight" ] && echo 1600 >"$group/cpu.weight"
+    done
+    true
+}
 
 start() {
     pid_of "$PID_FILE" dockerd >/dev/null && { wait_until 20 answers || die "dockerd runs but does not answer; see $LOG"; return; }
@@ -18,7 +31,8 @@ start() {
     rm -f "$PID_FILE" "$SOCKET"
     # A name of its own for the default bridge would be one more thing to undo; runs use their own networks anyway.
     setsid dockerd --host "unix://$SOCKET" --data-root "$STATE/data" --exec-root "$STATE/exec" --pidfile "$PID_FILE" \
-        --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1 </dev/null &
+        --cgroup-parent "/$CGROUP" --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1 </dev/null &
+    weigh_containers
     wait_until 30 answers || die "dockerd did not come up within 30 s: $(tail -n 3 "$LOG")"
 }
 
