@@ -119,13 +119,13 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     segments = _split(timeline.segments, windows)
     shares = _StepShares(timeline, baselines)
     total, blamed = _Book(), _Book()
-    rows_of = _rows_by_slot(timeline)
+    rows_of, epochs = _rows_by_slot(timeline), _epochs_by_slot(timeline)
     for number, slot in enumerate(timeline.slots):
         before = sum(total.amounts)
         steps, rest = shares.of(slot, rows_of[number])
         total.add_steps(steps)
         blamed.add_steps(steps, _inside(steps.end, windows))
-        working = _epochs_of(timeline, slot)
+        working = epochs.get((slot.node, slot.incarnation, slot.local_rank), set())
         for segment, amount in rest.by_segment(segments):
             account = _account(segment, working)
             total.add(account, amount)
@@ -227,14 +227,14 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
     return [order[cuts[i] : cuts[i + 1]] for i in range(len(timeline.slots))]
 
 
-def _epochs_of(timeline: Timeline, slot: Slot) -> set[int]:
-    """The epochs in which this slot has a worker."""
-    here = {
-        index
-        for index, process in enumerate(timeline.processes)
-        if (process.node, process.incarnation, process.local_rank) == (slot.node, slot.incarnation, slot.local_rank)
-    }
-    return {number for number, epoch in enumerate(timeline.epochs) if here & set(epoch.processes)}
+def _epochs_by_slot(timeline: Timeline) -> dict[tuple[str, int, int], set[int]]:
+    """Per slot the epochs in which it has a worker."""
+    found: dict[tuple[str, int, int], set[int]] = {}
+    for number, epoch in enumerate(timeline.epochs):
+        for index in epoch.processes:
+            process = timeline.processes[index]
+            found.setdefault((process.node, process.incarnation, process.local_rank), set()).add(number)
+    return found
 
 
 def _account(segment: Segment, working: set[int]) -> str:

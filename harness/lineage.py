@@ -72,6 +72,7 @@ class World:
     size: int
     members: dict[int, Life] = field(default_factory=dict)
     joined: int = 0
+    first_gone: int = NEVER  # when the first of its members was gone
 
     @property
     def whole(self) -> bool:
@@ -202,6 +203,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
         world = worlds[-1]
         world.members[life.rank] = life
         world.joined = at
+        world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
     _carry_over(worlds, lives)
     return worlds
@@ -209,7 +211,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 def _fits(world: World, life: Life, since: int) -> bool:
     fresh = not world.whole and life.rank not in world.members and life.world_size == world.size
-    return fresh and all(member.gone > since for member in world.members.values())
+    return fresh and world.first_gone > since
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
@@ -278,11 +280,12 @@ def _stretches(life: Life) -> Ints:
     if not len(step):
         return np.zeros(0, np.int64)
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
-    world = np.array(life.worlds)[np.maximum(position, 0)]
-    fell = np.concatenate([[False], (np.diff(step) <= 0) & (np.diff(world) == 0)])
-    turns = np.cumsum(fell)
-    turns -= turns[np.searchsorted(world, world, side="left")]
-    return np.asarray((world << _TURN_BITS) + turns, np.int64)
+    world = np.array(life.worlds)[np.maximum(position, 0)] << _TURN_BITS
+    fell = np.flatnonzero(np.diff(step) <= 0) + 1
+    for row in fell.tolist():  # rare: a job that goes back without starting its processes again
+        stretch = slice(row, int(np.searchsorted(world >> _TURN_BITS, world[row] >> _TURN_BITS, side="right")))
+        world[stretch] += int(world[row - 1] >> _TURN_BITS == world[row] >> _TURN_BITS)
+    return np.asarray(world, np.int64)
 
 
 def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[npt.NDArray[np.bool_], Progress]:

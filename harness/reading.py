@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import operator
 import pathlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ COLUMNS: dict[str, type] = {
     "checkpoint_ns": np.int64,
     "sync_ns": np.int64,
 }
+_INTEGERS = {name: name for name in ("step", "first", "count", "data_ns", "checkpoint_ns", "sync_ns")}
+_INTEGERS |= {"begin": "begin_ns", "end": "mono_ns"}
 NO_BEGIN = -(2**62)
 
 
@@ -175,23 +178,15 @@ def _finished(
 
 
 def _columns(lines: Sequence[_Line]) -> dict[str, Column]:
+    def column(field: str) -> Iterable[Any]:
+        return map(operator.attrgetter(field), lines)
+
     n = len(lines)
-    integers = {
-        "step": (line.step for line in lines),
-        "begin": (line.begin_ns for line in lines),
-        "end": (line.mono_ns for line in lines),
-        "digest": (_fingerprint(line.digest) for line in lines),
-        "first": (line.first for line in lines),
-        "count": (line.count for line in lines),
-        "data_ns": (line.data_ns for line in lines),
-        "checkpoint_ns": (line.checkpoint_ns for line in lines),
-        "sync_ns": (line.sync_ns for line in lines),
-    }
-    columns: dict[str, Column] = {name: np.fromiter(values, np.int64, n) for name, values in integers.items()}
-    # numpy turns None and the names of JSON's missing numbers ("nan", "inf") into floats by itself.
-    columns["loss"] = np.array([line.loss for line in lines], dtype=np.float64)
-    columns["grad_norm"] = np.array([line.grad_norm for line in lines], dtype=np.float64)
-    columns["lr"] = np.array([line.lr for line in lines], dtype=np.float64)
+    columns: dict[str, Column] = {name: np.fromiter(column(field), np.int64, n) for name, field in _INTEGERS.items()}
+    columns["digest"] = np.fromiter(map(_fingerprint, column("digest")), np.int64, n)
+    for name in ("loss", "grad_norm", "lr"):
+        # numpy turns None and the names of JSON's missing numbers ("nan", "inf") into floats by itself.
+        columns[name] = np.array(list(column(name)), dtype=np.float64)
     unknown = columns["begin"] == NO_BEGIN
     if unknown.any():  # a trainer that does not say when a step began: it began when the one before ended
         previous = np.concatenate([columns["end"][:1], columns["end"][:-1]])

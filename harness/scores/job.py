@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
-from harness.timeline import CLEAN_CODES, FaultRecord, Process, Timeline
+from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration
 
 NAMED_DEATHS = 3
@@ -76,19 +76,20 @@ def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
             yield f"did not act as meant: {measured} measured, {effect.get('expected')} expected{detail}"
-    for process in run.processes if fault.kills else ():
-        if _outlives(run, fault, process):
-            yield f"killed rank {process.rank}, which yet went on stepping"
+    for rank in _outliving(run, fault) if fault.kills else ():
+        yield f"killed rank {rank}, which yet went on stepping"
 
 
-def _outlives(run: Timeline, fault: FaultRecord, process: Process) -> bool:
-    """Whether a step of this process began after a fault had taken its rank (not its node: that has a notice)."""
+def _outliving(run: Timeline, fault: FaultRecord) -> Iterator[int]:
+    """Ranks of which a step began after a fault had taken them (a node may have a notice: that is another thing)."""
     assert fault.injected is not None
-    place = {"node": process.node, "incarnation": process.incarnation, "rank": process.rank}
-    if place not in [{key: target.get(key) for key in place} for target in fault.targets]:
-        return False
-    mine = run.steps.process == run.processes.index(process)
-    return process.started <= fault.injected and bool((run.steps.begin[mine] > fault.injected).any())
+    places = {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+    for index, process in enumerate(run.processes):
+        alive = process.started <= fault.injected < process.last_seen
+        if alive and (process.node, process.incarnation, process.rank) in places:
+            mine = run.steps.process == index
+            if (run.steps.begin[mine] > fault.injected).any():
+                yield process.rank
 
 
 def _wrong_target(record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
