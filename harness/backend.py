@@ -128,7 +128,7 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Resident anonymous memory, and how many processes have been killed for lack of memory."""
+    """Memory in use that cannot be freed but by killing, and how many processes have been killed for lack of memory."""
 
     used_bytes: int
     kills: int
@@ -291,12 +291,13 @@ class Node(abc.ABC):
         """What the node has used and been denied since it exists. Two readings make a rate."""
         raise self._missing(Verb.CPU)
 
-    def limit_memory(self, limit_bytes: int | None, by_kernel: bool = True) -> None:
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
         """Beyond this much memory a process of the node is killed, the one with the highest OOM score first.
 
-        By the kernel, or by a watchdog that looks every 10 ms and counts resident anonymous pages.
+        `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`:
+        the first there is. Returns which. `None` lifts every limit.
         """
-        raise self._missing(Verb.MEMORY_KERNEL if by_kernel else Verb.MEMORY)
+        raise self._missing(Verb.MEMORY)
 
     def memory_use(self) -> MemoryUse:
         raise self._missing(Verb.MEMORY)

@@ -119,8 +119,9 @@ class LocalNode(NetworkedNode):
     def cpu_use(self) -> CpuUse:
         return CpuUse(**self._lab.call("node.cpu_use", node=self.key))
 
-    def limit_memory(self, limit_bytes: int | None, by_kernel: bool = True) -> None:
-        self._lab.call("node.limit_memory", node=self.key, limit_bytes=limit_bytes, by_kernel=by_kernel)
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        who: str = self._lab.call("node.limit_memory", node=self.key, limit_bytes=limit_bytes, keeper=keeper)
+        return who
 
     def memory_use(self) -> MemoryUse:
         return MemoryUse(**self._lab.call("node.memory_use", node=self.key))
@@ -170,6 +171,10 @@ class LocalCluster(Cluster):
             self.restart_control()
         for node in self._nodes:
             self._start_node(node)
+
+    @property
+    def control_running(self) -> bool:
+        return bool(self._lab.call("control.running"))
 
     def kill_control(self) -> None:
         self._lab.call("control.kill")
@@ -278,7 +283,7 @@ class LocalBackend(Backend):
         if not mode:
             reason = "; ".join(refused.values())
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        limits = _kernel_limits(mode) | self._network(mode)
+        limits = {**_kernel_limits(mode), **self._network(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
         missing = {verb: limits.get(verb) or _why_missing(mode, refused) for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)

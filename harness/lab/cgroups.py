@@ -190,9 +190,12 @@ def limit_memory(group: Group, limit_bytes: int) -> None:
         group.write(swap, str(limit_bytes) if group.version == 1 else "0")
 
 
-def anonymous_bytes(group: Group) -> int:
+def unreclaimable_bytes(group: Group) -> int:
+    """What only the end of a process frees: anonymous and shared memory, and the kernel's own for the group."""
     stat = group.table("memory.stat")
-    return stat["anon"] if group.version == 2 else stat["total_rss"]
+    if group.version == 2:
+        return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
+    return stat["total_rss"] + stat["total_shmem"] + group.number("memory.kmem.usage_in_bytes")
 
 
 def kills(group: Group) -> int:

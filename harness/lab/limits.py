@@ -117,12 +117,22 @@ class Limits:
     def memory_use(self) -> MemoryUse:
         if "memory" in self._groups:
             group = self._groups["memory"]
-            return MemoryUse(cgroups.anonymous_bytes(group), cgroups.kills(group) + self._watchdog_kills)
+            return MemoryUse(cgroups.unreclaimable_bytes(group), cgroups.kills(group) + self._watchdog_kills)
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
-    def watch_memory(self, limit_bytes: int) -> None:
+    def limit_memory(self, limit_bytes: int, keeper: str) -> str:
+        if keeper == "kernel" or (keeper == "auto" and "memory" in self._groups):
+            cgroups.limit_memory(self.group("memory"), limit_bytes)
+            return "kernel"
         self.unwatch_memory()
         self._watchdog = asyncio.ensure_future(self._watch(limit_bytes))
+        return "watchdog"
+
+    def lift_memory(self) -> str:
+        self.unwatch_memory()
+        if "memory" in self._groups:
+            self._groups["memory"].restore()
+        return ""
 
     def unwatch_memory(self) -> None:
         if self._watchdog is not None:
@@ -300,16 +310,13 @@ async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
     return asdict(CpuUse(used_ns, stopped_ns + limits.throttled_by_quota_ns(), time.monotonic_ns()))
 
 
-async def limit_memory(lab: Lab, node: str, limit_bytes: int | None, by_kernel: bool) -> None:
+async def limit_memory(lab: Lab, node: str, limit_bytes: int | None, keeper: str) -> str:
     limits = _limits(lab, node)
-    if limit_bytes is not None and limit_bytes <= 0:
+    if limit_bytes is None:
+        return limits.lift_memory()
+    if limit_bytes <= 0:
         raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
-    if not by_kernel:
-        limits.unwatch_memory() if limit_bytes is None else limits.watch_memory(limit_bytes)
-    elif limit_bytes is None:
-        limits.group("memory").restore()
-    else:
-        cgroups.limit_memory(limits.group("memory"), limit_bytes)
+    return limits.limit_memory(limit_bytes, keeper)
 
 
 async def memory_use(lab: Lab, node: str) -> dict[str, Any]:

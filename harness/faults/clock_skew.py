@@ -1,0 +1,63 @@
+"""A node's wall clock jumps: a bad time server, a battery, a virtual machine that was suspended."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness import skew, units
+from harness.backend import Verb
+from harness.errors import FaultError, NodeGone
+from harness.fault import Context, Duration, Fault, Target, name_nodes
+
+SEEN_WITHIN_S = 30.0
+TOLERANCE_S = 1.0  # besides a tenth of the jump: an event is stamped a moment before it is read
+
+
+class ClockSkew(Fault):
+    """The wall clock of every process on the node is off from one moment to the next; monotonic clocks are right."""
+
+    offset: Duration = Field("1h", description="By how much.")
+    direction: Literal["forward", "backward"] = Field("forward", description="Which way it jumps.")
+    duration: Duration = Field("20s", description="After that it jumps back.")
+
+    needs = frozenset({Verb.CLOCK})
+
+    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
+        return skew.prepare(run_dir)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"the wall clock of {name_nodes(targets)} jumps {self.direction} by {self.offset}, for {self.duration}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        offset_s = units.parse_duration_ns(self.offset) / 1e9 * (1 if self.direction == "forward" else -1)
+        nodes = [context.node(target) for target in targets]
+        ranks = [rank for node in nodes for rank in context.ranks_on(node)]
+        if not ranks:
+            raise FaultError(f"no rank has started on {name_nodes(targets)}: nobody there would see the jump")
+        before_s = {rank: (context.wall_offset_ns(rank) or 0) / 1e9 for rank in ranks}
+        for node in nodes:
+            node.skew_clock(offset_s)
+        context.injected()
+        tolerance_s = TOLERANCE_S + abs(offset_s) / 10
+
+        def jump_s(rank: int) -> float:
+            return (context.wall_offset_ns(rank) or 0) / 1e9 - before_s[rank]
+
+        context.wait(SEEN_WITHIN_S, until=lambda: all(abs(jump_s(rank) - offset_s) <= tolerance_s for rank in ranks))
+        for rank in ranks:
+            ok = abs(jump_s(rank) - offset_s) <= tolerance_s
+            context.effect(round(jump_s(rank), 3), offset_s, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
+        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            with contextlib.suppress(NodeGone):  # and its clock with it
+                context.node(target).skew_clock(0.0)
+
+
+FAULT = ClockSkew

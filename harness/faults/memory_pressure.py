@@ -1,0 +1,58 @@
+"""A node has hardly any memory left: caches are thrown away again and again, and what needs more is killed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import Verb
+from harness.errors import NodeGone
+from harness.fault import Context, Duration, Fault, Size, Target, name_nodes
+
+TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
+PROBE_BYTES = 32 * 2**20  # how much beyond the limit the probe tries to get
+
+
+class MemoryPressure(Fault):
+    """Only `free` is left to the node beyond what it uses. The job may die of it if it needs more: see `oom`."""
+
+    how: Literal["auto", "kernel", "watchdog"] = Field(
+        "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
+    )
+    free: Size = Field("64MiB", description="What the node may still use, caches included.")
+    duration: Duration = Field("20s", description="How long it lasts.")
+
+    needs = frozenset({Verb.MEMORY})
+
+    def needed(self) -> frozenset[Verb]:
+        return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Measured by a stranger on the node that takes memory until it is killed for it, before anybody else."""
+        free_bytes = units.parse_size_bytes(self.free)
+        context.injected()
+        for target in targets:
+            node = context.node(target)
+            before = node.memory_use()
+            who = node.limit_memory(before.used_bytes + free_bytes, self.how)
+            got = node.fill_memory(free_bytes + PROBE_BYTES, spare=False)
+            killed = node.memory_use().kills - before.kills
+            ok = killed == 1 and abs(got / free_bytes - 1) <= TOLERANCE
+            detail = f"{node.name}: {killed} process killed for more, by the {who}"
+            context.effect(got, free_bytes, "bytes to be had", ok=ok, detail=detail)
+        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            with contextlib.suppress(NodeGone):  # and its limits with it
+                context.node(target).limit_memory(None)
+
+
+FAULT = MemoryPressure

@@ -1,0 +1,62 @@
+"""A node runs out of memory and a process there is killed for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import Verb
+from harness.errors import NodeGone
+from harness.fault import Context, Duration, Fault, Size, Target
+
+GONE_WITHIN_S = 5.0
+
+
+class Oom(Fault):
+    """Something on the rank's node eats the last memory; the rank's worker is the process that is killed for it."""
+
+    how: Literal["auto", "kernel", "watchdog"] = Field(
+        "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
+    )
+    headroom: Size = Field("16MiB", description="How much more than it uses now the node may use.")
+    duration: Duration = Field("0s", description="How long the limit stays after the kill.")
+
+    needs = frozenset({Verb.MEMORY})
+    kills = True
+    aims_at = "rank"
+
+    def needed(self) -> frozenset[Verb]:
+        return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        return f"the node of rank {ranks} runs out of memory {self.headroom} above what it uses; the worker is killed"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
+            node, pid = context.pid_of(target.rank)
+            before = node.memory_use()
+            limit_bytes = before.used_bytes + units.parse_size_bytes(self.headroom)
+            who = node.limit_memory(limit_bytes, self.how)
+            node.doom(pid)
+            context.injected()
+            node.fill_memory(2 * units.parse_size_bytes(self.headroom), spare=True)
+            gone = context.wait(GONE_WITHIN_S, until=lambda node=node, pid=pid: pid not in node.pids())
+            killed = node.memory_use().kills - before.kills
+            detail = f"rank {target.rank} on {node.name}, by the {who}, at {limit_bytes / 2**20:.0f} MiB; "
+            detail += "its worker is gone" if gone else "its worker is still there"
+            context.effect(killed, 1, "processes killed for memory", ok=gone and killed >= 1, detail=detail)
+        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            with contextlib.suppress(NodeGone):  # and its limits with it
+                context.node(target).limit_memory(None)
+
+
+FAULT = Oom

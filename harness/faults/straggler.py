@@ -1,0 +1,222 @@
+"""A node is slower than the others: heat, a bad power supply, a noisy neighbour. All ranks wait for it."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import CpuUse, Node, Verb
+from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
+from harness.fault import Context, Duration, Fault, Target, name_nodes
+
+BASELINE_STEPS = 60  # at most
+BASELINE_STEPS_MIN = 10
+OUTLIER = 5.0  # a step of the baseline that takes so many times the median is a hiccup
+WINDOW_S = 1.0  # of one measurement: ten turns of a duty cycle
+WINDOW_STEPS_MIN = 4
+SILENT_STEPS_MAX = 20  # no step for so many slowed ones: the job is over, or stuck
+GAIN, GAIN_HELD = 0.7, 0.3  # of one correction: less than all, as a measurement is noisy
+CORRECTION_MAX = 2.0
+SETTLED = 0.08  # within this of what was asked the severity is reached
+SETTLE_SHARE = 0.5  # of the duration at most; what follows is measured, reached or not
+TOLERANCE = 0.25  # of the slowdown: a busy machine must not make a run invalid
+EXTRA_MIN, EXTRA_MAX = 0.02, 200.0
+BURNERS_MAX = 32.0
+
+Way = Literal["quota", "duty_cycle", "noisy_neighbour"]
+WAYS = {
+    "auto": "by a CPU quota, or in turns where there is none",
+    "quota": "by a CPU quota",
+    "duty_cycle": "by stopping everything on it many times a second",
+    "noisy_neighbour": "by a noisy neighbour",
+}
+
+
+class Straggler(Fault):
+    """One node is slowed until the job's steps take `factor` times as long; held by feedback on the step time."""
+
+    factor: float = Field(2.0, gt=1.05, le=20, description="Step time during the fault over step time before.")
+    how: Literal["auto", Way] = Field("auto", description="; ".join(f"{way}: {what}" for way, what in WAYS.items()))
+    neighbour: Literal["cpu", "memory", "gpu"] = Field("cpu", description="What a noisy neighbour burns.")
+    duration: Duration = Field("20s", description="How long it lasts.")
+
+    needs = frozenset({Verb.CPU})
+
+    def needed(self) -> frozenset[Verb]:
+        return frozenset({Verb.CPU_QUOTA}) if self.how == "quota" else self.needs
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        way = WAYS[self.how] + (f" ({self.neighbour})" if self.how == "noisy_neighbour" else "")
+        return f"{name_nodes(targets)} slowed {way} until steps take {self.factor:g} times as long, for {self.duration}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        ranks = context.ranks_on(nodes[0])
+        if not ranks:
+            raise FaultError(f"no rank has started on {nodes[0].name}: there is nothing to slow down")
+        before_ns = baseline_ns(context.step_times_ns(ranks[0]))
+        brakes = [self._brake(node) for node in nodes]
+        hold = Hold(self.factor, before_ns, brakes)
+        context.injected()
+        try:
+            self._hold(hold, ranks[0], context)
+        finally:
+            hold.report(context.step_times_ns(ranks[0], hold.settled_ns), context)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            node = context.node(target)
+            for way in BRAKES if self.how == "auto" else (self.how,):
+                # `auto` does not tell which way was taken: one that is not there was not.
+                with contextlib.suppress(NodeGone, *((CannotRunError, UsageError) if self.how == "auto" else ())):
+                    BRAKES[way](node, self.neighbour).release()
+
+    def _brake(self, node: Node) -> Brake:
+        if self.how != "auto":
+            brake = BRAKES[self.how](node, self.neighbour)
+            brake.press(self.factor - 1)
+            return brake
+        try:
+            brake = BRAKES["quota"](node, self.neighbour)
+            brake.press(self.factor - 1)
+        except (CannotRunError, UsageError):
+            brake = BRAKES["duty_cycle"](node, self.neighbour)
+            brake.press(self.factor - 1)
+        return brake
+
+    def _hold(self, hold: Hold, rank: int, context: Context) -> None:
+        """Measures and corrects, window by window, until the time is over."""
+        duration_s = units.parse_duration_ns(self.duration) / 1e9
+        begin = time.monotonic()
+        silent_s = max(WINDOW_S, SILENT_STEPS_MAX * self.factor * hold.before_ns / 1e9)
+        while (left_s := begin + duration_s - time.monotonic()) > 0:
+            since_ns = time.monotonic_ns()
+            context.wait(min(WINDOW_S, left_s))
+            enough = _enough(context, rank, since_ns)
+            left_s = begin + duration_s - time.monotonic()
+            if not enough() and not context.wait(max(0.0, min(silent_s, left_s)), enough):
+                continue
+            halfway = time.monotonic() - begin > SETTLE_SHARE * duration_s
+            hold.correct(context.step_times_ns(rank, since_ns), settle=halfway)
+
+
+def _enough(context: Context, rank: int, since_ns: int) -> Callable[[], bool]:
+    return lambda: len(context.step_times_ns(rank, since_ns)) >= WINDOW_STEPS_MIN
+
+
+def baseline_ns(times_ns: Sequence[int]) -> float:
+    """Mean step time before the fault, without hiccups. Raises `FaultError` for too few steps."""
+    latest = times_ns[-BASELINE_STEPS:]
+    if len(latest) < BASELINE_STEPS_MIN:
+        raise FaultError(f"{len(latest)} steps before the fault; a slowdown needs {BASELINE_STEPS_MIN} to compare with")
+    usual = statistics.median(latest)
+    return statistics.fmean(each for each in latest if each <= OUTLIER * usual)
+
+
+class Hold:
+    """Keeps the slowdown at `factor`: a controller on `extra`, the part of the step time that is not the job's own."""
+
+    def __init__(self, factor: float, before_ns: float, brakes: Sequence[Brake]):
+        self.factor, self.before_ns, self.brakes = factor, before_ns, brakes
+        self.extra = factor - 1
+        self.settled_ns = 0
+        self._used: list[CpuUse] = []
+
+    def correct(self, times_ns: Sequence[int], settle: bool) -> None:
+        """One window has been measured. `settle`: from now on what is measured counts, right or wrong."""
+        ratio = statistics.fmean(times_ns) / self.before_ns
+        reached = abs(ratio / self.factor - 1) <= SETTLED
+        if not self.settled_ns and (reached or settle):
+            self._used = [brake.node.cpu_use() for brake in self.brakes]
+            self.settled_ns = time.monotonic_ns()
+        self.extra = corrected(self.extra, self.factor, ratio, GAIN_HELD if self.settled_ns else GAIN)
+        for brake in self.brakes:
+            brake.press(self.extra)
+
+    def report(self, times_ns: Sequence[int], context: Context) -> None:
+        if not self.settled_ns or len(times_ns) < WINDOW_STEPS_MIN:
+            detail = f"{len(times_ns)} slowed steps were seen; {WINDOW_STEPS_MIN} are needed"
+            context.effect(0.0, self.factor, "times the step time", ok=False, detail=detail)
+            return
+        ratio = statistics.fmean(times_ns) / self.before_ns
+        ok = abs(ratio / self.factor - 1) <= TOLERANCE
+        detail = f"{self.before_ns / 1e6:.1f} ms a step before, {ratio * self.before_ns / 1e6:.1f} ms during"
+        for brake, before in zip(self.brakes, self._used, strict=True):
+            detail += f"; {brake.node.name}: {brake.way}, {brake.denied_share(before):.0%} of the time without a CPU"
+        context.effect(round(ratio, 3), self.factor, "times the step time", ok=ok, detail=detail)
+
+
+def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
+    """A better `extra` after `ratio` was measured with this one; both are what exceeds 1."""
+    wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
+    step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, wanted**gain))
+    return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
+
+
+class Brake(abc.ABC):
+    """Slows a node. The node's own time is 1; `extra` is how much longer everything takes."""
+
+    way: ClassVar[str]
+
+    def __init__(self, node: Node, neighbour: str):
+        self.node = node
+        self.neighbour = neighbour
+
+    @abc.abstractmethod
+    def press(self, extra: float) -> None: ...
+
+    @abc.abstractmethod
+    def release(self) -> None: ...
+
+    def denied_share(self, before: CpuUse) -> float:
+        """Of the time since `before`."""
+        now = self.node.cpu_use()
+        return (now.throttled_ns - before.throttled_ns) / max(1, now.at_ns - before.at_ns)
+
+
+class Quota(Brake):
+    way = "quota"
+    cpus_before = 0.0
+
+    def press(self, extra: float) -> None:
+        if not self.cpus_before:
+            self.cpus_before = self._cpus_used()
+        self.node.limit_cpu(self.cpus_before / (1 + extra))
+
+    def release(self) -> None:
+        self.node.limit_cpu(None)
+
+    def _cpus_used(self) -> float:
+        """How many CPUs the node keeps busy when nothing limits it; at the trigger it may be held, and so idle."""
+        return 1.0 * max(1, sum(each.state == "R" for each in self.node.processes()))
+
+
+class DutyCycle(Brake):
+    way = "duty cycle"
+
+    def press(self, extra: float) -> None:
+        self.node.throttle(1 / (1 + extra))
+
+    def release(self) -> None:
+        self.node.throttle(None)
+
+
+class NoisyNeighbour(Brake):
+    way = "noisy neighbour"
+
+    def press(self, extra: float) -> None:
+        self.node.crowd(self.neighbour, min(extra, BURNERS_MAX))
+
+    def release(self) -> None:
+        self.node.crowd(self.neighbour, None)
+
+
+BRAKES: dict[str, type[Brake]] = {"quota": Quota, "duty_cycle": DutyCycle, "noisy_neighbour": NoisyNeighbour}
+FAULT = Straggler
