@@ -64,21 +64,31 @@ def folder_name(step: int) -> str:
 
 def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib.Path:
     """Writes and publishes one checkpoint; returns its folder. Raises `OSError` or what torch makes of one."""
-    temporary = root / f".tmp-{folder_name(step)}-{os.getpid()}-{time.monotonic_ns():x}"
-    with emit.phase("checkpoint.write"):
-        temporary.mkdir(parents=True)
-        dcp.save(state, storage_writer=FileSystemWriter(temporary, sync_files=True), no_dist=True)
-        emit.failpoint("checkpoint.shard_written", step=step, path=str(temporary))
-        _write_manifest(temporary, step)
-    emit.failpoint("checkpoint.before_publish", step=step, path=str(temporary))
-    with emit.phase("checkpoint.publish"):
-        final = root / folder_name(step)
-        if final.exists():  # a damaged one that was passed over and is now made again
-            os.rename(final, temporary.with_name(temporary.name + "-replaced"))
-        os.rename(temporary, final)
-        _fsync(root)
-        verify(final)
+    temporary = _temporary(root, step)
+    try:
+        with emit.phase("checkpoint.write"):
+            temporary.mkdir(parents=True)
+            dcp.save(state, storage_writer=FileSystemWriter(temporary, sync_files=True), no_dist=True)
+            emit.failpoint("checkpoint.shard_written", step=step, path=str(temporary))
+            _write_manifest(temporary, step)
+        emit.failpoint("checkpoint.before_publish", step=step, path=str(temporary))
+        with emit.phase("checkpoint.publish"):
+            return _publish(temporary, root / folder_name(step))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # gone after a success; a failure must not fill the disk
+
+
+def _publish(temporary: pathlib.Path, final: pathlib.Path) -> pathlib.Path:
+    if final.exists():  # a damaged one that was passed over and is now made again
+        os.rename(final, temporary.with_name(temporary.name + "-replaced"))
+    os.rename(temporary, final)
+    _fsync(final.parent)
+    verify(final)
     return final
+
+
+def _temporary(root: pathlib.Path, step: int) -> pathlib.Path:
+    return root / f".tmp-{folder_name(step)}-{os.getpid()}-{time.monotonic_ns():x}"
 
 
 def verify(folder: pathlib.Path) -> int:
@@ -177,7 +187,7 @@ class Remote:
 
     def download(self, step: int, root: pathlib.Path) -> None:
         """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
-        temporary = root / f".tmp-{folder_name(step)}-{os.getpid()}-{time.monotonic_ns():x}"
+        temporary = _temporary(root, step)
         self._files.get(f"{self._root}/{folder_name(step)}/", f"{temporary}/", recursive=True)
         os.rename(temporary, root / folder_name(step))
 

@@ -1,0 +1,116 @@
+"""Notices from metadata endpoints, as the three clouds serve them."""
+
+from __future__ import annotations
+
+import http.server
+import pathlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from job import Job, Nursery
+
+from reference_trainer import preemption
+from reference_trainer.preemption import EXIT_DRAINED
+
+TOKEN = "secret"
+
+
+class Endpoint(http.server.ThreadingHTTPServer):
+    """A metadata service of one machine; `evicted` makes it say so."""
+
+    evicted: str | None = None
+    others_name = "someone-else"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, status: int, body: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_PUT(self) -> None:
+        wanted = self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self.answer(200, TOKEN) if wanted else self.answer(404)
+
+    def do_GET(self) -> None:
+        evicted = self.server.evicted
+        if self.path == "/latest/meta-data/spot/instance-action":
+            if self.headers["X-aws-ec2-metadata-token"] != TOKEN:
+                return self.answer(401)
+            if evicted == "ec2":
+                return self.answer(200, '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}')
+        elif self.path == "/computeMetadata/v1/instance/preempted" and self.headers["Metadata-Flavor"] == "Google":
+            return self.answer(200, "TRUE" if evicted == "gcp" else "FALSE")
+        elif self.headers["Metadata"] == "true":
+            if self.path.startswith("/metadata/scheduledevents?api-version="):
+                return self.answer(200, azure_events({"azure": "me", "other": "someone-else"}.get(evicted or "")))
+            if self.path.startswith("/metadata/instance/compute/name?"):
+                return self.answer(200, "me")
+        return self.answer(404)
+
+
+def azure_events(machine: str | None) -> str:
+    event = f'{{"EventId": "1", "EventType": "Preempt", "Resources": ["{machine}"]}}'
+    return f'{{"DocumentIncarnation": 1, "Events": [{event if machine else ""}]}}'
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    with Endpoint(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{server.address}/")
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+ASK = {"ec2": preemption.ec2_evicted, "gcp": preemption.gcp_evicted, "azure": preemption.azure_evicted}
+
+
+@pytest.mark.parametrize("cloud", ASK)
+def test_each_cloud_is_understood(endpoint: Endpoint, cloud: str) -> None:
+    assert not any(ask() for ask in ASK.values())
+    endpoint.evicted = cloud
+    assert [name for name, ask in ASK.items() if ask()] == [cloud]
+
+
+def test_preemption_of_another_machine_of_the_scale_set_is_not_ours(endpoint: Endpoint) -> None:
+    endpoint.evicted = "other"
+    assert not preemption.azure_evicted()
+
+
+def test_nobody_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    assert not any(ask() for ask in ASK.values())
+
+
+@pytest.mark.parametrize("cloud", ASK)
+def test_notice_drains_the_node(nursery: Nursery, tmp_path: pathlib.Path, endpoint: Endpoint, cloud: str) -> None:
+    with Job(nursery, tmp_path / "job", 100_000, "--metadata", "auto", "--poll-s", "0.1", nproc=2) as job:
+        job.start(
+            "a",
+            AWS_EC2_METADATA_SERVICE_ENDPOINT=f"http://{endpoint.address}",
+            GCE_METADATA_HOST=endpoint.address,
+        )
+        job.wait_for_step(3)
+        endpoint.evicted = cloud
+        assert job.code("a", 20) == EXIT_DRAINED
+        assert [event["source"] for event in job.seen("notice", rank=0)] == [cloud]
+        assert [event["kind"] for event in job.seen("checkpoint.committed")][-1] == "emergency"
+        last = job.seen("step")[-1]["step"]
+        assert job.seen("checkpoint.committed")[-1]["step"] == last
+        assert {event["code"] for event in job.seen("worker.exit")} == {EXIT_DRAINED}

@@ -1,0 +1,190 @@
+"""What the loop itself promises: the same training for any number of ranks, guards, a log without gaps."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from job import QUICK, ROOT, Job, Nursery
+
+from harness.events import Emitter, read_log
+from reference_trainer import train
+from reference_trainer.options import Options, parse
+from reference_trainer.watchdog import EXIT_HUNG, StragglerReport
+
+
+def run(nursery: Nursery, folder: pathlib.Path, steps: int, *extra: str, nproc: int = 1) -> Job:
+    with Job(nursery, folder, steps, *extra, nproc=nproc) as job:
+        job.start("a")
+        assert job.code("a") == 0, job.output()
+        job.seen("step")
+        return job
+
+
+def test_any_number_of_ranks_trains_alike(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    """Also where shares are unequal, 3+3+2 samples, and where they are cut into pieces."""
+    one = run(nursery, tmp_path / "1", 12)
+    three = run(nursery, tmp_path / "3", 12, nproc=3)
+    pieces = run(nursery, tmp_path / "pieces", 12, "--accumulate", "3", nproc=2)
+    for other in (three, pieces):
+        for step, loss in one.losses().items():
+            assert other.losses()[step] == pytest.approx(loss, rel=2e-5)
+        assert [e["digest"] for e in other.seen("step", rank=0)] == [e["digest"] for e in one.seen("step", rank=0)]
+
+
+def test_loss_falls(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    losses = run(nursery, tmp_path, 150, "--global-batch", "16").losses()
+    assert losses[1] > 5
+    assert sum(losses[step] for step in range(141, 151)) / 10 < 3.2
+
+
+def test_iterations_tile_the_time_and_agree_between_ranks(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    job = run(nursery, tmp_path, 25, nproc=2)
+    per_rank = [job.seen("step", rank=rank) for rank in (0, 1)]
+    for steps in per_rank:
+        assert [event["step"] for event in steps] == list(range(1, 26))
+        for event, following in itertools.pairwise(steps):
+            assert following["begin_ns"] == event["mono_ns"]
+        for event in steps:
+            spent = event["data_ns"] + event["checkpoint_ns"] + event["sync_ns"]
+            assert 0 < spent <= event["mono_ns"] - event["begin_ns"]
+        blocked = [event["step"] for event in steps if event["checkpoint_ns"]]
+        assert blocked == [11, 21], "the time a snapshot takes belongs to the step after it"
+    for ours, theirs in zip(*per_rank, strict=True):
+        for field in ("loss", "grad_norm", "lr", "digest", "first", "count"):
+            assert ours[field] == theirs[field]
+
+
+def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    whole = run(nursery, tmp_path / "whole", 30)
+    with Job(nursery, tmp_path / "job", 30, nproc=2) as job:
+        job.trainer += ["--steps", "30"]
+        job.start("a")
+        job.wait_for_step(15)
+        os.kill(job.nodes["a"], signal.SIGTERM)
+        assert job.code("a") == 75
+        job.nproc = 3
+        job.start("a")
+        assert job.code("a") == 0
+        assert {event["world_size"] for event in job.seen("rendezvous")} == {2, 3}
+        assert sorted(job.losses()) == list(range(1, 31))
+        for step, loss in whole.losses().items():
+            assert job.losses()[step] == pytest.approx(loss, rel=1e-4)
+
+
+def test_checkpoint_of_another_job_is_refused(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    run(nursery, tmp_path, 10)
+    with Job(nursery, tmp_path, 20, "--seed", "1") as job:
+        job.start("b")
+        assert job.code("b", 20) == 2
+        assert "belongs to another job" in job.output()
+
+
+def test_not_finite_is_skipped_or_stops_the_job(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    wild = ["--lr", "1e30", "--warmup", "0"]  # the second step overflows
+    skipped = run(nursery, tmp_path / "skip", 6, *wild, nproc=2)
+    assert {event["kind"] for event in skipped.seen("anomaly")} <= {"nonfinite", "gradient"}
+    assert skipped.seen("anomaly", rank=0) and skipped.seen("anomaly", rank=1)
+    with Job(nursery, tmp_path / "stop", 6, *wild, "--nonfinite", "stop", nproc=2) as job:
+        job.start("a")
+        assert job.code("a", 20) == train.EXIT_STOPPED
+        assert {event["code"] for event in job.seen("worker.exit")} <= {train.EXIT_STOPPED, 74, -9}
+
+
+def test_hang_is_named_with_stacks_and_recovered_from(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    with Job(nursery, tmp_path, 60, "--hang-floor-s", "1", nproc=2) as job:
+        job.start("a")
+        job.wait_for_step(15)
+        frozen = job.workers("a")[1]
+        os.kill(frozen, signal.SIGSTOP)
+        job.wait_for(lambda: job.seen("anomaly", kind="hang"), "the watchdog", 20)
+        assert job.code("a") == 0
+        detail = job.seen("anomaly", kind="hang")[0]["detail"]
+        assert "forward_backward" in detail or "exchange" in detail, "the stacks must show where it hangs"
+        assert {"local_rank": 0, "code": EXIT_HUNG}.items() <= job.seen("worker.exit")[0].items()
+
+
+def test_only_the_slow_rank_reports_itself(tmp_path: pathlib.Path) -> None:
+    emitters = [Emitter(tmp_path / f"{rank}.jsonl") for rank in range(3)]
+    reports = [StragglerReport(emit, rank, factor=1.5, window=5) for rank, emit in enumerate(emitters)]
+    for _ in range(10):
+        for report in reports:
+            report.step_done([0.01, 0.02, 0.011])
+    found = [[event for event in log.events] for log in read_log(tmp_path)]
+    assert [len(events) for events in found] == [0, 2, 0]
+    assert found[1][0]["kind"] == "straggler"
+    assert "rank 1 computes 20 ms a step, usual is 11 ms" in found[1][0]["detail"]
+    for emit in emitters:
+        emit.close()
+
+
+def test_crash_at_start_ends_soon_with_one_message(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    with Job(nursery, tmp_path, 10, nproc=2) as job:
+        job.trainer[job.trainer.index("--device") + 1] = "cuda"
+        job.start("a")
+        assert job.code("a", 20) == 2
+        assert "torch sees no GPU here" in job.output()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0"], "--steps 0: must be greater than 0"),
+        (["--lr", "-1"], "--lr -1.0: must be greater than 0"),
+        (["--data", "/nowhere"], "--data /nowhere: no such file or folder"),
+        (["--checkpoint-dir", "s3://bucket/x"], "needs --staging-dir"),
+        (["--width", "30"], "must be a multiple of --heads 4"),
+        (["--metadata", "oracle"], "invalid choice: 'oracle'"),
+    ],
+)
+def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        parse(arguments)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_learning_rate_warms_up_and_decays() -> None:
+    factors = [train.learning_rate_factor(step, Options(steps=100, warmup=10)) for step in range(101)]
+    assert factors[0] == pytest.approx(1 / 11)
+    assert factors[10] == pytest.approx(1)
+    assert factors[100] == pytest.approx(0.1)
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+
+
+def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "CHAOS_EVENTS": str(tmp_path / "events"),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "3", "-m", "reference_trainer.train", "--steps", "40", *QUICK]
+    command += ["--checkpoint-dir", str(tmp_path / "checkpoints")]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not (pid := worker_at_step(tmp_path / "events", 15)):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        assert process.wait(90) == 0
+    finally:
+        process.kill()
+        process.wait()
+    steps = {event["step"] for log in read_log(tmp_path / "events") for event in log.events if event["event"] == "step"}
+    assert steps == set(range(1, 41))
+
+
+def worker_at_step(events: pathlib.Path, step: int) -> int | None:
+    for log in read_log(events) if events.is_dir() else []:
+        if any(event.get("step", 0) >= step for event in log.events):
+            return int(log.header["pid"])
+    return None
