@@ -38,6 +38,8 @@ SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
 SETTLED_S = 2.5  # a job started again in the second in which its credential was revoked fails for good
 NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTimeout and its next round)
 
+HOPELESS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AssocMaxNodePerJobLimit"}
+
 _KILLED = -int(signal.SIGKILL)
 _JOB_NAME = "chaos-{run_id}"
 _EVICTOR = "-evictor"
@@ -292,7 +294,11 @@ class SlurmCluster(Cluster):
             "CHAOS_RUN_ID": self._run_id,
         }
         batch = str(self._state_dir / "batch.sh")
-        self._job_id = self._slurm.submit(*arguments, f"--chdir={pathlib.Path.cwd()}", *_site_options(), batch, env=env)
+        where = f"--chdir={pathlib.Path.cwd()}"
+        try:
+            self._job_id = self._slurm.submit(*arguments, where, *_site_options(), batch, env=env)
+        except BackendError as error:
+            raise CannotRunError(f"Slurm refuses a job of {self._places} nodes: {error}") from error
 
     def _wait_for_allocation(self) -> None:
         limit_s = float(os.environ.get(QUEUE_ENV, QUEUE_S_MAX))
@@ -305,6 +311,8 @@ class SlurmCluster(Cluster):
                 )
             if job.running:
                 break
+            if job.reason in HOPELESS:
+                raise CannotRunError(f"Slurm will never run a job of {self._places} nodes here: {job.reason}")
             if time.monotonic() > deadline:
                 raise CannotRunError(f"Slurm gave no nodes within {limit_s:g} s ({QUEUE_ENV}): {job.reason}")
             time.sleep(0.05)

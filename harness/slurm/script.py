@@ -57,10 +57,24 @@ fi
 exit "$code"
 """
 
+# Becomes the command that follows it, killed when its parent is: where Slurm tracks processes by descent alone, what a
+# killed script leaves behind would live on, and hold its port.
+_TIED = """
+import ctypes, os, signal, sys
+parent = os.getppid()
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == parent:
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        print(f"{sys.argv[1]}: cannot be executed: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
+
 _CONTROL = """
 # Beside the tasks, on the node of this script: no better place survives, as the loss of any node restarts the job.
 control=$CHAOS_CONTROL
-(CHAOS_NODE=control exec {command}) \\
+(CHAOS_NODE=control exec "$CHAOS_PYTHON" -S -E -c "$CHAOS_TIED" {command}) \\
     >>"$CHAOS_RUN_DIR/logs/control.$CHAOS_INCARNATION.log" 2>&1 </dev/null &
 """
 
@@ -74,7 +88,7 @@ address=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 control=$CHAOS_CONTROL
 
 set -m # a process group of its own: signals come to it through this script alone
-{command} >>"$log" 2>&1 &
+"$CHAOS_PYTHON" -S -E -c "$CHAOS_TIED" {command} >>"$log" 2>&1 &
 command=$!
 trap 'again=yes; kill -TERM $command 2>/dev/null' TERM
 again=yes
@@ -123,7 +137,7 @@ def render(workload: Workload) -> Request:
         arguments,
         batch=_BATCH.replace("{control}", control),
         task=_TASK.replace("{command}", shell_words(workload.command, PLACEHOLDERS)),
-        env=dict(workload.env),
+        env=dict(workload.env) | {"CHAOS_TIED": _TIED},
     )
 
 
