@@ -1,0 +1,119 @@
+"""Reading event files: damage is named, odd fields are understood, foreign clocks are moved."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import reading, timeline
+from harness.errors import EventLogError
+
+HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
+
+
+def write(events: pathlib.Path, name: str, *records: dict[str, Any], tail: str = "") -> pathlib.Path:
+    events.mkdir(exist_ok=True)
+    path = events / f"{name}.jsonl"
+    lines = [{"wall_ns": 10**18 + i, "mono_ns": i} | record for i, record in enumerate(records)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
+    return path
+
+
+def step(number: int, **fields: Any) -> dict[str, Any]:
+    return {"event": "step", "step": number, "begin_ns": 5, "loss": 1.5} | fields
+
+
+def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "w", HEADER, {"event": "started"}, step(1, digest="ab"), step(2, digest="ab", loss="nan"))
+    writer = reading.read_file(path)
+    assert writer is not None
+    assert [event["event"] for event in writer.events] == ["started"]
+    assert writer.steps["step"].tolist() == [1, 2]
+    assert writer.steps["loss"][0] == 1.5
+    assert math.isnan(writer.steps["loss"][1])
+    assert writer.steps["digest"][0] == writer.steps["digest"][1] != 0
+    assert writer.steps["end"].tolist() == [2, 3]
+    assert not writer.torn
+
+
+def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Path) -> None:
+    writer = reading.read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
+    assert writer is not None
+    assert writer.torn
+    assert writer.steps["step"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("{broken\n", r"w\.jsonl:3: not a whole JSON line"),
+        ("[1]\n", r"w\.jsonl:3: an event must be a JSON object"),
+        ("\n", r"w\.jsonl:3: not a whole JSON line"),
+        ('{"event":"step","step":"seven","mono_ns":9,"wall_ns":9}\n', r"w\.jsonl:3: not a proper step event"),
+        ('{"event":"started"}\n', "an event without mono_ns"),
+    ],
+)
+def test_other_damage_is_an_error_that_names_the_line(tmp_path: pathlib.Path, tail: str, message: str) -> None:
+    with pytest.raises(EventLogError, match=message):
+        reading.read_file(write(tmp_path, "w", HEADER, step(1), tail=tail))
+
+
+def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventLogError, match="event schema 7; this version reads schema 1"):
+        reading.read_file(write(tmp_path, "w", HEADER | {"schema": 7}))
+
+
+def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventLogError, match="no event log here"):
+        timeline.load(tmp_path)
+    (tmp_path / "events").mkdir()
+    with pytest.raises(EventLogError, match="is empty"):
+        timeline.load(tmp_path)
+
+
+def test_fields_of_the_wrong_kind_in_other_events_do_not_matter(tmp_path: pathlib.Path) -> None:
+    odd = {"event": "anomaly", "step": "somewhere", "count": [1], "loss": {}}
+    writer = reading.read_file(write(tmp_path, "w", HEADER, odd, step(1, first=None, grad_norm=None)))
+    assert writer is not None
+    assert writer.events[0]["step"] == "somewhere"
+    assert writer.steps["first"].tolist() == [-1]
+    assert np.isnan(writer.steps["grad_norm"]).all()
+
+
+def test_a_step_without_a_begin_began_when_the_one_before_ended(tmp_path: pathlib.Path) -> None:
+    records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
+    writer = reading.read_file(write(tmp_path, "w", HEADER, *records))
+    assert writer is not None
+    assert writer.steps["begin"].tolist() == [1, 1]
+
+
+def test_a_foreign_clock_is_moved_by_its_offset(tmp_path: pathlib.Path) -> None:
+    """Host b's wall clock is 700 ns ahead; its monotonic clock started at another time."""
+    harness = HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100}
+    write(
+        tmp_path,
+        "harness",
+        harness,
+        {"event": "clock", "host": "b", "offset_ns": 700, "uncertainty_ns": 30, "mono_ns": 150},
+    )
+    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_900, "mono_ns": 50_000}
+    jumped = step(1, begin_ns=50_010, mono_ns=50_040, wall_ns=999_999)  # the wall clock jumped meanwhile
+    write(tmp_path, "trainer", foreign, jumped)
+    log = reading.read(tmp_path)
+    moved = next(writer for writer in log.writers if writer.role == "trainer")
+    assert moved.header["at"] == 300
+    assert moved.steps["begin"].tolist() == [310]
+    assert moved.steps["end"].tolist() == [340]
+    assert log.uncertainty_ns == 30
+    assert not log.problems
+
+
+def test_an_unknown_clock_is_a_problem(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h"})
+    write(tmp_path, "trainer", HEADER | {"host": "b", "clock": "other"}, step(1))
+    assert reading.read(tmp_path).problems == ("the clock of host 'b' was never compared with the harness's",)
