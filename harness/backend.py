@@ -333,9 +333,12 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_PARTITION)
 
     def send_packets(
-        self, peer: Node | None, count: int, interval_s: float, back: bool = False, size: int = 64
+        self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
-        """Measures the path to `peer` (`None`: the control host) one way, or the way `back`, with real packets."""
+        """Measures the path to `peer` (`None`: the control host) one way, or the way `back`, with real packets.
+
+        A packet counts as lost when none has come for `wait_s` after the last was sent.
+        """
         raise self._missing(Verb.NET_DELAY)
 
     def fill_path(
@@ -350,8 +353,9 @@ class Node(abc.ABC):
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         """The rule acts on what the node does in `mount`, one of the workload's.
 
-        `counts()` tells `matched` operations, `failed` ones, `delayed_ns` in all, `bytes` that passed, and for a rule
-        with `power` whether it was `cut`, and the `lost_bytes` and `lost_renames`. Power comes back with `heal()`.
+        `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
+        of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
+        whether it was `cut`, the `lost_bytes` and the `lost_renames`. Power comes back with `heal()`.
         """
         raise self._missing(Verb.STORAGE)
 

@@ -12,8 +12,9 @@ from harness.errors import FaultError
 from harness.fault import Context, Duration, Target, name_nodes
 from harness.network import NicFault, median_ms, near, seconds, way
 
-PACKETS = 60
+PACKETS = 40
 INTERVAL_S = 0.005
+LATE_S = 0.5  # what a packet may take beyond its delay
 SLACK_MS = 1.0  # what a busy machine adds to any packet
 
 
@@ -49,6 +50,7 @@ class NicLatency(NicFault):
         partner = self.partner(node, context)
         # Far enough apart for none to wait behind the one before it, so that the jitter's own mean is measured.
         interval_s = max(INTERVAL_S, 2 * seconds(self.jitter))
+        wait_s = seconds(self.delay) + seconds(self.jitter) + LATE_S
         before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
         asked = Impairment(
             seconds(self.delay), seconds(self.jitter), self.reorder_percent / 100, seed=context.seed % 2**32
@@ -56,7 +58,7 @@ class NicLatency(NicFault):
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
-            during = node.send_packets(partner, PACKETS, interval_s, back)
+            during = node.send_packets(partner, PACKETS, interval_s, back, wait_s)
             self._tell(f"{node.name}, {way(back)}", before[back], during, context)
 
     def _tell(self, where: str, before: Arrivals, during: Arrivals, context: Context) -> None:

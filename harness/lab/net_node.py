@@ -11,6 +11,7 @@ from harness.backend import Arrivals, Disturbance, Impairment, Node, Traffic, Ve
 from harness.errors import BackendError
 from harness.lab import client
 
+PACKET_BYTES = 64
 _LIMIT_S = 30.0
 _PACKET_RULES = "nftables (nf_tables)"
 _QUEUE = "its queues (nfnetlink_queue, and nft_queue or xt_NFQUEUE)"
@@ -62,10 +63,11 @@ class NetworkedNode(Node):
         return self._disturb("cut", traffic=self._traffic(traffic))
 
     def send_packets(
-        self, peer: Node | None, count: int, interval_s: float, back: bool = False, size: int = 64
+        self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
-        limit_s = _LIMIT_S + count * interval_s
-        found = self._measure("packets", peer, back, limit_s, count=count, interval_s=interval_s, size=size)
+        limit_s = _LIMIT_S + count * interval_s + wait_s
+        how = {"count": count, "interval_s": interval_s, "size": PACKET_BYTES, "wait_s": wait_s}
+        found = self._measure("packets", peer, back, limit_s, **how)
         return Arrivals(**found | {"delays_s": tuple(found["delays_s"])})
 
     def fill_path(

@@ -23,7 +23,6 @@ from harness.lab import kernel, net_line, net_shape, rpc
 
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
 SEGMENT_BYTES = 1448
-LAST_S = 0.4  # how long to wait for packets under way, beyond the delay seen so far
 CONNECT_S_MAX = 5.0
 RAMP_SHARE = 0.3  # of a transfer: until the sender has found its speed
 WINDOWS = 20  # a transfer's rate is the median of so many: a pause of TCP's own is not the path's
@@ -63,8 +62,8 @@ def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
         pipe.write(rpc.pack(answer))
 
 
-def packets(source: End, destination: End, count: int, interval_s: float, size: int) -> dict[str, Any]:
-    """Sends `count` UDP packets of `size` bytes one way.
+def packets(source: End, destination: End, count: int, interval_s: float, size: int, wait_s: float) -> dict[str, Any]:
+    """Sends `count` UDP packets of `size` bytes one way, and waits for the last ones until none came for `wait_s`.
 
     Returns how many were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
     (the receiver's checksum failed), and the one-way `delays_s` of those received, in order of arrival.
@@ -74,7 +73,7 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
     source.enter()
     sender = _udp(source.address)
     damaged_before = _checksum_errors(counters)
-    delays, numbers = _exchange(sender, receiver, count, interval_s, size)
+    delays, numbers = _exchange(sender, receiver, count, interval_s, size, wait_s)
     late = sum(number < earlier for earlier, number in zip(_running_max(numbers), numbers[1:], strict=False))
     return {
         "sent": count,
@@ -95,7 +94,7 @@ def _udp(address: str) -> socket.socket:
 
 
 def _exchange(
-    sender: socket.socket, receiver: socket.socket, count: int, interval_s: float, size: int
+    sender: socket.socket, receiver: socket.socket, count: int, interval_s: float, size: int, wait_s: float
 ) -> tuple[list[float], list[int]]:
     delays: list[float] = []
     numbers: list[int] = []
@@ -116,8 +115,8 @@ def _exchange(
         _send(sender, struct.pack("=Id", number, time.monotonic()).ljust(size, b"\0"), receiver.getsockname())
         drain()
     silent_since = time.monotonic()
-    while len(numbers) < count and time.monotonic() - silent_since < LAST_S + max(delays, default=0.0):
-        if select.select([receiver], [], [], 0.05)[0]:
+    while len(numbers) < count and time.monotonic() - silent_since < wait_s:
+        if select.select([receiver], [], [], wait_s / 4)[0]:
             drain()
             silent_since = time.monotonic()
     return delays, numbers

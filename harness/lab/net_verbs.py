@@ -26,6 +26,7 @@ from harness.lab.state import Call, Lab
 
 LINE_READY_S_MAX = 5.0
 LINE_END_S_MAX = 5.0
+PROBE_S_MAX = 20.0  # beyond the time it takes anyway
 Traffic = dict[str, Any]
 
 _numbers = itertools.count(1)  # of disturbances, and so of queues, filters and tables
@@ -300,15 +301,18 @@ async def examine(lab: Lab, node: str) -> dict[str, str]:
     return refused
 
 
-async def packets(lab: Lab, source: str, destination: str, count: int, interval_s: float, size: int) -> dict[str, Any]:
+async def packets(
+    lab: Lab, source: str, destination: str, count: int, interval_s: float, size: int, wait_s: float
+) -> dict[str, Any]:
     ends = _end(lab, source), _end(lab, destination)
-    return await _probe(lambda: net_probe.packets(*ends, count, interval_s, size), 25.0 + count * interval_s)
+    work = functools.partial(net_probe.packets, *ends, count, interval_s, size, wait_s)
+    return await _probe(work, PROBE_S_MAX + count * interval_s + wait_s)
 
 
 async def transfer(lab: Lab, source: str, destination: str, seconds: float, through: int | None) -> dict[str, Any]:
     counter = lab.disturbances[through].counter if through in lab.disturbances else None
     ends = _end(lab, source), _end(lab, destination)
-    return await _probe(lambda: net_probe.transfer(*ends, seconds, counter), 15.0 + seconds)
+    return await _probe(functools.partial(net_probe.transfer, *ends, seconds, counter), PROBE_S_MAX + seconds)
 
 
 def _end(lab: Lab, node: str) -> net_probe.End:

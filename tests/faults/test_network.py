@@ -1,0 +1,423 @@
+"""Network faults on a real lab: they act, what was asked is what is measured, and nothing of them stays."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import harness
+from harness.backend import Impairment, Node, Traffic, Verb, Workload
+from harness.backends.local import BACKEND, LocalCluster, try_mode
+from harness.errors import UsageError
+from harness.fault import Cancelled, Target, build_fault, load_fault
+from harness.lab import net_line, undo
+
+ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
+IDLE = ("sleep", "300")
+NETWORK = {Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION}
+_numbers = itertools.count()
+
+
+class Watch:
+    """A context that runs a fault against a cluster and keeps what it reports."""
+
+    def __init__(self, cluster: LocalCluster, during: Callable[[], None] = lambda: None):
+        self.cluster = cluster
+        self.seed = 7
+        self.acting = 0
+        self.effects: list[dict[str, Any]] = []
+        self._during = during
+
+    def node(self, target: Target) -> Node:
+        return self.cluster.nodes[target.node_index]
+
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        if until is None:  # the fault stays: this is the moment to look
+            self._during()
+            return False
+        deadline = time.monotonic() + min(seconds, 10)
+        while not until():
+            if time.monotonic() > deadline:
+                raise Cancelled
+        return True
+
+    def injected(self) -> None:
+        self.acting += 1
+
+    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.effects.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok, "detail": detail})
+
+
+@pytest.fixture(scope="module", params=["root", "user"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three idle nodes, for all tests of a mode: whatever a test does, it must leave no trace of it."""
+    if request.param == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    if (reason := try_mode(request.param)) is not None:
+        pytest.skip(reason)
+    run_id = f"network-{os.getpid()}-{next(_numbers)}"
+    with LocalCluster(Workload(IDLE, 3, 1, control=IDLE), tmp_path_factory.mktemp("lab"), run_id, request.param) as lab:
+        lab.start()
+        yield lab
+    assert undo.leftovers(run_id) == []
+
+
+@pytest.fixture
+def healed() -> Iterator[contextlib.ExitStack]:
+    """Heals what a test pushes on it, also when the test fails: the next one uses the same lab."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def state(cluster: LocalCluster) -> dict[str, str]:
+    """Everything of the lab's network that a disturbance could leave changed, as the kernel's own tools show it."""
+    labd = next(item.process.pid for item in undo.leftovers(cluster._run_id) if item.node == "control.1")
+    enter = ["nsenter", "-t", str(labd), "-U", "--preserve-credentials", "-n"]
+    enter = enter if cluster._mode == "user" else ["nsenter", "-t", str(labd), "-n"]
+    shown = {}
+    for command in ("ip addr", "ip route", "tc qdisc", "nft list ruleset"):
+        if shutil.which(command.split()[0]):
+            done = subprocess.run([*enter, *command.split()], capture_output=True, text=True, timeout=10, check=True)
+            shown[command] = done.stdout
+    return shown
+
+
+def assert_like(cluster: LocalCluster, before: Mapping[str, str]) -> None:
+    """The kernel shows a link as up only some moments after it is."""
+    deadline = time.monotonic() + 5
+    while state(cluster) != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert state(cluster) == before
+
+
+def run(cluster: LocalCluster, name: str, parameters: Mapping[str, Any], during: Callable[[], None]) -> Watch:
+    """Runs the fault on node 0, from inject to heal, and looks at the lab's network before and after."""
+    before = state(cluster)
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(state(cluster) != before)
+        during()
+
+    fault, watch = build_fault(name, parameters), Watch(cluster, look)
+    try:
+        fault.inject([Target(0)], watch)
+    finally:
+        fault.heal([Target(0)], watch)
+        fault.heal([Target(0)], watch)  # idempotent
+    assert seen and seen[0], "it left no mark on the network while it acted"
+    assert_like(cluster, before)
+    assert watch.acting >= 1
+    assert watch.effects and all(effect["ok"] for effect in watch.effects), watch.effects
+    return watch
+
+
+def nothing() -> None:
+    return None
+
+
+@pytest.mark.parametrize("direction", ["egress", "ingress"])
+def test_bandwidth(cluster: LocalCluster, direction: str) -> None:
+    node, other, third = cluster.nodes
+    back = direction == "ingress"
+    free: list[float] = []
+
+    def look() -> None:
+        free.append(node.fill_path(other, 0.3, back=not back))
+        free.append(node.fill_path(third, 0.3, back=back))
+
+    watch = run(cluster, "nic_bandwidth", {"rate": "40mbit", "direction": direction, "peers": [1]}, look)
+    assert [effect["expected"] for effect in watch.effects] == [40]
+    assert watch.effects[0]["measured"] == pytest.approx(40, rel=0.1)
+    assert min(free) > 80e6, "the other direction and other nodes keep their speed"
+
+
+def test_a_percentage_of_the_speed(cluster: LocalCluster) -> None:
+    watch = run(cluster, "nic_bandwidth", {"percent": 5, "direction": "egress"}, nothing)
+    before = float(watch.effects[0]["detail"].split(": ")[1].split()[0])
+    assert watch.effects[0]["expected"] == pytest.approx(before * 0.05, rel=0.02)
+
+
+def median(node: Node, other: Node | None, back: bool = False) -> float:
+    delays = sorted(node.send_packets(other, 30, 0.002, back).delays_s)
+    return delays[len(delays) // 2]
+
+
+def test_latency(cluster: LocalCluster) -> None:
+    node, other, third = cluster.nodes
+    seen: dict[str, float] = {}
+
+    def look() -> None:
+        seen.update(back=median(node, other, back=True), bystanders=median(other, third), control=median(node, None))
+
+    watch = run(cluster, "nic_latency", {"delay": "30ms", "direction": "egress"}, look)
+    assert len(watch.effects) == 1
+    assert watch.effects[0]["measured"] == pytest.approx(30, rel=0.1)
+    assert seen["back"] < 0.01 and seen["bystanders"] < 0.01
+    assert seen["control"] > 0.029, "the control host is among all traffic"
+
+
+def test_jitter_keeps_the_order_and_reordering_does_not(cluster: LocalCluster) -> None:
+    node, other, _ = cluster.nodes
+    seen = []
+
+    def look() -> None:
+        seen.append(node.send_packets(other, 100, 0.001))
+
+    run(cluster, "nic_latency", {"delay": "30ms", "jitter": "10ms", "direction": "egress"}, look)
+    run(cluster, "nic_latency", {"delay": "20ms", "reorder_percent": 30, "direction": "egress"}, look)
+    jitter, reorder = seen
+    assert max(jitter.delays_s) - min(jitter.delays_s) > 0.005
+    assert jitter.late == 0
+    assert reorder.late > 20 and min(reorder.delays_s) < 0.01
+
+
+def test_loss_and_damage(cluster: LocalCluster) -> None:
+    parameters = {"loss_percent": 10, "damage_percent": 10, "direction": "egress", "peers": [1, 2]}
+    node, _, third = cluster.nodes
+    seen = []
+
+    def look() -> None:
+        seen.extend((node.send_packets(None, 200, 0.0002), node.send_packets(third, 200, 0.0002, back=True)))
+
+    watch = run(cluster, "nic_loss", parameters, look)
+    lost, damaged = watch.effects
+    assert lost["measured"] == pytest.approx(10, rel=0.1)
+    assert damaged["measured"] == pytest.approx(9, rel=0.1)
+    assert all(arrivals.received == arrivals.sent for arrivals in seen), "only what node 0 sends to nodes is lost"
+
+
+def test_damaged_data_arrives_whole_in_the_end(cluster: LocalCluster, healed: contextlib.ExitStack) -> None:
+    """The checksums of TCP see the damage: a stream is slower, and goes on."""
+    node, other, _ = cluster.nodes
+    damage = node.impair(Impairment(damage=0.02, seed=3), Traffic("egress"))
+    healed.callback(damage.heal)
+    node.fill_path(other, 0.5)
+    assert damage.counts()["damaged"] > 0
+
+
+@pytest.mark.parametrize(("burst", "share"), [(1.0, 0.1), (8.0, 0.1), (3.0, 0.4)])
+def test_losses_come_in_the_share_and_the_runs_asked_for(burst: float, share: float) -> None:
+    fate = net_line.Fate(net_line.Profile(loss=share, burst=burst, seed=11))
+    drawn = [fate.lost() for _ in range(200_000)]
+    runs = [len(list(group)) for lost, group in itertools.groupby(drawn) if lost]
+    assert sum(drawn) / len(drawn) == pytest.approx(share, rel=0.05)
+    assert sum(runs) / len(runs) == pytest.approx(burst if burst > 1 else 1 / (1 - share), rel=0.05)
+    again = net_line.Fate(net_line.Profile(loss=share, burst=burst, seed=11))
+    assert [again.lost() for _ in range(1000)] == drawn[:1000], "the seed decides"
+
+
+def reach(node: Node, other: Node | None, back: bool = False) -> bool:
+    return node.send_packets(other, 5, 0.001, back).received == 5
+
+
+def test_a_partition_both_ways(cluster: LocalCluster) -> None:
+    node, other, third = cluster.nodes
+    seen: dict[str, bool] = {}
+
+    def look() -> None:
+        seen.update(control=reach(node, None), outside=reach(other, third), third=reach(node, third))
+
+    watch = run(cluster, "partition", {}, look)
+    assert seen == {"control": True, "outside": True, "third": False}
+    assert [effect["measured"] for effect in watch.effects] == [0, 0]
+
+
+@pytest.mark.parametrize(("direction", "out", "back"), [("egress", False, True), ("ingress", True, False)])
+def test_a_partition_one_way_from_the_control_host(
+    cluster: LocalCluster, direction: str, out: bool, back: bool
+) -> None:
+    node, other, _ = cluster.nodes
+    seen = []
+
+    def look() -> None:
+        seen.extend((reach(node, None), reach(node, None, back=True), reach(node, other)))
+
+    run(cluster, "partition", {"cut_off_from": "control", "direction": direction}, look)
+    assert seen == [out, back, True]
+
+
+def test_the_nodes_of_a_group_reach_each_other(cluster: LocalCluster) -> None:
+    first, second, third = cluster.nodes
+    seen = []
+    watch = Watch(cluster, lambda: seen.extend((reach(first, second), reach(first, third), reach(third, second))))
+    fault = build_fault("partition", {"cut_off_from": "all"})
+    try:
+        fault.inject([Target(0), Target(1)], watch)
+    finally:
+        fault.heal([Target(0), Target(1)], watch)
+    assert seen == [True, False, False]
+    assert len(watch.effects) == 8 and all(effect["ok"] for effect in watch.effects)
+    assert reach(first, third)
+
+
+def test_a_flapping_link(cluster: LocalCluster) -> None:
+    node, other, third = cluster.nodes
+    seen = []
+
+    def look() -> None:
+        seen.append((reach(node, other), reach(other, node), reach(other, third)))
+
+    watch = run(cluster, "nic_flap", {"cycles": 2, "down": "1ms", "up": "1ms"}, look)
+    assert seen == [(False, False, True), (True, True, True), (False, False, True)]
+    assert len(watch.effects) == 4
+    assert watch.acting == 2
+
+
+def test_disturbances_add_up_and_heal_in_any_order(cluster: LocalCluster, healed: contextlib.ExitStack) -> None:
+    before = state(cluster)
+    node, other, _ = cluster.nodes
+    rate = node.limit_rate(50_000_000, Traffic("egress"))
+    slower = node.limit_rate(20_000_000, Traffic("egress", (other,)))
+    late = node.impair(Impairment(delay_s=0.04), Traffic("both"))
+    later = node.impair(Impairment(delay_s=0.04), Traffic("egress"))
+    for disturbance in (slower, later, rate, late):
+        healed.callback(disturbance.heal)
+    assert 0.08 < median(node, other) < 0.12
+    rate.heal()
+    assert 10e6 < node.fill_path(other, 1.0, through=slower) < 22e6
+    late.heal()
+    assert 0.04 < median(node, other) < 0.08
+    slower.heal()
+    later.heal()
+    later.heal()
+    assert_like(cluster, before)
+
+
+def test_a_delay_line_that_dies_is_no_black_hole(cluster: LocalCluster, healed: contextlib.ExitStack) -> None:
+    before = state(cluster)
+    node, other, _ = cluster.nodes
+    late = node.impair(Impairment(delay_s=0.02), Traffic("egress"))
+    healed.callback(late.heal)
+    lines = [each for each in pathlib.Path("/proc").iterdir() if each.name.isdigit() and _name(each) == "net-line"]
+    mine = [each for each in lines if f"\0CHAOS_RUN_ID={cluster._run_id}\0" in "\0" + _environment(each)]
+    assert len(mine) == 1
+    os.kill(int(mine[0].name), signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while median(node, other) > 0.01:
+        assert time.monotonic() < deadline
+    with pytest.raises(Exception, match="ended"):
+        late.counts()
+    late.heal()
+    assert_like(cluster, before)
+
+
+def _name(process: pathlib.Path) -> str:
+    try:
+        return (process / "comm").read_text().rpartition("-")[0]
+    except OSError:
+        return ""
+
+
+def _environment(process: pathlib.Path) -> str:
+    try:
+        return (process / "environ").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_node_that_dies_while_disturbed(cluster: LocalCluster) -> None:
+    """What was done to it can still be healed, and its replacement has a sound network."""
+    before = {key: text for key, text in state(cluster).items() if key in ("tc qdisc", "nft list ruleset")}
+    node, other, third = cluster.nodes
+    disturbances = [third.limit_rate(10**7, Traffic()), third.impair(Impairment(delay_s=0.1), Traffic())]
+    disturbances += [third.cut(Traffic("ingress")), third.unplug()]
+    third.kill()
+    fresh = cluster.replace(third)
+    for disturbance in disturbances:
+        disturbance.heal()
+    assert reach(fresh, node) and reach(other, fresh)
+    after = {key: text.replace("v4", "v3") for key, text in state(cluster).items() if key in before}
+    assert after == before
+    assert "10.77.0.3" not in state(cluster)["ip route"]
+
+
+def test_the_rendezvous_store_dies_and_comes_back(cluster: LocalCluster) -> None:
+    fault, watch = build_fault("rendezvous_loss", {"restart_after": "1ms"}), Watch(cluster)
+    assert cluster.control_running
+    fault.inject([Target(0)], watch)
+    assert [(effect["measured"], effect["ok"]) for effect in watch.effects] == [(0, True)]
+    assert cluster.control_running
+    assert [(end.node, end.incarnation, end.code) for end in cluster.exits() if end.node == "control"] == [
+        ("control", 1, -9)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("nic_bandwidth", {}, "either rate: or percent:"),
+        ("nic_bandwidth", {"rate": "1mbit", "percent": 50}, "either rate: or percent:"),
+        ("nic_bandwidth", {"rate": "1kbit"}, "at least 64kbit"),
+        ("nic_latency", {"delay": "0s"}, "longer than 0"),
+        ("nic_latency", {"delay": "1ms", "jitter": "2ms"}, "at most the delay"),
+        ("nic_loss", {}, "must be above 0"),
+        ("nic_loss", {"loss_percent": 80, "burst": 2}, "cannot come in bursts"),
+        ("nic_flap", {"cycles": 0}, "greater than or equal to 1"),
+        ("partition", {"cut_off_from": "storage"}, "cut_off_from"),
+        ("rendezvous_loss", {"restart_after": "soon"}, "restart_after"),
+    ],
+)
+def test_bad_parameters_are_refused(name: str, parameters: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        build_fault(name, parameters)
+
+
+@pytest.mark.parametrize("peers", [[5], [0]])
+def test_peers_that_are_not_there(cluster: LocalCluster, peers: list[int]) -> None:
+    fault = build_fault("nic_latency", {"peers": peers})
+    with pytest.raises(UsageError, match="peers"):
+        fault.inject([Target(0)], Watch(cluster))
+
+
+def test_without_namespaces_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+    capability = BACKEND.probe()
+    assert not NETWORK & capability.verbs
+    assert all("namespaces" in capability.missing[verb] for verb in NETWORK)
+    for name in ("nic_bandwidth", "nic_latency", "nic_loss", "nic_flap", "partition"):
+        assert load_fault(name).needs <= NETWORK
+
+
+def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pathlib.Path) -> None:
+    code = textwrap.dedent("""
+        import pathlib, sys, time
+        sys.path.insert(0, sys.argv[1])
+        from harness.backend import Impairment, Traffic, Workload
+        from harness.backends.local import BACKEND
+        lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
+        lab.start()
+        node = lab.nodes[0]
+        node.limit_rate(10**6, Traffic())
+        node.impair(Impairment(delay_s=10, loss=0.5), Traffic())
+        node.cut(Traffic())
+        lab.nodes[1].unplug()
+        print("done", flush=True)
+        time.sleep(60)
+    """)
+    run_id = f"network-{os.getpid()}-kill"
+    links = pathlib.Path("/proc/net/dev").read_text().count(":")
+    command = [sys.executable, "-c", code, ROOT, str(tmp_path), run_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"done\n"
+        assert undo.leftovers(run_id)
+        victim.kill()
+    deadline = time.monotonic() + 10
+    while undo.leftovers(run_id):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert pathlib.Path("/proc/net/dev").read_text().count(":") == links, "a device was left on the host"
