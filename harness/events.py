@@ -69,6 +69,7 @@ EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"
+CRASH_TAKEN = ".taken"
 HOLD_S_MAX = 10.0  # a harness that died while holding a trainer must not hang it
 
 
@@ -184,10 +185,16 @@ class Emitter:
 
 
 def _crash(hold: dict[str, Any]) -> None:
-    """Ends the process if one of the planned crashes is left: whoever removes its file takes it."""
+    """Ends the process if one of the planned crashes is left: whoever renames its file takes it.
+
+    The harness removes the renamed file once it has logged the crash, so that no death comes before its reason.
+    """
     for token in hold["tokens"]:
         with contextlib.suppress(OSError):  # taken by another process before
-            os.unlink(token)
+            os.rename(token, token + CRASH_TAKEN)
+            deadline = time.monotonic() + HOLD_S_MAX
+            while os.path.exists(token + CRASH_TAKEN) and time.monotonic() < deadline:
+                time.sleep(0.001)
             os._exit(hold["code"])
 
 

@@ -95,6 +95,10 @@ class Context(Protocol):
         anything that outlives the nodes (files on the host). What dies with the nodes needs none."""
         ...
 
+    def ready(self) -> None:
+        """The fault is set up and will act by itself later: a trainer that waits at the trigger goes on."""
+        ...
+
     def injected(self) -> None:
         """The fault acts from this moment on."""
         ...
@@ -127,8 +131,12 @@ class Context(Protocol):
         """Ends `hold()`; whoever stands there goes on."""
         ...
 
-    def crashes_left(self) -> int:
-        """How many of the crashes planned in `Fault.holds` have not come yet."""
+    def crash_waits(self) -> bool:
+        """Whether a process has come to one of the crashes planned in `Fault.holds`, and waits to be let go."""
+        ...
+
+    def let_crash(self) -> None:
+        """Lets that process end."""
         ...
 
     def release(self, node: Node, reason: str) -> None:

@@ -106,6 +106,9 @@ class Injection:
     def undo(self, action: str, **arguments: Any) -> None:
         self._journal.record(action, arguments)
 
+    def ready(self) -> None:
+        self._holds.release(self.firing.planned.id)
+
     def injected(self) -> None:
         self._moment("injected")
         self.log("fault.injected", kind=self.firing.planned.fault, targets=self._aimed, kills=self.fault.kills)
@@ -135,8 +138,13 @@ class Injection:
     def let_go(self) -> None:
         self._holds.stop_acting(self.firing.planned.id)
 
-    def crashes_left(self) -> int:
-        return self._holds.crashes_left(self.firing.planned.id)
+    def crash_waits(self) -> bool:
+        return self._holds.waiting_crash(self.firing.planned.id) is not None
+
+    def let_crash(self) -> None:
+        waiting = self._holds.waiting_crash(self.firing.planned.id)
+        if waiting is not None:
+            waiting.unlink(missing_ok=True)  # killed by another fault just now
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

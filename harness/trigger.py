@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.events import CRASH_TAKEN
 from harness.fault import Hold
 from harness.plan import PlannedFault
 
@@ -163,8 +164,8 @@ class Holds:
         for token in self.directory.glob(f"{fault_id}.act.crash*"):
             token.unlink(missing_ok=True)  # a trainer may take it just now
 
-    def crashes_left(self, fault_id: str) -> int:
-        return len(list(self.directory.glob(f"{fault_id}.act.crash*")))
+    def waiting_crash(self, fault_id: str) -> pathlib.Path | None:
+        return next(self.directory.glob(f"{fault_id}.act.crash*{CRASH_TAKEN}"), None)
 
     def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
         built, targets = fault.build()

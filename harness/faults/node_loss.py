@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from harness.backend import Verb
 from harness.fault import Context, TakesNodes, Target, name_nodes
 
 
 class NodeLoss(TakesNodes):
     """Everything on the node dies at once, with no notice; a replacement comes later or never."""
 
+    silent: bool = Field(False, description="Without a reset of its connections: the link goes down first.")
+
+    def needed(self) -> frozenset[Verb]:
+        return super().needed() | {Verb.NET_LINK} if self.silent else super().needed()
+
     def describe(self, targets: Sequence[Target]) -> str:
-        return f"{name_nodes(targets)} lost without notice; {self.describe_replacement()}"
+        how = "without a word, its link first" if self.silent else "without notice"
+        return f"{name_nodes(targets)} lost {how}; {self.describe_replacement()}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         nodes = [context.node(target) for target in targets]
+        for node in nodes if self.silent else ():
+            node.unplug()  # never plugged in again: the link goes with the node
         context.injected()
         self.take(nodes, "lost", context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -21,7 +22,6 @@ class StartFailure(Fault):
     within: Duration = Field("60s", description="How long to wait for these starts.")
 
     needs = frozenset({Verb.SIGNAL})
-    kills = True
     aims_at = "rank"
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
@@ -33,12 +33,17 @@ class StartFailure(Fault):
         return f"the next {self.times} starts of rank {ranks} end with exit code {self.code}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        asked = self.times * len(targets)
+        """Each crash is an effect of its own, logged before the process ends: it explains that death."""
+        asked, crashed = self.times * len(targets), 0
+        deadline = time.monotonic() + units.parse_duration_ns(self.within) / 1e9
         context.hold()
         context.injected()
-        context.wait(units.parse_duration_ns(self.within) / 1e9, until=lambda: context.crashes_left() == 0)
-        crashed = asked - context.crashes_left()
-        context.effect(crashed, asked, "failed starts", ok=crashed == asked, detail=f"exit code {self.code}")
+        while crashed < asked and context.wait(deadline - time.monotonic(), until=context.crash_waits):
+            crashed += 1
+            context.effect(crashed, crashed, "failed starts", ok=True, detail=f"exit code {self.code}")
+            context.let_crash()
+        if crashed < asked:
+            context.effect(crashed, asked, "failed starts", ok=False, detail=f"within {self.within}")
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()

@@ -195,7 +195,7 @@ class Quota(Brake):
 
     def _cpus_used(self) -> float:
         """How many CPUs the node keeps busy when nothing limits it; at the trigger it may be held, and so idle."""
-        return 1.0 * max(1, sum(each.state == "R" for each in self.node.processes()))
+        return float(max(1, sum(each.state == "R" for each in self.node.processes())))
 
 
 class DutyCycle(Brake):

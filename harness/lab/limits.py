@@ -195,7 +195,7 @@ class Limits:
 def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
     """The child: takes page after page and notes how far it got."""
     os.read(start, 1)
-    memory = mmap.mmap(-1, size_bytes)
+    memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
     for offset in range(0, size_bytes, _PAGE_BYTES):
         memory[offset] = 1
         progress[:] = _PROGRESS.pack(offset + _PAGE_BYTES)

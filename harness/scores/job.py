@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
 from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
-from harness.units import format_duration
+from harness.units import format_duration, parse_duration_ns
 
 NAMED_DEATHS = 3
 Finding = tuple[Verdict, str]
@@ -33,7 +33,7 @@ class Job(Score):
         run = evidence.run
         deaths = [exit_ for exit_ in run.exits if exit_["code"] != 0]
         unexplained = list(_unexplained(run))
-        reasons = [*_faults(run), *_ending(run), *_worlds(run), *_evidence(run)]
+        reasons = [*_faults(run), *_ending(run), *_worlds(run), *_restores(run), *_evidence(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -62,6 +62,7 @@ def _faults(run: Timeline) -> Iterator[Finding]:
     for record in run.faults:
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
         yield from _wrong_target(record, planned.get(record.id, {}))
+        yield from _healed_early(run, record, planned.get(record.id, {}))
 
 
 def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
@@ -99,6 +100,21 @@ def _wrong_target(record: FaultRecord, planned: dict[str, Any]) -> Iterator[Find
         yield Verdict.INVALID, f"fault {record.id} struck ranks {_ranks(struck)}, not {_ranks(meant)}"
 
 
+def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
+    """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
+    asked = str((planned.get("parameters") or {}).get("duration", ""))
+    if not asked[:1].isdigit() or fault.injected is None or fault.healed is None:
+        return  # it has no duration, or lasts until the run ends
+    lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
+    nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
+    exits = [exit_["at"] for exit_ in run.exits if (exit_["node"], exit_["incarnation"]) in nodes]
+    victim_gone = any(fault.injected <= at <= fault.healed for at in exits)
+    over = not len(run.steps) or int(run.steps.end.max()) <= fault.healed
+    if lasted < duration and not victim_gone and not over:
+        text = f"was undone after {format_duration(lasted)}, before its {asked} were over"
+        yield Verdict.INVALID, f"fault {fault.id} {text}"
+
+
 def _ranks(found: Counter[Any]) -> str:
     return ", ".join(sorted(str(rank) for rank in found)) or "none"
 
@@ -134,6 +150,23 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
             yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
         if len(complete) and epoch.size < least:
             yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"
+
+
+def _restores(run: Timeline) -> Iterator[Finding]:
+    """A start takes the newest committed checkpoint, or says why not. Nothing is said about a run in which some
+    fault may have harmed the checkpoints themselves, or one that passed over any with a reason."""
+    struck = [fault for fault in run.faults if fault.injected is not None]
+    if not all(fault.kills for fault in struck) or any(process.fallback for process in run.processes):
+        return
+    commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
+    for process in run.processes:
+        if process.restored_step is None:
+            continue
+        newest = max((int(event["step"]) for event in commits if event["at"] < process.started), default=0)
+        if process.restored_step < newest:
+            text = f"rank {process.rank} resumed from step {process.restored_step} without a reason"
+            yield Verdict.FAIL, f"{text}, though a checkpoint of step {newest} had been committed"
+            return
 
 
 def _evidence(run: Timeline) -> Iterator[Finding]:
@@ -182,6 +215,7 @@ def _life_of(run: Timeline, death: dict[str, Any]) -> tuple[int, int]:
 def _explained(run: Timeline, started: int, last_step: int, at: int) -> bool:
     """Alive when a fault struck (or a replacement came), dead since, and of no use after that recovery."""
     causes = [(fault.injected, fault.healed) for fault in run.faults if fault.injected is not None]
+    causes += [(effect["at"], fault.healed) for fault in run.faults for effect in fault.effects]
     causes += [(slot.allocated, slot.allocated) for slot in run.slots if slot.incarnation > 1]
     for cause, healed in causes:
         if not started <= cause <= at:
