@@ -12,8 +12,8 @@ from harness.backend import Impairment, Node, Verb
 from harness.fault import Context, Target, name_nodes
 from harness.network import NicFault, near, way
 
-PACKETS_MIN, PACKETS_MAX = 500, 20_000
-INTERVAL_S = 0.0001
+PACKETS_MIN, PACKETS_MAX = 500, 10_000
+INTERVAL_S = 0.0002
 SIGMAS = 4.0
 
 

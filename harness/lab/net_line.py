@@ -23,7 +23,8 @@ from harness.lab.netlink import attribute, be32
 _SUBSYSTEM = 3
 _PACKET, _VERDICT, _CONFIG, _VERDICT_BATCH = 0, 1, 2, 3
 _CONFIG_COMMAND, _CONFIG_PARAMETERS, _CONFIG_LENGTH, _CONFIG_MASK, _CONFIG_FLAGS = 1, 2, 3, 4, 5
-_BIND, _COPY_META, _COPY_PACKET, _WHOLE = 1, 1, 2, 4
+_BIND, _COPY_META, _COPY_PACKET = 1, 1, 2
+_FAIL_OPEN, _WHOLE = 1, 4
 _PACKET_HEADER, _VERDICT_HEADER, _PAYLOAD = 1, 2, 10
 _DROP, _ACCEPT = 0, 1
 _NO_ENOBUFS = 5  # of SOL_NETLINK
@@ -162,11 +163,12 @@ def _header(queue: int) -> bytes:
 def _bind(queue: int, profile: Profile) -> socket.socket:
     link = netlink.open_socket(netlink.NETFILTER)
     copy = (0xFFFF, _COPY_PACKET) if profile.damage else (0, _COPY_META)
-    whole = 0 if profile.per_packet else _WHOLE
+    # What the line cannot take in time goes on undisturbed: it must not lose packets it was not asked to lose.
+    flags = _FAIL_OPEN if profile.per_packet else _FAIL_OPEN | _WHOLE
     settings = (
         attribute(_CONFIG_COMMAND, struct.pack(">BxH", _BIND, socket.AF_INET)),
         attribute(_CONFIG_PARAMETERS, struct.pack(">IB", *copy)),
-        be32(_CONFIG_LENGTH, HELD_PACKETS_MAX) + be32(_CONFIG_MASK, _WHOLE) + be32(_CONFIG_FLAGS, whole),
+        be32(_CONFIG_LENGTH, HELD_PACKETS_MAX) + be32(_CONFIG_MASK, _FAIL_OPEN | _WHOLE) + be32(_CONFIG_FLAGS, flags),
     )
     for setting in settings:
         kind = _SUBSYSTEM << 8 | _CONFIG

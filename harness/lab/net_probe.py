@@ -107,13 +107,14 @@ def _exchange(
                 delays.append(time.monotonic() - sent_s)
                 numbers.append(number)
 
-    begin = time.monotonic()
+    due = time.monotonic()
     for number in range(count):
-        while (left := begin + number * interval_s - time.monotonic()) > 0:
+        while (left := due - time.monotonic()) > 0:
             select.select([receiver], [], [], left)
             drain()
         _send(sender, struct.pack("=Id", number, time.monotonic()).ljust(size, b"\0"), receiver.getsockname())
         drain()
+        due = time.monotonic() + interval_s  # never a burst to catch up: it would measure the queues in between
     silent_since = time.monotonic()
     while len(numbers) < count and time.monotonic() - silent_since < wait_s:
         if select.select([receiver], [], [], wait_s / 4)[0]:
