@@ -32,9 +32,10 @@ from harness.backend import (
     fill_placeholders,
 )
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.lab import cgroups, client, net_node, refusals, rpc
+from harness.lab import cgroups, client, net_node, refusals, rpc, storage_node
 from harness.lab import undo as leavings
 from harness.lab.net_node import NetworkedNode
+from harness.lab.storage_node import StoringNode
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
@@ -50,7 +51,7 @@ _SUMMARIES = {
 }
 
 
-class LocalNode(NetworkedNode):
+class LocalNode(NetworkedNode, StoringNode):
     def __init__(
         self, lab: client.LabClient, gone: set[str], run_dir: pathlib.Path, name: str, index: int, incarnation: int
     ):
@@ -156,6 +157,7 @@ class LocalCluster(Cluster):
             (run_dir / name).mkdir(parents=True, exist_ok=True)
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
+            storage_node.mount(self._lab, run_dir, workload.mounts)
             for index in range(workload.nodes):
                 self._nodes.append(LocalNode(self._lab, self._gone, run_dir, f"node{index}", index, 1))
         except BaseException:
@@ -273,6 +275,7 @@ class LocalBackend(Backend):
 
     def __init__(self) -> None:
         self._chosen: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}
+        self._storages: dict[str, str | None] = {}
         self._networks: dict[str, Mapping[Verb, str | None]] = {}
 
     def probe(self) -> Capability:
@@ -283,7 +286,7 @@ class LocalBackend(Backend):
         if not mode:
             reason = "; ".join(refused.values())
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        limits = {**_kernel_limits(mode), **self._network(mode)}
+        limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
         missing = {verb: limits.get(verb) or _why_missing(mode, refused) for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)
@@ -312,6 +315,14 @@ class LocalBackend(Backend):
         if mode not in self._networks:
             self._networks[mode] = net_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
         return self._networks[mode]
+
+    def _storage(self, mode: str) -> Mapping[Verb, str | None]:
+        """Why storage cannot be disturbed, or `None`; tried once."""
+        if mode == "plain":
+            return {}
+        if mode not in self._storages:
+            self._storages[mode] = storage_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
+        return {Verb.STORAGE: self._storages[mode]}
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
         """The best mode that works here ("" for none) and why each better one does not; tried once."""

@@ -82,7 +82,9 @@ class CheckpointCorruption(Fault):
         context.injected()
         measured, unit = damage.measure()
         name = str(damage.path.relative_to(context.run_dir))
-        context.effect(measured, damage.expected, unit, ok=measured == damage.expected > 0, detail=f"{name}: {self.kind}")
+        context.effect(
+            measured, damage.expected, unit, ok=measured == damage.expected > 0, detail=f"{name}: {self.kind}"
+        )
 
     def _finished(self, root: pathlib.Path) -> list[pathlib.Path]:
         """Newest first. Names of one length sort by themselves; a longer number is a later one."""
@@ -107,7 +109,9 @@ class CheckpointCorruption(Fault):
         return Damage(path, kept, damaged, expected)
 
     def _choose(self, checkpoint: pathlib.Path, dice: random.Random) -> pathlib.Path:
-        files = [checkpoint] if checkpoint.is_file() else sorted(each for each in checkpoint.rglob("*") if each.is_file())
+        files = (
+            [checkpoint] if checkpoint.is_file() else sorted(each for each in checkpoint.rglob("*") if each.is_file())
+        )
         pattern = self.manifest if self.kind == "wrong_manifest" else self.file
         if pattern not in ("largest", "any"):
             files = [each for each in files if each.match(pattern)]
@@ -230,7 +234,7 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
     text = path.read_bytes()
     checksums = list(re.finditer(rb"[0-9a-f]{32,}", text))
     if not checksums:
-        raise FaultError(f"the manifest: no checksum in it to change")
+        raise FaultError("the manifest: no checksum in it to change")
     position = dice.choice(checksums).start() + dice.randrange(32)
     digit = b"1" if text[position : position + 1] != b"1" else b"2"
     path.write_bytes(text[:position] + digit + text[position + 1 :])

@@ -23,7 +23,7 @@ import socket
 import traceback
 
 from harness.errors import ChaosError
-from harness.lab import cgroups, control, kernel, limits, net, net_verbs, node, processes, rpc, spawn, undo
+from harness.lab import cgroups, control, fuse_verbs, kernel, limits, net, net_verbs, node, processes, rpc, spawn, undo
 from harness.lab.init import stage
 from harness.lab.state import Call, Lab
 
@@ -32,7 +32,7 @@ PLAIN_CLEANUP_S_MAX = 6.0
 PLAIN_LABS_MAX = 200
 
 # The calls of every module. A new verb is a module with a `CALLS` of its own, named here.
-CALLS: dict[str, Call] = {**limits.CALLS, **node.CALLS, **control.CALLS, **net_verbs.CALLS}
+CALLS: dict[str, Call] = {**limits.CALLS, **node.CALLS, **control.CALLS, **net_verbs.CALLS, **fuse_verbs.CALLS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Lab:
         self.disturbances: dict[int, Disturbance] = {}  # of the network, those that act
         self.classifiers: dict[str, list[int]] = {}  # device → disturbances that need its packets sorted
         self.unplugged: set[str] = set()
+        self.storage: dict[str, rpc.AsyncClient] = {}  # folder → the file system over it
         self.control: tuple[int, asyncio.Event] | None = None  # of the control command: process id, and its end
         self.kernel_limits = False  # whether nodes get control groups
         self.writer: asyncio.StreamWriter | None = None

@@ -1,0 +1,92 @@
+"""The power fails in the middle of a checkpoint: what was not durable yet is gone, and the node with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from harness import units
+from harness.backend import Disturbance, StorageRule, Verb
+from harness.errors import FaultError
+from harness.fault import Context, Duration, Size, TakesNodes, Target, name_nodes
+
+LOOK_S = 0.02
+
+_LOSSES = {
+    "prefix": "only what was written before is left",
+    "reordered": "a random half of the pages not yet synced is left",
+    "fsync_lied": "fsync had lied: the published files hold zeros",
+    "rename_lost": "the rename that published it is lost",
+}
+
+
+class CheckpointTornWrite(TakesNodes):
+    """Write number N+1 of the checkpoint's bytes, or the moment after its rename, never gets to the disk."""
+
+    kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
+    after_bytes: Size = Field("64KiB", description="prefix, reordered: the power fails at this byte of the files.")
+    directory: str = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
+    path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
+    within: Duration = Field("60s", description="A checkpoint must come so soon.")
+
+    needs = frozenset({Verb.KILL, Verb.STORAGE})
+    _acting: list[Disturbance] = PrivateAttr(default_factory=list)
+
+    def mounts(self) -> Sequence[str]:
+        return (self.directory,)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        moment = f"{self.after_bytes} into {self.path}" if self._counts_bytes() else f"after the rename of {self.path}"
+        power = f"power fails on {name_nodes(targets)} {moment} in {self.directory}/"
+        return f"{power}, {_LOSSES[self.kind]}; {self.describe_replacement()}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        self._acting.clear()
+        for target in targets:
+            self._acting.append(context.node(target).disturb_storage(self.directory, self._rule(context.seed)))
+        context.ready()
+        hit = self._wait_for_cut(targets, context)
+        context.injected()
+        self._judge(dict(self._acting[hit].counts()), context)
+        self._kill(targets, context)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        while self._acting:
+            self._acting.pop().heal()
+
+    def _kill(self, targets: Sequence[Target], context: Context) -> None:
+        self.take([context.node(target) for target in targets], "power lost", context)
+
+    def _counts_bytes(self) -> bool:
+        return self.kind in ("prefix", "reordered")
+
+    def _rule(self, seed: int) -> StorageRule:
+        after = units.parse_size_bytes(self.after_bytes) if self._counts_bytes() else 0
+        operations = ("write",) if self._counts_bytes() else ("rename",)
+        return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
+
+    def _wait_for_cut(self, targets: Sequence[Target], context: Context) -> int:
+        """The number of the target whose power failed first."""
+        for _ in range(round(units.parse_duration_ns(self.within) / 1e9 / LOOK_S)):
+            for number, disturbance in enumerate(self._acting):
+                if disturbance.counts()["cut"]:
+                    return number
+            context.wait(LOOK_S)
+        raise FaultError(f"{name_nodes(targets)}: no such write in {self.directory}/{self.path} within {self.within}")
+
+    def _judge(self, counts: dict[str, int], context: Context) -> None:
+        detail = f"{self.kind}: {counts['bytes']} bytes had been written, {counts['lost_bytes']} of them lost"
+        if self.kind == "prefix":
+            asked = units.parse_size_bytes(self.after_bytes)
+            context.effect(counts["bytes"], asked, "bytes left", ok=counts["bytes"] == asked, detail=detail)
+        elif self.kind == "rename_lost":
+            lost = counts["lost_renames"]
+            context.effect(lost, 1, "renames lost", ok=lost == 1, detail=detail)
+        else:
+            lost = counts["lost_bytes"]
+            context.effect(lost, max(1, lost), "bytes lost", ok=lost > 0, detail=detail)
+
+
+FAULT = CheckpointTornWrite

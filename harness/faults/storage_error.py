@@ -1,0 +1,52 @@
+"""Storage that answers with an error: a failing disk, a lost NFS server, a quota."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import StorageRule
+from harness.fault import Context, Size, Target
+from harness.storage_fault import StorageFault
+
+Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
+
+
+class StorageError(StorageFault):
+    """File operations of a node fail, all of them or a share; the write that passes byte N is cut exactly there."""
+
+    operations: tuple[Operation, ...] = Field(("write", "fsync", "rename"), description="Which operations fail.")
+    error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(
+        "EIO", description="What they say."
+    )
+    after_bytes: Size = Field("0B", description="So much is still written, to the byte.")
+    times: int = Field(0, ge=0, description="At most so many failures; 0: no limit.")
+    share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        what = ", ".join(self.operations)
+        share = f"{self.share:.0%} of " if self.share < 1 else ""
+        after = f" after {self.after_bytes}" if units.parse_size_bytes(self.after_bytes) else ""
+        return f"{share}{what} fail with {self.error}{after}: {self.where(targets)}"
+
+    def rule(self, seed: int) -> StorageRule:
+        after = units.parse_size_bytes(self.after_bytes)
+        return StorageRule(
+            self.path, self.operations, self.error, after_bytes=after, times=self.times, share=self.share, seed=seed
+        )
+
+    def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
+        """Within three standard deviations of the share asked for; nothing at all is no effect."""
+        failed, expected = counts["failed"], self.share * counts["tried"]
+        tolerance = 3 * math.sqrt(expected * (1 - self.share)) + 0.5
+        ok = failed > 0 and abs(failed - expected) <= tolerance
+        context.effect(
+            failed, round(expected), "operations failed", ok=ok, detail=f"{detail}: {counts['matched']} in all"
+        )
+
+
+FAULT = StorageError

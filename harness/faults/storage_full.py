@@ -1,0 +1,34 @@
+"""The disk is full: so many bytes still fit, then writes say ENOSPC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from harness import units
+from harness.backend import StorageRule
+from harness.fault import Context, Size, Target
+from harness.storage_fault import StorageFault
+
+
+class StorageFull(StorageFault):
+    """No space is left after `free` more bytes, and statfs says so; existing files can be read and deleted."""
+
+    free: Size = Field("0B", description="What still fits, to the byte.")
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"no space left after {self.free}: {self.where(targets)}"
+
+    def rule(self, seed: int) -> StorageRule:
+        operations = ("write",) if units.parse_size_bytes(self.free) else ("write", "create", "mkdir")
+        return StorageRule(self.path, operations, "ENOSPC", after_bytes=units.parse_size_bytes(self.free))
+
+    def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
+        free = units.parse_size_bytes(self.free)
+        filled = counts["bytes"] == free and counts["failed"] > 0
+        detail = f"{detail}: {counts['failed']} operations refused"
+        context.effect(counts["bytes"], free, "bytes that still fitted", ok=filled, detail=detail)
+
+
+FAULT = StorageFull

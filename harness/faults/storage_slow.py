@@ -1,0 +1,55 @@
+"""Slow storage: a latency on each operation, or little bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from harness import units
+from harness.backend import StorageRule
+from harness.fault import Context, Duration, Rate, Target
+from harness.storage_fault import StorageFault
+
+TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
+
+
+class StorageSlow(StorageFault):
+    """Reads, writes and fsyncs wait; reads and writes together keep to a rate."""
+
+    latency: Duration = Field("0ms", description="Each operation waits so long.")
+    rate: Rate | None = Field(None, description="Reads and writes get so much, all files together.")
+
+    @model_validator(mode="after")
+    def _something_asked(self) -> StorageSlow:
+        if units.parse_duration_ns(self.latency) == 0 and self.rate is None:
+            raise ValueError("give latency: 20ms, rate: 80mbit, or both")
+        return self
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        rate = f"at most {self.rate}/s" if self.rate else ""
+        latency = f"{self.latency} each" if units.parse_duration_ns(self.latency) else ""
+        return f"storage slowed to {' and '.join(filter(None, (rate, latency)))}: {self.where(targets)}"
+
+    def rule(self, seed: int) -> StorageRule:
+        delay_s = units.parse_duration_ns(self.latency) / 1e9
+        rate_bytes = units.parse_rate_bits(self.rate) / 8 if self.rate else 0.0
+        operations = ("read", "write", "fsync") if delay_s else ("read", "write")
+        return StorageRule(self.path, operations, delay_s=delay_s, rate_bytes=rate_bytes)
+
+    def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
+        rule = self.rule(0)
+        detail = f"{detail}: {counts['waits']} operations waited"
+        if rule.rate_bytes:
+            got = counts["bytes"] * 8 / max(1, counts["busy_ns"]) * 1e3
+            asked = rule.rate_bytes * 8 / 1e6
+            slow = counts["waits"] > 0 and got <= asked * (1 + TOLERANCE)  # the machine itself may be slower still
+            context.effect(got, asked, "Mbit/s", ok=slow, detail=detail)
+        else:
+            got = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6
+            asked = rule.delay_s * 1e3
+            close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
+            context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
+
+
+FAULT = StorageSlow
