@@ -20,7 +20,10 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import pathlib
 import sys
+import tempfile
+import warnings
 from datetime import timedelta
 
 import torch
@@ -30,7 +33,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from torch.optim import AdamW
 
 from harness.events import Emitter
-from reference_trainer import options, train
+from reference_trainer import checkpoint, options, train
 from reference_trainer.agent import HOPELESS, Eviction, ForkingAgent, Rendezvous, freeze_memory
 from reference_trainer.data import load_corpus
 from reference_trainer.preemption import EXIT_DRAINED
@@ -69,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     eviction.install()
     code = EXIT_ERROR
     try:
-        preload(trainer_options.data)
+        preload(trainer_options)
         store = connect(launch.rdzv_endpoint)
         rendezvous = Rendezvous(
             store, launch.rdzv_id, launch.nnodes, launch.local_addr, launch.join_timeout_s, emit, eviction
@@ -110,11 +113,19 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, store: TCPStore) -> int:
     return max(codes & HOPELESS, default=EXIT_ERROR if any(codes) else EXIT_COMPLETED)
 
 
-def preload(data: str | None) -> None:
-    """Everything slow that workers need, once, before they are forked. Nothing here may touch autograd or CUDA."""
+def preload(trainer_options: options.Options) -> None:
+    """Everything slow that workers need, once, before they are forked.
+
+    Nothing here may start a thread of torch's: no backward pass, and nothing that asks CUDA.
+    """
     torch.set_num_threads(1)
-    load_corpus(data)
-    AdamW([torch.nn.Parameter(torch.zeros(1))])  # the first optimizer of a process imports half of torch
+    load_corpus(trainer_options.data)
+    model = train.untrained_model(trainer_options)
+    AdamW(model.parameters())  # the first optimizer of a process imports half of torch
+    with tempfile.TemporaryDirectory() as folder:  # and so does the first checkpoint
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        written = checkpoint.write(pathlib.Path(folder), 0, {"nothing": torch.zeros(1)}, Emitter(None))
+        checkpoint.read(written)
     freeze_memory()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +76,12 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.token.weight)
+
+
+@functools.cache
+def build_model(shape: Shape, seed: int) -> GPT:
+    """The untrained model. Cached, so that workers forked by a launcher that has built it need not build it again."""
+    return GPT(shape, seed)
 
 
 def loss_per_sequence(logits: Tensor, targets: Tensor) -> Tensor:

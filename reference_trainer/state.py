@@ -31,11 +31,13 @@ def capture(
     model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, step: int, identity: dict[str, Any]
 ) -> State:
     """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
-    names = [name for name, _ in model.named_parameters()]
-    of_optimizer = optimizer.state_dict()
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, entries in of_optimizer["state"].items():
-        state |= {f"optimizer/{names[index]}/{key}": value for key, value in entries.items()}
+    of_optimizer = optimizer.state_dict()
+    # One long vector for each kind of state: a file format that keeps an archive for each tensor reads four
+    # times as long otherwise, and a restart waits for that.
+    per_parameter = of_optimizer["state"].values()
+    for kind in next(iter(per_parameter), ()):
+        state[f"optimizer/{kind}"] = torch.cat([entries[kind].flatten() for entries in per_parameter])
     state["rng"] = gather(_rng_state())
     progress = {
         "step": step,  # also the data cursor: the order of the data is a function of seed and step alone
@@ -55,12 +57,15 @@ def apply(
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
     model.load_state_dict({name: state[f"model/{name}"] for name in model.state_dict()})
-    per_parameter: dict[int, dict[str, Any]] = {}
-    for index, (name, _) in enumerate(model.named_parameters()):
-        prefix = f"optimizer/{name}/"
-        entries = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        if entries:
-            per_parameter[index] = entries
+    parameters = list(model.parameters())
+    per_parameter: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(parameters))}
+    for name in (name for name in state if name.startswith("optimizer/")):
+        vector = state[name]
+        of_scalars = vector.numel() == len(parameters)  # the step counts
+        parts = vector.split([1 if of_scalars else parameter.numel() for parameter in parameters])
+        for index, (part, parameter) in enumerate(zip(parts, parameters, strict=True)):
+            value = part.reshape(()) if of_scalars else part.view_as(parameter)
+            per_parameter[index][name.removeprefix("optimizer/")] = value.clone()
     optimizer.load_state_dict({"state": per_parameter, "param_groups": progress["param_groups"]})
     schedule.load_state_dict(progress["schedule"])
     _restore_rng(state["rng"], identity["seed"], progress["step"])

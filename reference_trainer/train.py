@@ -34,7 +34,7 @@ from harness.events import Emitter
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.data import Samples, load_corpus, share
-from reference_trainer.model import GPT, Shape, loss_per_sequence
+from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.watchdog import StragglerReport, Watchdog
@@ -111,9 +111,8 @@ class Worker:
             )
         self.device = pick_device(options.device, self.local_rank)
         corpus = load_corpus(options.data)
-        shape = Shape(options.layers, options.heads, options.width, options.context, options.dropout)
-        self.samples = Samples(corpus, shape.context, options.global_batch, options.seed)
-        self.model = GPT(shape, options.seed).to(self.device)
+        self.samples = Samples(corpus, options.context, options.global_batch, options.seed)
+        self.model = untrained_model(options).to(self.device)
         self.optimizer = AdamW(self.model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(step, options))
         self.checkpoints = Checkpoints(options.checkpoint_dir, options.staging_dir, options.keep, self.emit)
@@ -122,7 +121,7 @@ class Worker:
             "seed": options.seed,
             "global_batch": options.global_batch,
             "data": corpus.digest,
-            "shape": repr(shape),
+            "model": repr(shape_of(options)),
         }
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
@@ -299,6 +298,14 @@ def exchange(row: list[float]) -> list[list[float]]:
     """Every rank's row of numbers, in the order of ranks, bit for bit the same everywhere."""
     rows: list[list[float]] = training_state.gather(torch.tensor(row, dtype=torch.float64)).tolist()
     return rows
+
+
+def shape_of(options: Options) -> Shape:
+    return Shape(options.layers, options.heads, options.width, options.context, options.dropout)
+
+
+def untrained_model(options: Options) -> GPT:
+    return build_model(shape_of(options), options.seed)
 
 
 def learning_rate_factor(step: int, options: Options) -> float:

@@ -19,7 +19,7 @@ import signal
 import sys
 import traceback
 
-from reference_trainer import launch
+from reference_trainer import launch, options
 
 
 def node(order: dict[str, object]) -> int:
@@ -47,7 +47,7 @@ def node(order: dict[str, object]) -> int:
 
 
 def main() -> None:
-    launch.preload(None)
+    launch.preload(options.Options())
     print("ready", flush=True)
     selector = selectors.DefaultSelector()
     selector.register(sys.stdin, selectors.EVENT_READ)
