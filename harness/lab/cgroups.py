@@ -35,8 +35,9 @@ class Parent:
     path: pathlib.Path
 
 
-def find_parent(controller: str, proc: pathlib.Path = SELF) -> Parent | str:
+def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
     """The place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`, changes nothing."""
+    proc = proc or SELF
     own = _own_groups(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
     for mount in _mounts(proc / "mountinfo"):

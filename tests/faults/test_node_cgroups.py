@@ -1,0 +1,168 @@
+"""Control groups, v1 and v2: found, limited, put back byte for byte, swept. On trees of plain files."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from harness.errors import FaultError
+from harness.lab import cgroups, processes
+
+
+def mounted(tmp_path: pathlib.Path, mounts: list[str], own: str) -> pathlib.Path:
+    """A /proc/self with these mounts (`{tmp}` stands for the folder) and groups."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    lines = [f"3{n} 23 0:2{n} {mount}" for n, mount in enumerate(mounts)]
+    (proc / "mountinfo").write_text("\n".join(lines).format(tmp=tmp_path) + "\n22 1 8:1 / / rw - ext4 /dev/sda rw\n")
+    (proc / "cgroup").write_text(own)
+    return proc
+
+
+def unified(tmp_path: pathlib.Path, handed_down: dict[str, str]) -> None:
+    for group, controllers in handed_down.items():
+        (tmp_path / "cg" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cg" / group / "cgroup.subtree_control").write_text(controllers)
+
+
+def test_v1_group_is_made_below_the_callers_own(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mem" / "slice" / "job").mkdir(parents=True)
+    proc = mounted(tmp_path, ["/ {tmp}/mem rw - cgroup cgroup rw,memory"], "4:memory:/slice/job\n0::/\n")
+    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 1, tmp_path / "mem/slice/job")
+
+
+def test_v1_inside_a_container_the_mount_is_the_callers_group(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    mounts = ["/docker/abc {tmp}/cpu rw - cgroup cgroup rw,cpu,cpuacct"]
+    proc = mounted(tmp_path, mounts, "1:cpu,cpuacct:/docker/abc\n")
+    assert cgroups.find_parent("cpu", proc) == cgroups.Parent("cpu", 1, tmp_path / "cpu")
+
+
+def test_v2_takes_the_nearest_group_that_hands_the_controller_down(tmp_path: pathlib.Path) -> None:
+    unified(tmp_path, {".": "cpu memory pids", "user.slice": "cpu memory", "user.slice/session": ""})
+    proc = mounted(tmp_path, ["/ {tmp}/cg rw - cgroup2 cgroup2 rw"], "0::/user.slice/session\n")
+    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 2, tmp_path / "cg/user.slice")
+
+
+def test_v2_without_the_controller_says_so_and_v1_beside_it_is_taken(tmp_path: pathlib.Path) -> None:
+    unified(tmp_path, {".": "hugetlb"})
+    (tmp_path / "mem").mkdir()
+    mounts = ["/ {tmp}/cg rw - cgroup2 cgroup2 rw", "/ {tmp}/mem rw - cgroup cgroup rw,memory"]
+    proc = mounted(tmp_path, mounts, "4:memory:/\n0::/\n")
+    assert "`cpu` is not handed down" in str(cgroups.find_parent("cpu", proc))
+    assert cgroups.find_parent("memory", proc) == cgroups.Parent("memory", 1, tmp_path / "mem")
+
+
+def test_no_hierarchy_at_all(tmp_path: pathlib.Path) -> None:
+    proc = mounted(tmp_path, [], "0::/\n")
+    assert cgroups.find_parent("cpu", proc) == "no cgroup hierarchy with the controller `cpu` is mounted"
+
+
+FILES = {
+    1: {
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "-1",
+        "cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_time 7000\n",
+        "memory.limit_in_bytes": "9223372036854771712",
+        "memory.memsw.limit_in_bytes": "9223372036854771712",
+        "memory.stat": "total_rss 1000\ntotal_shmem 20\nhierarchical_memory_limit 9223372036854771712\n",
+        "memory.kmem.usage_in_bytes": "3",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    },
+    2: {
+        "cpu.max": "max 100000",
+        "cpu.stat": "usage_usec 1\nnr_periods 4\nnr_throttled 2\nthrottled_usec 7\n",
+        "memory.max": "max",
+        "memory.swap.max": "max",
+        "memory.stat": "anon 1000\nfile 5\nkernel 3\nshmem 20\n",
+        "memory.events": "low 0\nmax 3\noom 2\noom_kill 2\n",
+    },
+}
+
+
+@pytest.fixture(params=[1, 2])
+def group(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> cgroups.Group:
+    for name, text in FILES[request.param].items():
+        (tmp_path / name).write_text(text)
+    return cgroups.Group(request.param, tmp_path)
+
+
+def contents(group: cgroups.Group) -> dict[str, str]:
+    return {path.name: path.read_text() for path in group.path.iterdir()}
+
+
+def test_limits_are_written_in_the_words_of_each_version_and_put_back(group: cgroups.Group) -> None:
+    before = contents(group)
+    for cpus in (0.5, 1.5):
+        cgroups.limit_cpu(group, cpus)
+    cgroups.limit_memory(group, 64 << 20)
+    now = contents(group)
+    if group.version == 1:
+        assert (now["cpu.cfs_period_us"], now["cpu.cfs_quota_us"]) == ("50000", "75000")
+        assert now["memory.limit_in_bytes"] == now["memory.memsw.limit_in_bytes"] == str(64 << 20)
+    else:
+        assert now["cpu.max"] == "75000 50000"
+        assert (now["memory.max"], now["memory.swap.max"]) == (str(64 << 20), "0")
+    group.restore()
+    assert contents(group) == before
+    group.restore()
+    assert contents(group) == before
+
+
+def test_a_quota_is_never_below_what_the_kernel_takes(group: cgroups.Group) -> None:
+    cgroups.limit_cpu(group, 0.0001)
+    assert "1000" in contents(group)["cpu.cfs_quota_us" if group.version == 1 else "cpu.max"].split()
+
+
+def test_accounts_are_read(group: cgroups.Group) -> None:
+    assert cgroups.throttled_ns(group) == 7000
+    assert cgroups.unreclaimable_bytes(group) == 1023
+    assert cgroups.kills(group) == 2
+
+
+def test_a_machine_without_swap_accounting(group: cgroups.Group) -> None:
+    (group.path / cgroups._MEMORY_FILES[group.version][1]).unlink()
+    before = contents(group)
+    cgroups.limit_memory(group, 64 << 20)
+    group.restore()
+    assert contents(group) == before
+
+
+def test_a_limit_below_what_is_in_use_is_said(group: cgroups.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: cgroups.Group, name: str, value: str) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(cgroups.Group, "write", refuse)
+    with pytest.raises(FaultError, match="1 bytes"):
+        cgroups.limit_memory(group, 1)
+
+
+@pytest.fixture
+def hierarchy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    proc = mounted(tmp_path, ["/ {tmp}/cpu rw - cgroup cgroup rw,cpu"], "1:cpu:/a\n")
+    (tmp_path / "cpu" / "a").mkdir(parents=True)
+    monkeypatch.setattr(cgroups, "SELF", proc)
+    return tmp_path / "cpu"
+
+
+def test_only_what_is_ours_is_swept(hierarchy: pathlib.Path) -> None:
+    living = processes.owner_text()
+    namespace, pid, start = living.split("-")
+    dead, elsewhere = f"{namespace}-{pid}-{int(start) - 1}", f"1-{pid}-{start}"
+    names = [f"a/chaos-{owner}@run-1@node0.1" for owner in (living, dead, elsewhere)]
+    foreign = ["chaos-docker", "a/chaos-x@y", "system.slice"]
+    for name in (*names, *foreign):
+        (hierarchy / name).mkdir()
+    assert cgroups.sweep() == 1
+    assert {name for name in (*names, *foreign) if (hierarchy / name).exists()} == {names[0], names[2], *foreign}
+    # Whoever sweeps may be in another group than the one that made them.
+    assert cgroups.sweep("run-1") == 2
+    assert cgroups.sweep("run-1") == 0
+    assert all((hierarchy / name).exists() for name in foreign)
+
+
+def test_a_group_where_none_can_be_made_is_no_error_yet(hierarchy: pathlib.Path) -> None:
+    assert cgroups.create("memory", "o", "run", "node0.1") is None
+    assert cgroups.why_not("cpu") is None
+    assert [path.name for path in (hierarchy / "a").iterdir()] == []
