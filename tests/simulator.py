@@ -219,6 +219,7 @@ class _Simulation:
         self.alive = set(range(job.nodes))
         self.agents: dict[int, Writer] = {}
         self.workers: list[_Worker] = []
+        self.saved = 0  # the step of the newest checkpoint
         self.step = 0  # of the state that the job is in
         self.furthest = 0
         self.ready = False  # restored, and no step done since
@@ -445,6 +446,7 @@ class _Simulation:
         return end
 
     def _checkpoint(self, at: int, kind: str) -> None:
+        self.saved = self.step
         writer = self.workers[0].writer
         writer.log(at, "checkpoint.started", step=self.step, kind=kind)
         path = f"checkpoints/step-{self.step}"
@@ -498,18 +500,16 @@ class _Simulation:
         victim = sorted(self.alive)[outage.victim % len(self.alive)]
         if outage.kind == "shrink" and len(self.alive) == 1:
             return
-        checkpoint = self.step // self.job.every * self.job.every
         match outage.kind:
             case "notice":
                 self._notice(victim)
-                checkpoint = self.step
             case "rank":
                 self._kill_rank(victim, outage.torn)
             case "crash":
                 self._crash(victim)
             case _:
                 self._kill_node(victim, replaced=outage.kind == "node")
-        self._roll_back(checkpoint)
+        self._roll_back(self.saved)
         self._come_back(outage.again)
 
     def _come_back(self, again: str | None) -> None:
@@ -643,6 +643,7 @@ class _Simulation:
         self.workers[0].writer.log(noticed, "anomaly", kind="nonfinite", detail="loss is not a number")
         self._phase("interrupted_step", noticed)
         self._roll_back((self.step - 1) // self.job.every * self.job.every)  # a step is lost, or nothing happened
+        self.saved = self.step
         end = self.now + self._some(PHASE_MS["restore"])
         self._restore(end)
         self._phase("restore", end)
@@ -658,7 +659,7 @@ class _Simulation:
         self._open(fault)
         self._phase("interrupted_step", self.now + self._some(PHASE_MS["interrupted_step"]))
         self._tear_down(self.workers, -15)
-        self._roll_back(self.step // self.job.every * self.job.every)
+        self._roll_back(self.saved)
         self._come_back(None)
 
     def _finish(self) -> None:

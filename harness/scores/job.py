@@ -153,10 +153,11 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
 
 
 def _restores(run: Timeline) -> Iterator[Finding]:
-    """A start takes the newest committed checkpoint, or says why not. Nothing is said about a run in which some
-    fault may have harmed the checkpoints themselves, or one that passed over any with a reason."""
-    struck = [fault for fault in run.faults if fault.injected is not None]
-    if not all(fault.kills for fault in struck) or any(process.fallback for process in run.processes):
+    """A start takes the newest committed checkpoint, or says why not. Nothing is said about a run in which some fault
+    may have harmed the checkpoints, some were passed over with a reason, or the job went back by its own decision."""
+    harmless = all(fault.kills for fault in run.faults if fault.injected is not None)
+    went_back = len({epoch.world for epoch in run.epochs}) < len(run.epochs)
+    if not harmless or went_back or any(process.fallback for process in run.processes):
         return
     commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     for process in run.processes:

@@ -24,6 +24,7 @@ class MetricBounds(Bounds):
     checkpoint_success_min: Percent | None = None
     resume_success_min: Percent | None = None
     max_false_alarms: int | None = None
+    steps_rolled_back_max: int | None = None  # 0: a notice is long enough to lose nothing
 
 
 class Metrics(Score):
@@ -137,6 +138,7 @@ def _expectations(values: dict[str, Any], bounds: MetricBounds) -> list[Expectat
         ("step_p99_max", "step_seconds_p99", bounds.step_p99_max, S, _seconds),
         ("detection_max", "detection_seconds_max", bounds.detection_max, S, _seconds),
         ("max_false_alarms", "false_alarms", bounds.max_false_alarms, 1, str),
+        ("steps_rolled_back_max", "steps_rolled_back", bounds.steps_rolled_back_max, 1, str),
     ]
     lower = [
         ("checkpoint_success_min", "checkpoint_success_percent", bounds.checkpoint_success_min),
