@@ -1,0 +1,249 @@
+"""The parts of node faults that decide: the controller of a slowdown, turns of a duty cycle, crashes and holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from harness import skew
+from harness.backend import Verb
+from harness.errors import FaultError
+from harness.fault import Target, build_fault, fault_names
+from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
+from harness.lab import throttle
+from harness.plan import PlannedFault
+from harness.trigger import Holds, Progress
+
+NODE_FAULTS = ("straggler", "hang", "memory_pressure", "oom", "clock_skew", "start_failure")
+
+
+@given(
+    factor=st.floats(1.2, 8),
+    own=st.floats(0.3, 3),
+    fixed=st.floats(0, 0.3),
+    noise=st.lists(st.floats(-0.03, 0.03), min_size=20, max_size=20),
+)
+def test_the_controller_comes_within_a_tenth_of_what_was_asked(
+    factor: float, own: float, fixed: float, noise: list[float]
+) -> None:
+    """Whatever a brake does to the step time, so long as more of it slows more: twice or a third of what it says,
+    beside a part of the step that is slowed from the start."""
+    if fixed > (factor - 1) / 2:
+        return  # more than half of the slowdown is not the controller's to give
+
+    def ratio(extra: float) -> float:
+        return 1 + fixed + own * extra
+
+    extra = factor - 1
+    for each in noise:
+        extra = corrected(extra, factor, ratio(extra) * (1 + each), GAIN)
+    assert abs(ratio(extra) / factor - 1) < 0.1
+
+
+@given(st.floats(EXTRA_MIN, EXTRA_MAX), st.floats(1.06, 20), st.floats(0, 1000), st.floats(0.1, 1))
+def test_a_correction_is_bounded_and_goes_the_right_way(extra: float, factor: float, ratio: float, gain: float) -> None:
+    better = corrected(extra, factor, ratio, gain)
+    assert EXTRA_MIN <= better <= EXTRA_MAX
+    assert better >= extra if ratio < factor else better <= extra
+
+
+def test_the_baseline_forgets_hiccups_and_needs_steps() -> None:
+    usual = [100] * 30
+    assert baseline_ns([*usual, 10_000]) == 100
+    assert baseline_ns([999] * 500 + [100] * 60) == 100
+    with pytest.raises(FaultError, match="9 steps"):
+        baseline_ns(usual[: BASELINE_STEPS_MIN - 1])
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.now = 100.0
+        monkeypatch.setattr(throttle.time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_duty_cycle_keeps_its_share_and_ends_running(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sent = Clock(monkeypatch), list[int]()
+    duty = throttle.DutyCycle(sent.append)
+    assert duty.tick() is None
+    duty.set_share(share)
+    begin = clock.now
+    while clock.now < begin + 10:
+        pause = duty.tick()
+        assert pause is not None
+        clock.now += pause
+    assert duty.stopped_ns / 1e9 == pytest.approx((1 - share) * 10, abs=throttle.PERIOD_S)
+    assert sent == [signal.SIGSTOP, signal.SIGCONT] * (len(sent) // 2) + sent[len(sent) // 2 * 2 :]
+    duty.set_share(1.0)
+    assert sent[-1] == signal.SIGCONT
+    assert duty.tick() is None
+
+
+def planned(fault: str, **parameters: object) -> PlannedFault:
+    targets = ({"node_index": 0, "rank": 0},)
+    built = build_fault(fault, parameters)
+    return PlannedFault("f", fault, built.model_dump(mode="json"), {"after_ns": 0}, targets, built.kills)
+
+
+EMIT = """
+import sys; sys.path.insert(0, sys.argv[1])
+from harness.events import Emitter
+emit = Emitter.open("trainer", rank=int(sys.argv[2]), local_rank=0, world_size=2)
+emit("started")
+emit.failpoint("all_reduce")
+emit("step", step=1)
+"""
+
+
+def start_worker(run_dir: pathlib.Path, holds: Holds, rank: int) -> subprocess.Popen[bytes]:
+    env = {"CHAOS_EVENTS": str(run_dir / "events"), "CHAOS_HOLDS": str(holds.file), "PATH": os.environ["PATH"]}
+    root = str(pathlib.Path(throttle.__file__).parents[2])
+    return subprocess.Popen([sys.executable, "-S", "-c", EMIT, root, str(rank)], env=env)
+
+
+def events(run_dir: pathlib.Path) -> list[str]:
+    lines = [line for path in (run_dir / "events").glob("*.jsonl") for line in path.read_text().splitlines()[1:]]
+    return [json.loads(line)["event"] for line in lines]
+
+
+def wait_for(condition: object, limit_s: float = 20.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) -> None:
+    fault = planned("start_failure", times=2, code=7)
+    holds = Holds(tmp_path, [fault])
+    assert start_worker(tmp_path, holds, 0).wait(20) == 0  # nothing is armed yet
+    holds.act(fault)
+    for _ in range(2):
+        assert start_worker(tmp_path, holds, 1).wait(20) == 0  # another rank
+        with start_worker(tmp_path, holds, 0) as worker:
+            wait_for(lambda: holds.waiting_crash("f"))
+            assert worker.poll() is None, "a crash must not come before its reason is in the log"
+            waiting = holds.waiting_crash("f")
+            assert waiting is not None
+            waiting.unlink()
+            assert worker.wait(20) == 7
+    assert start_worker(tmp_path, holds, 0).wait(20) == 0
+    assert events(tmp_path).count("started") == 6
+    assert events(tmp_path).count("step") == 4
+
+
+def test_a_start_failure_that_is_healed_crashes_nobody(tmp_path: pathlib.Path) -> None:
+    fault = planned("start_failure", times=2)
+    holds = Holds(tmp_path, [fault])
+    holds.act(fault)
+    holds.stop_acting("f")
+    assert start_worker(tmp_path, holds, 0).wait(20) == 0
+
+
+def test_a_rank_stays_in_the_collective_until_it_is_let_go(tmp_path: pathlib.Path) -> None:
+    fault = planned("hang", how="stuck_in_collective")
+    holds = Holds(tmp_path, [fault])
+    holds.act(fault)
+    assert start_worker(tmp_path, holds, 1).wait(20) == 0
+    with start_worker(tmp_path, holds, 0) as worker:
+        wait_for(lambda: events(tmp_path).count("failpoint") == 2)
+        time.sleep(0.1)
+        assert worker.poll() is None
+        assert events(tmp_path).count("step") == 1
+        holds.stop_acting("f")
+        assert worker.wait(20) == 0
+
+
+def test_progress_knows_step_times_failpoints_and_wall_clocks() -> None:
+    progress = Progress()
+    header = {"role": "trainer", "rank": 3, "node": "node1", "incarnation": 1, "pid": 9}
+    progress.absorb(header, {"event": "started", "mono_ns": 5, "wall_ns": 1005}, 10)
+    for step, mono_ns in enumerate((100, 130, 190), 1):
+        progress.absorb(
+            header, {"event": "step", "step": step, "mono_ns": mono_ns, "wall_ns": mono_ns + 1000}, mono_ns + 2
+        )
+    assert list(progress.step_times[3]) == [(102, 30), (132, 60)]
+    progress.absorb(header, {"event": "failpoint", "name": "x", "mono_ns": 200, "wall_ns": 4200}, 201)
+    assert progress.failpoints == {(3, "x"): 201}
+    assert progress.wall_offset_ns[3] == 4000
+    # A new process is no long step.
+    progress.absorb(header, {"event": "started", "mono_ns": 900}, 901)
+    progress.absorb(header, {"event": "step", "step": 4, "mono_ns": 950}, 951)
+    assert len(progress.step_times[3]) == 2
+
+
+@pytest.mark.parametrize("name", NODE_FAULTS)
+def test_each_fault_says_what_it_will_do(name: str) -> None:
+    assert name in fault_names()
+    fault = build_fault(name, {})
+    text = fault.describe([Target(1, 3)])
+    assert ("3" if fault.aims_at == "rank" else "node 1") in text
+    assert fault.needed() <= set(Verb)
+    with pytest.raises(ValidationError):
+        build_fault(name, {"unknown": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "verb"),
+    [
+        ("straggler", {"how": "quota"}, Verb.CPU_QUOTA),
+        ("straggler", {"how": "duty_cycle"}, Verb.CPU),
+        ("oom", {"how": "kernel"}, Verb.MEMORY_KERNEL),
+        ("hang", {"how": "freeze_node"}, Verb.FREEZE),
+        ("node_loss", {"silent": True}, Verb.NET_LINK),
+        ("clock_skew", {}, Verb.CLOCK),
+    ],
+)
+def test_what_parameters_need(name: str, parameters: dict[str, object], verb: Verb) -> None:
+    assert verb in build_fault(name, parameters).needed()
+
+
+@pytest.mark.parametrize("bad", [{"factor": 1.0}, {"factor": 99}, {"how": "magic"}, {"duration": "5"}])
+def test_a_straggler_that_cannot_be(bad: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        build_fault("straggler", bad)
+
+
+CLOCK = """
+import threading, time
+print(time.time() - {now}, time.clock_gettime(time.CLOCK_REALTIME) - {now}, time.monotonic() - {mono})
+begin = time.monotonic(); time.sleep(0.05); threading.Event().wait(0.05); lock = threading.Lock(); lock.acquire()
+lock.acquire(timeout=0.05); print(time.monotonic() - begin)
+"""
+
+
+@pytest.mark.parametrize("offset_s", [3600, -86400])
+def test_a_skewed_process_waits_as_long_as_it_should(tmp_path: pathlib.Path, offset_s: int) -> None:
+    if (reason := skew.why_not()) is not None:
+        pytest.skip(reason)
+    env = skew.prepare(tmp_path) | {"CHAOS_NODE": "node0", "PATH": os.environ["PATH"]}
+    skew.set_offset(tmp_path, "node0", offset_s)
+    code = CLOCK.format(now=time.time(), mono=time.monotonic())
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    wall_s, other_s, monotonic_s, waited_s = map(float, done.stdout.split())
+    assert wall_s == pytest.approx(offset_s, abs=30)
+    assert other_s == pytest.approx(offset_s, abs=30)
+    assert 0 <= monotonic_s < 30
+    assert 0.15 <= waited_s < 30
+    assert abs(time.time() - pathlib.Path(tmp_path / "clock" / "node0").stat().st_mtime) < 60, "the machine's own clock"
+    skew.set_offset(tmp_path, "node0", 0)
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert 0 <= float(done.stdout.split()[0]) < 60
+
+
+def test_a_machine_without_a_compiler_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skew, "COMPILERS", ("no-such-cc",))
+    skew.why_not.cache_clear()
+    assert "no C compiler (no-such-cc)" in str(skew.why_not())
+    skew.why_not.cache_clear()
