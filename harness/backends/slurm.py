@@ -283,8 +283,8 @@ class SlurmCluster(Cluster):
         (self._state_dir / "exits").mkdir(parents=True)
         for name in ("events", "logs"):
             (self._run_dir / name).mkdir(exist_ok=True)
-        (self._state_dir / "batch.sh").write_text(request.batch)
-        (self._state_dir / "task.sh").write_text(request.task)
+        for name, text in request.files.items():
+            (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self._run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
         env = request.env | {
@@ -381,7 +381,7 @@ class SlurmCluster(Cluster):
 
     def _read_exits(self) -> None:
         with self._lock:
-            for file in sorted((self._state_dir / "exits").glob("node*")):
+            for file in sorted((self._state_dir / "exits").glob("[!.]*")):
                 name, _, incarnation = file.name.partition(".")
                 if (name, int(incarnation)) not in self._recorded:
                     self._note_exit(name, int(incarnation), int(file.read_text()))
@@ -393,7 +393,8 @@ class SlurmCluster(Cluster):
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
-        size = [f"NumNodes={self._places}"] if self._places < len(self._nodes) else []
+        places = self._places
+        size = [f"NumNodes={places}-{places}", f"NumTasks={places}"] if places < len(self._nodes) else []
         self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
         self._may_start = False
 

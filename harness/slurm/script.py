@@ -20,11 +20,10 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 @dataclass(frozen=True)
 class Request:
-    """What is submitted. `arguments` hold `{run_id}` and `{run_dir}`; `batch` and `task` are shell scripts."""
+    """What is submitted. `arguments` hold `{run_id}` and `{run_dir}`; `files` are what it runs, by name."""
 
     arguments: tuple[str, ...]
-    batch: str
-    task: str
+    files: dict[str, str]
     env: dict[str, str]
 
 
@@ -37,7 +36,8 @@ CHAOS_CONTROL=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 export CHAOS_ADDRESSES CHAOS_CONTROL
 until [ -e "$CHAOS_RUN_DIR/slurm/go" ]; do sleep 0.05; done
 {control}
-srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --export=ALL --mpi=none --cpu-bind=none --input=none \\
+size=$SLURM_JOB_NUM_NODES # smaller than it was submitted with, when a lost node will not come back
+srun --nodes="$size" --ntasks="$size" --ntasks-per-node=1 --export=ALL --mpi=none --cpu-bind=none --input=none \\
     --output=none --kill-on-bad-exit=0 --wait=0 bash "$CHAOS_RUN_DIR/slurm/task.sh" &
 tasks=$!
 
@@ -57,52 +57,75 @@ fi
 exit "$code"
 """
 
-# Becomes the command that follows it, killed when its parent is: where Slurm tracks processes by descent alone, what a
-# killed script leaves behind would live on, and hold its port.
-_TIED = """
+# Starts a command of the job, hands SIGTERM on to it, and records how it ended. Both die with what started them: where
+# Slurm tracks processes by descent alone, what a killed script leaves would live on, and hold its port.
+# The command alone carries CHAOS_NODE in its environment, the mark by which the harness finds what it may signal.
+_SUPERVISE = """\
 import ctypes, os, signal, sys
-parent = os.getppid()
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == parent:
+
+name, *command = sys.argv[1:]
+key = f"{name}.{os.environ['CHAOS_INCARNATION']}"
+run_dir = os.environ["CHAOS_RUN_DIR"]
+
+
+def die_with(parent):
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def become_command():
+    os.setpgid(0, 0)
+    for number in (1, 2):
+        os.dup2(log, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
-        os.execvp(sys.argv[1], sys.argv[1:])
+        os.execvpe(command[0], command, os.environ | {"CHAOS_NODE": name})
     except OSError as error:
-        print(f"{sys.argv[1]}: cannot be executed: {error.strerror}", file=sys.stderr)
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+        os.write(2, f"{command[0]}: cannot be executed: {error.strerror}\\n".encode())
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def hand_on(number, frame):
+    if not ended:
+        os.kill(child, number)
+
+
+die_with(os.getppid())
+log = os.open(f"{run_dir}/logs/{key}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+me, ended = os.getpid(), False
+child = os.fork()
+if child == 0:
+    die_with(me)
+    become_command()
+signal.signal(signal.SIGTERM, hand_on)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+ended = True
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+exits = f"{run_dir}/slurm/exits"
+with open(f"{exits}/.{key}", "w") as file:
+    file.write(str(code))
+os.replace(f"{exits}/.{key}", f"{exits}/{key}")
+sys.exit(code if code >= 0 else 128 - code)
 """
 
 _CONTROL = """
 # Beside the tasks, on the node of this script: no better place survives, as the loss of any node restarts the job.
 control=$CHAOS_CONTROL
-(CHAOS_NODE=control exec "$CHAOS_PYTHON" -S -E -c "$CHAOS_TIED" {command}) \\
-    >>"$CHAOS_RUN_DIR/logs/control.$CHAOS_INCARNATION.log" 2>&1 </dev/null &
+"$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" control \\
+    {command} </dev/null &
 """
 
 _TASK = """\
 #!/bin/bash
-# The one task of a node: runs the node's command, hands notices on to it, and records how it ended.
-export CHAOS_NODE=node$SLURM_NODEID
-exec </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
-log=$CHAOS_RUN_DIR/logs/$CHAOS_NODE.$CHAOS_INCARNATION.log
+# The one task of a node.
 address=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 control=$CHAOS_CONTROL
-
-set -m # a process group of its own: signals come to it through this script alone
-"$CHAOS_PYTHON" -S -E -c "$CHAOS_TIED" {command} >>"$log" 2>&1 &
-command=$!
-trap 'again=yes; kill -TERM $command 2>/dev/null' TERM
-again=yes
-while [ -n "$again" ]; do
-    again=
-    wait -f $command
-    ended=$?
-    [ $ended -eq 127 ] || code=$ended
-done
-[ "$code" -le 128 ] || code=$((128 - code)) # what shells make of a signal
-exits=$CHAOS_RUN_DIR/slurm/exits
-echo "$code" >"$exits/.$CHAOS_NODE.$CHAOS_INCARNATION" && mv "$exits/.$CHAOS_NODE.$CHAOS_INCARNATION" \\
-    "$exits/$CHAOS_NODE.$CHAOS_INCARNATION"
-exit $((code < 0 ? 128 - code : code))
+exec "$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" "node$SLURM_NODEID" \\
+    {command} </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
 """
 
 _VARIABLES = {
@@ -133,12 +156,12 @@ def render(workload: Workload) -> Request:
     control = ""
     if workload.control is not None:
         control = _CONTROL.replace("{command}", shell_words(workload.control, _CONTROL_HAS))
-    return Request(
-        arguments,
-        batch=_BATCH.replace("{control}", control),
-        task=_TASK.replace("{command}", shell_words(workload.command, PLACEHOLDERS)),
-        env=dict(workload.env) | {"CHAOS_TIED": _TIED},
-    )
+    files = {
+        "batch.sh": _BATCH.replace("{control}", control),
+        "task.sh": _TASK.replace("{command}", shell_words(workload.command, PLACEHOLDERS)),
+        "supervise.py": _SUPERVISE,
+    }
+    return Request(arguments, files, env=dict(workload.env))
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:

@@ -35,7 +35,8 @@ WORKLOAD = Workload(
 def test_the_request_is_the_one_we_know() -> None:
     request = render(WORKLOAD)
     parts = ["sbatch \\", *(f"    {argument} \\" for argument in request.arguments), ""]
-    assert "\n".join([*parts, request.batch, request.task]) == SNAPSHOT.read_text()
+    parts += [f"--- {name}\n{text}" for name, text in request.files.items()]
+    assert "\n".join(parts) == SNAPSHOT.read_text()
     assert request.env["MODE"] == "test"
 
 
@@ -45,8 +46,10 @@ def test_rendering_is_pure() -> None:
 
 
 def test_the_scripts_are_valid_shell() -> None:
-    for text in (render(WORKLOAD).batch, render(WORKLOAD).task):
-        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    files = render(WORKLOAD).files
+    for name in ("batch.sh", "task.sh"):
+        subprocess.run(["bash", "-n"], input=files[name], text=True, check=True)
+    compile(files["supervise.py"], "supervise.py", "exec")
 
 
 def test_a_placeholder_without_a_value_is_refused() -> None:
