@@ -215,7 +215,12 @@ class DockerCluster(Cluster):
         if node.alive:
             raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
         fresh = self._new(node.name, node.incarnation + 1)
-        self._create(fresh)
+        try:
+            self._create(fresh)
+        except BaseException:
+            fresh.disconnect()
+            raise
+        self._nodes[node.index].disconnect()
         self._nodes[node.index] = fresh
         self._start_node(fresh)
         return fresh
@@ -296,7 +301,11 @@ class DockerBackend(Backend):
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         engine = Engine()
-        return DockerCluster(engine, workload, _place(engine, run_dir, run_id))
+        try:
+            return DockerCluster(engine, workload, _place(engine, run_dir, run_id))
+        except BaseException:
+            engine.close()
+            raise
 
 
 def _place(engine: Engine, run_dir: pathlib.Path, run_id: str) -> request.Place:
@@ -327,6 +336,7 @@ def _try_out() -> str:
             cluster.start()
             _wait_for_token(cluster, folder / "logs" / "node0.1.log", token)
     finally:
+        engine.close()
         shutil.rmtree(folder)
     return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}"
 

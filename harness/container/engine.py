@@ -104,8 +104,9 @@ class Engine:
             raw = self.api.attach_socket(container, params=parameters)
             link = cast(socket.socket, getattr(raw, "_sock", raw))
             link.settimeout(None)
-        # The response object owns the connection: it must live as long as the stream.
-        return AttachedStream(link, errors, owner=raw)
+        return AttachedStream(
+            link, errors, [each for each in (getattr(raw, "_response", None), raw) if each is not None]
+        )
 
     def address_of(self, container: str, network: str) -> str:
         with speaking("inspecting"):

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import IO
+from collections.abc import Sequence
+from typing import IO, Protocol
 
 _HEADER = struct.Struct(">BxxxI")
 _OUTPUT = 1
 
 
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class AttachedStream:
     """The part of a socket's interface that `harness.lab.rpc.Client` uses; errors go to the file `errors`."""
 
-    def __init__(self, link: socket.socket, errors: IO[bytes], owner: object = None):
+    def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Closable] = ()):
         self._link = link
-        self._owner = owner  # whatever must stay alive for the connection to stay open
+        self._owners = owners  # what holds the connection besides `link`
         self._errors = errors
         self._left = bytearray()
 
@@ -46,8 +51,8 @@ class AttachedStream:
         self._link.shutdown(how)
 
     def close(self) -> None:
-        self._link.close()
-        self._errors.close()
+        for each in (*self._owners, self._link, self._errors):
+            each.close()
 
     def _exactly(self, size: int) -> bytes:
         """`size` bytes, or none at the end of the stream."""

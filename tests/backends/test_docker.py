@@ -1,0 +1,272 @@
+"""The docker backend against a real engine. Where there is none the tests are skipped, but never in CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness.backend import Verb, Workload
+from harness.backends import docker as backend
+from harness.container.engine import Engine
+from harness.errors import BackendError, NodeGone, UsageError
+
+WAIT_S = 60.0
+LOOP = ("sh", "-c", "trap 'echo heard' TERM; echo started; while :; do sleep 0.1; done")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    capability = backend.BACKEND.probe()
+    if not capability.available:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have a Docker engine: {capability.summary}")
+        pytest.skip(capability.summary)
+    found = Engine()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def launch(
+    engine: Engine, tmp_path: pathlib.Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., backend.DockerCluster]]:
+    clusters = []
+
+    def open_cluster(*command: str, nodes: int = 1, name: str = "", **more: Any) -> backend.DockerCluster:
+        run_id = f"test-{request.node.name[:40]}-{os.getpid()}{name}".replace("[", "-").replace("]", "")
+        run_dir = tmp_path / (name or "run")
+        run_dir.mkdir()
+        cluster = backend.BACKEND.open(Workload(command, nodes, 1, **more), run_dir, run_id)
+        clusters.append(cluster)
+        return cluster
+
+    yield open_cluster
+    for cluster in clusters:
+        cluster.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:g} s"
+        time.sleep(0.02)
+    return found
+
+
+def log_of(cluster: backend.DockerCluster, node: str) -> str:
+    return (cluster._run_dir / "logs" / f"{node}.log").read_text()
+
+
+def things(engine: Engine, run_id: str) -> list[str]:
+    label = {"label": f"chaos.run_id={run_id}"}
+    found = [entry["Id"] for entry in engine.api.containers(all=True, filters=label)]
+    found += [entry["Id"] for entry in engine.api.networks(filters=label)]
+    return found + [entry["Name"] for entry in engine.api.volumes(filters=label)["Volumes"] or ()]
+
+
+def test_commands_run_with_their_places_filled_in_and_exits_are_told(launch: Any, engine: Engine) -> None:
+    script = "echo {index} {incarnation} {address} {control}; hostname; exit $(({index} * 3))"
+    cluster = launch("sh", "-c", script, nodes=2, control=("sh", "-c", "echo {address}; exit 7"))
+    cluster.start()
+    exits: list[Any] = []
+    until(lambda: exits.extend(cluster.exits()) or len(exits) == 3, "three exits")
+    assert {(end.node, end.incarnation, end.code) for end in exits} == {
+        ("node0", 1, 0),
+        ("node1", 1, 3),
+        ("control", 1, 7),
+    }
+    control = log_of(cluster, "control").strip()
+    for node in cluster.nodes:
+        assert log_of(cluster, node.key).split() == [str(node.index), "1", node.address, control, node.name]
+        assert node.alive, "a node outlives its command"
+    cluster.close()
+    assert things(engine, cluster._place.run_id) == []
+
+
+def test_nothing_of_the_harness_environment_reaches_a_container(
+    launch: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUD_SECRET", "hush-hush")
+    cluster = launch("sh", "-c", "env; cat /proc/1/environ", env={"WANTED": "here"})
+    cluster.start()
+    until(cluster.exits, "the exit")
+    log = log_of(cluster, "node0.1")
+    assert "WANTED=here" in log and "hush-hush" not in log
+    assert "hush-hush" not in json.dumps(engine.api.inspect_container(cluster.nodes[0]._container))
+    names = {"CHAOS_EVENTS", "CHAOS_NODE=node0", "CHAOS_INCARNATION=1", "CHAOS_RUN_ID", "GLOO_SOCKET_IFNAME=eth0"}
+    assert all(name in log for name in names)
+
+
+def test_files_written_on_a_node_are_the_callers_to_read(launch: Any) -> None:
+    cluster = launch("sh", "-c", "id -u; mkdir {run_dir}/made && echo deep > {run_dir}/made/file; echo x > /scratch/y")
+    cluster.start()
+    assert until(cluster.exits, "the exit")[0].code == 0, log_of(cluster, "node0.1")
+    assert log_of(cluster, "node0.1").strip() != "0", "nodes must not run as root"
+    assert (cluster._run_dir / "made" / "file").read_text() == "deep\n"
+
+
+def test_a_signal_reaches_one_process_or_all_but_the_init(launch: Any) -> None:
+    cluster = launch(*LOOP)
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log_of(cluster, node.key), "the command")
+    assert node.signal(signal.SIGTERM) >= 1
+    until(lambda: "heard" in log_of(cluster, node.key), "the signal")
+    shell = min(node.pids())
+    assert 1 not in node.pids()
+    assert node.signal(signal.SIGKILL, shell) == 1
+    assert until(cluster.exits, "the exit")[0].code == -signal.SIGKILL
+    assert shell not in node.pids() and node.alive
+    assert node.signal(signal.SIGKILL, shell) == 0
+    with pytest.raises(UsageError, match="above 1"):
+        node.signal(signal.SIGKILL, 1)
+
+
+def test_a_killed_node_is_gone_at_once_and_another_takes_its_place(launch: Any, engine: Engine) -> None:
+    cluster = launch(*LOOP, nodes=2)
+    cluster.start()
+    node = cluster.nodes[0]
+    container = node._container
+    until(node.pids, "the command")
+    host_pid = engine.api.inspect_container(container)["State"]["Pid"]
+    node.kill()
+    assert not node.alive and node.pids() == [] and not pathlib.Path(f"/proc/{host_pid}").exists()
+    assert not engine.api.inspect_container(container)["State"]["Running"]
+    assert [(end.node, end.code) for end in cluster.exits()] == [("node0", -9)]
+    for verb in (node.kill, node.freeze, lambda: node.signal(signal.SIGTERM), lambda: node.notice("ec2", 1.0)):
+        with pytest.raises(NodeGone):
+            verb()
+    with pytest.raises(UsageError, match="still there"):
+        cluster.replace(cluster.nodes[1])
+    fresh = cluster.replace(node)
+    assert (fresh.name, fresh.index, fresh.incarnation) == ("node0", 0, 2) and cluster.nodes[0] is fresh
+    until(lambda: "started" in log_of(cluster, "node0.2"), "the replacement's command")
+    with pytest.raises(UsageError, match="replaced already"):
+        cluster.replace(node)
+
+
+def test_a_frozen_node_does_nothing_and_can_be_thawed_or_killed(launch: Any) -> None:
+    cluster = launch("sh", "-c", "while :; do echo tick; sleep 0.02; done")
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "tick" in log_of(cluster, node.key), "the command")
+    node.freeze()
+    node.freeze()
+    before = log_of(cluster, node.key)
+    time.sleep(0.3)
+    assert log_of(cluster, node.key) == before and node.pids() and node.alive
+    node.thaw()
+    until(lambda: log_of(cluster, node.key) != before, "more ticks")
+    node.freeze()
+    node.kill()
+    assert not node.alive and node.pids() == []
+
+
+def test_a_notice_is_read_on_the_node_and_only_there(launch: Any) -> None:
+    read = (
+        "import os, time, urllib.request as u\n"
+        "base = os.environ['AWS_EC2_METADATA_SERVICE_ENDPOINT']\n"
+        "token = u.urlopen(u.Request(base + '/latest/api/token', method='PUT',"
+        " headers={'X-aws-ec2-metadata-token-ttl-seconds': '60'})).read().decode()\n"
+        "while True:\n"
+        "    try:\n"
+        "        ask = u.Request(base + '/latest/meta-data/spot/instance-action', headers={'X-aws-ec2-metadata-token': token})\n"
+        "        print(u.urlopen(ask).read().decode(), flush=True)\n"
+        "        break\n"
+        "    except u.HTTPError as error:\n"
+        "        print(error.code, flush=True)\n"
+        "        time.sleep(0.05)\n"
+    )
+    cluster = launch("python3", "-c", read.replace("u.HTTPError", "__import__('urllib.error').error.HTTPError"))
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "404" in log_of(cluster, node.key), "an answer without a notice")
+    assert node.notice_seen() == 0
+    node.notice("ec2", 30.0)
+    assert until(cluster.exits, "the exit")[0].code == 0
+    assert '"action": "terminate"' in log_of(cluster, node.key)
+    assert node.notice_seen() == 1
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://{node.address}/latest/meta-data/", timeout=0.5)
+
+
+def test_an_eviction_tells_everything_on_the_node_and_then_takes_it(launch: Any) -> None:
+    cluster = launch(*LOOP)
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log_of(cluster, node.key), "the command")
+    asked = time.monotonic()
+    node.evict(1.5)
+    until(lambda: "heard" in log_of(cluster, node.key), "the notice")
+    assert node.alive
+    until(lambda: not node.alive, "the end of the node")
+    assert time.monotonic() - asked >= 1.5, "the notice time was cut short"
+    assert [end.code for end in cluster.exits()] == [-9]
+
+
+def test_two_runs_side_by_side_do_not_touch_each_other(launch: Any, engine: Engine) -> None:
+    one, two = launch(*LOOP, name="one"), launch(*LOOP, name="two")
+    one.start()
+    two.start()
+    until(two.nodes[0].pids, "the command")
+    assert backend.undo(one._place.run_id) >= 3
+    assert backend.undo(one._place.run_id) == 0
+    assert things(engine, one._place.run_id) == []
+    until(lambda: not one.nodes[0].alive, "the end of the first run")
+    assert two.nodes[0].alive and two.nodes[0].pids()
+
+
+def test_a_killed_harness_takes_its_nodes_along(engine: Engine, tmp_path: pathlib.Path) -> None:
+    run_id = f"test-orphans-{os.getpid()}"
+    script = (
+        "import pathlib, os, signal, sys\n"
+        "from harness.backend import Workload\n"
+        "from harness.backends.docker import BACKEND\n"
+        "cluster = BACKEND.open(Workload(('sleep', '600'), 1, 1), pathlib.Path(sys.argv[1]), sys.argv[2])\n"
+        "cluster.start()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path), run_id], timeout=WAIT_S)
+    try:
+        assert ended.returncode == -signal.SIGKILL
+        label = {"label": f"chaos.run_id={run_id}"}
+        assert engine.api.containers(all=True, filters=label), "nothing was ever there"
+        until(lambda: not engine.api.containers(filters=label), "no container running")
+        assert things(engine, run_id), "stopped containers stay until healed"
+    finally:
+        backend.undo(run_id)
+    assert things(engine, run_id) == []
+
+
+def test_what_cannot_start_leaves_nothing(
+    engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = f"test-broken-{os.getpid()}"
+    monkeypatch.setattr(backend.request, "SCRATCH", "not-absolute")
+    with pytest.raises(BackendError, match="creating container"):
+        backend.BACKEND.open(Workload(("true",), 1, 1), tmp_path, run_id)
+    assert things(engine, run_id) == []
+
+
+def test_an_image_of_other_source_is_refused(
+    engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend.request, "source_digest", lambda: "another")
+    capability = backend.DockerBackend().probe()
+    assert not capability.available and "make image" in capability.summary
+
+
+def test_what_the_probe_promises_can_be_done(engine: Engine) -> None:
+    capability = backend.BACKEND.probe()
+    assert {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.EVICT, Verb.REPLACE} <= capability.verbs
+    assert set(capability.missing) == set(Verb) - capability.verbs
