@@ -41,6 +41,10 @@ check: $(VENV)/.ready ## Style, types and import rules
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
 
+.PHONY: verdict-matrix
+verdict-matrix: $(VENV)/.ready ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs
+	@PYTHONPATH=tests $(VENV)/bin/python -m mutants.matrix $(RUNS)
+
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind
 	@$(CHAOS) heal

@@ -1,0 +1,245 @@
+"""Broken trainers, faults and harnesses whose bug shows in the log: a simulated history, bent. No training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from judging import Logs, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.score import Scorecard, Verdict
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = [Outage(17, "rank", victim=1)]  # furthest step 17, back to 10
+
+
+def after_resume(logs: Logs, change: Callable[[dict[str, Any]], object], ranks: tuple[int, ...] = (0, 1)) -> None:
+    for rank in ranks:
+        for line in steps(trainers(logs, rank=rank, life=-1)[0]):
+            change(line)
+
+
+def skips_a_batch(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(first=line["first"] + 16, digest=f"other {line['step']}"))
+
+
+def replays_a_batch(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(first=line["first"] - 16, digest=f"other {line['step']}"))
+
+
+def shuffles_differently(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(digest=f"other {line['step']}"))
+
+
+def schedule_restarts(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(lr=1e-3 * min(1.0, (line["step"] - 10) / 10)))
+
+
+def optimizer_lost(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(loss=line["loss"] + 1e-12 * (line["step"] > 11)))
+
+
+def loss_is_nan(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(loss="nan") if line["step"] > 30 else None)
+
+
+def gradient_not_averaged(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(loss=line["loss"] * 1.01), ranks=(1,))
+
+
+def lies_about_restore(logs: Logs) -> None:
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        next(line for line in lines if line.get("event") == "restored")["step"] = 17
+
+
+def one_rank_restores_another_step(logs: Logs) -> None:
+    lines = trainers(logs, rank=1, life=-1)[0]
+    next(line for line in lines if line.get("event") == "restored")["step"] = 5
+    for line in steps(lines):
+        line["step"] -= 5
+
+
+def skips_the_recompute(logs: Logs) -> None:
+    for rank in (0, 1):
+        remove(trainers(logs, rank=rank, life=-1)[0], lambda line: line.get("event") == "step" and line["step"] <= 17)
+
+
+def goes_on_without_a_rank(logs: Logs) -> None:
+    remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("event") == "step" and line["step"] > 20)
+
+
+def stops_early(logs: Logs) -> None:
+    for lines in trainers(logs, life=None):
+        remove(lines, lambda line: line.get("event") == "step" and line["step"] > 35)
+
+
+def no_effect_measured(logs: Logs) -> None:
+    remove(logs["harness"], lambda line: line.get("event") == "fault.effect")
+
+
+def effect_too_small(logs: Logs) -> None:
+    for line in logs["harness"]:
+        if line.get("event") == "fault.effect":
+            line.update(measured=0, ok=False)
+
+
+def fault_broke(logs: Logs) -> None:
+    logs["harness"].append(
+        logs["harness"][-1] | {"event": "fault.failed", "fault": "fault1", "error": "no such process"}
+    )
+
+
+def never_injected(logs: Logs) -> None:
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["faults"] = [*plan["faults"], {"id": "second", "fault": "rank_kill", "targets": []}]
+
+
+def victim_lives(logs: Logs) -> None:
+    victim = trainers(logs, rank=1, life=0)[0]
+    last = steps(victim)[-1]
+    victim.append(last | {"step": 18, "begin_ns": last["mono_ns"] + 10**9, "mono_ns": last["mono_ns"] + 2 * 10**9})
+
+
+def harness_killed(logs: Logs) -> None:
+    remove(logs["harness"], lambda line: line.get("event") == "run.finished")
+
+
+def interrupted(logs: Logs) -> None:
+    stops_early(logs)
+    logs["harness"][-1].update(outcome="interrupted", reason="stopped by the user")
+
+
+def command_failed(logs: Logs) -> None:
+    logs["harness"][-1].update(outcome="failed", reason="the command on node0 ended with 1: KeyError")
+
+
+def stuck(logs: Logs) -> None:
+    """After the restart nothing more is heard than the launchers' rendezvous; then the harness gives up."""
+    begin = trainers(logs, life=-1)[0][0]["mono_ns"]
+    for lines in logs.values():
+        remove(lines, lambda line: line["mono_ns"] >= begin and line.get("event") != "run.finished")
+    for name in [name for name, lines in logs.items() if not lines]:
+        del logs[name]
+    end = logs["harness"][-1]
+    end.update(outcome="aborted", reason="no step for 120 s", mono_ns=end["mono_ns"] + 10**10)
+    logs["harness"].insert(-1, end | {"event": "abort"})
+
+
+def a_rank_has_no_log(logs: Logs) -> None:
+    del logs[next(name for name, lines in logs.items() if lines is trainers(logs, rank=1, life=-1)[0])]
+
+
+def full_disk(logs: Logs) -> None:
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        remove(lines, lambda line: line.get("event") == "step" and 20 <= line["step"] <= 25)
+        steps(lines, 26)[0]["dropped"] = 6
+
+
+def starts_from_scratch(logs: Logs) -> None:
+    """After the restart the job does all its steps again, though it has a checkpoint of step 10."""
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        begun = trainers(logs, rank=rank, life=0)[0]
+        again = next(line for line in lines if line.get("event") == "restored")
+        again.update(step=0, source="scratch")
+        first = steps(lines)[0]
+        room = (first["mono_ns"] - first["begin_ns"]) // 12
+        repeated = []
+        for number, line in enumerate(steps(begun, last=10)):
+            begin = first["begin_ns"] + number * room
+            repeated.append(line | {"begin_ns": begin, "mono_ns": begin + room - 10 + rank})
+        first["begin_ns"] += 10 * room
+        at = lines.index(first)
+        lines[at:at] = repeated
+
+
+def healed_too_early(logs: Logs) -> None:
+    """The plan says ten seconds; the fault was undone after a millisecond, and the job went on stepping."""
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["faults"] = [plan["faults"][0], {"id": "slow", "fault": "nic_bandwidth", "parameters": {"duration": "10s"}}]
+    at = steps(trainers(logs, rank=0, life=0)[0])[4]["mono_ns"]
+    template = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    target = [{"node": "node0", "incarnation": 1, "rank": None}]
+    injected = template | {"fault": "slow", "kind": "nic_bandwidth", "targets": target, "kills": False, "mono_ns": at}
+    effect = {"event": "fault.effect", "fault": "slow", "measured": 1, "expected": 1, "unit": "mbit", "ok": True}
+    healed = {"event": "fault.healed", "fault": "slow", "mono_ns": at + 10**6, "wall_ns": template["wall_ns"]}
+    logs["harness"] += [injected, template | effect | {"mono_ns": at + 1}, healed]
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def wrong_target(logs: Logs) -> None:
+    """The plan aimed at rank 0; rank 1 was killed."""
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["faults"][0]["targets"] = [{"node_index": 0, "rank": 0}]
+
+
+@dataclass(frozen=True)
+class Bent:
+    """A healthy history, what is bent in it, and what the harness must say."""
+
+    bend: Callable[[Logs], object]
+    verdict: Verdict
+    reason: str  # is contained in one of the reasons
+    outages: tuple[Outage, ...] = (Outage(17, "rank", victim=1),)
+    job: Job = JOB
+
+    @property
+    def name(self) -> str:
+        return self.bend.__name__
+
+    def judge(self) -> Scorecard:
+        return verdict(simulate(self.job, self.outages, seed=5), self.bend)
+
+
+def dies_twice_by_itself(logs: Logs) -> None:
+    """Besides the injected kill, workers die two more times, and nothing did that."""
+
+
+def shrinks_too_far(logs: Logs) -> None:
+    """Goes on with one node where the job needs two."""
+
+
+BROKEN = [
+    Bent(skips_a_batch, Verdict.FAIL, "16 samples were skipped, first at step 11"),
+    Bent(replays_a_batch, Verdict.FAIL, "16 samples were repeated, first at step 11"),
+    Bent(shuffles_differently, Verdict.FAIL, "consumed other samples than the twin's, the first is step 11"),
+    Bent(schedule_restarts, Verdict.FAIL, "learning rate differs from the twin's: at step 11"),
+    Bent(optimizer_lost, Verdict.FAIL, "loss differs from the twin's: at step 12"),
+    Bent(loss_is_nan, Verdict.FAIL, "at step 31 loss nan instead of"),
+    Bent(gradient_not_averaged, Verdict.FAIL, "at step 11 ranks 0 and 1 disagree on the loss"),
+    Bent(lies_about_restore, Verdict.FAIL, "said it restored step 17, but went on with step 11"),
+    Bent(one_rank_restores_another_step, Verdict.FAIL, "ranks of one world restored different steps: 5, 10"),
+    Bent(skips_the_recompute, Verdict.FAIL, "said it restored step 10, but went on with step 18"),
+    Bent(goes_on_without_a_rank, Verdict.FAIL, "ranks [0] of 2 went on to step 40 without the others, left at step 20"),
+    Bent(stops_early, Verdict.FAIL, "ended without an error at step 35 of 40"),
+    Bent(command_failed, Verdict.FAIL, "KeyError"),
+    Bent(stuck, Verdict.FAIL, "stuck in rendezvous"),
+    Bent(no_effect_measured, Verdict.INVALID, "fault1 was injected, but no effect of it was measured"),
+    Bent(effect_too_small, Verdict.INVALID, "fault1 did not act as meant: 0 deaths measured, 1 expected"),
+    Bent(fault_broke, Verdict.INVALID, "fault1 failed: no such process"),
+    Bent(never_injected, Verdict.INVALID, "fault second never struck"),
+    Bent(victim_lives, Verdict.INVALID, "killed rank 1, which yet went on stepping"),
+    Bent(harness_killed, Verdict.INCONCLUSIVE, "the harness's own log has no end"),
+    Bent(interrupted, Verdict.INCONCLUSIVE, "the run was interrupted at step 35 of 40: stopped by the user"),
+    Bent(full_disk, Verdict.INCONCLUSIVE, "(6) left no event; 12 were lost to a full disk"),
+    Bent(starts_from_scratch, Verdict.FAIL, "resumed from step 0 without a reason, though a checkpoint of step 10"),
+    Bent(healed_too_early, Verdict.INVALID, "slow was undone after 1 ms, before its 10s were over"),
+    Bent(wrong_target, Verdict.INVALID, "fault1 struck ranks 1, not 0"),
+    Bent(
+        dies_twice_by_itself,
+        Verdict.INCONCLUSIVE,
+        "unexplained death: rank",
+        outages=(*KILL, Outage(9, "crash"), Outage(3, "crash")),
+    ),
+    Bent(
+        shrinks_too_far,
+        Verdict.FAIL,
+        "went on with 1 ranks; it needs at least 2",
+        outages=(Outage(15, "shrink", victim=1, regrow_after=12),),
+        job=Job(nodes=2, steps=40, every=10, min_nodes=2),
+    ),
+]

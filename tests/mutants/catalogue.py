@@ -1,0 +1,68 @@
+"""Every broken trainer that is run for real, and what the harness must say about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mutants.rehearsal import REHEARSALS
+
+from harness.score import Scorecard, Verdict
+
+BITS = r"differs? from the twin's: at step {}"
+
+
+@dataclass(frozen=True)
+class Real:
+    bug: str | None  # a function of `trainer.py`; `None`: the healthy trainer
+    rehearsal: str  # a key of `REHEARSALS`
+    verdict: Verdict
+    reason: str  # a regular expression that one of the reasons must match
+
+    @property
+    def name(self) -> str:
+        return self.bug or "healthy"
+
+    def accepts(self, card: Scorecard) -> bool:
+        return card.verdict is self.verdict and any(re.search(self.reason, text) for text in card.reasons)
+
+
+def _fails(bug: str, reason: str, rehearsal: str = "kill") -> Real:
+    return Real(bug, rehearsal, Verdict.FAIL, reason)
+
+
+MUTANTS = [
+    _fails("never_resumes", "resumed from step 0 without a reason, though a checkpoint of step 20"),
+    _fails("restores_an_older_one", BITS.format(21)),
+    _fails("one_rank_restores_an_older_one", "restored step 10, but went on with step 21|restored different steps"),
+    _fails("loads_damaged_checkpoints", BITS.format(21), "rot and kill"),
+    _fails("saves_weights_in_half_precision", BITS.format(21)),
+    _fails("optimizer_state_lost", BITS.format(22)),
+    _fails("optimizer_counts_from_zero", BITS.format(22)),
+    _fails("weight_decay_lost", BITS.format(22)),
+    _fails("schedule_restarts", "learning rate " + BITS.format(21)),
+    _fails("random_state_lost", BITS.format(21), "kill, dropout"),
+    _fails("replays_a_batch", "16 samples were repeated, first at step 21"),
+    _fails("skips_a_batch", "16 samples were skipped, first at step 21"),
+    _fails("cursor_one_off", "1 samples were skipped, first at step 21"),
+    _fails("shuffles_differently", "consumed other samples than the twin's, the first is step 21"),
+    _fails("ranks_share_their_shard", BITS.format(21)),
+    _fails("smaller_world_smaller_batch", "samples were (repeated|skipped)|consumed other samples", "shrink"),
+    _fails("announces_before_durable", "resumed from step 10 without a reason, though .* step 20", "kill after saving"),
+    _fails(
+        "saves_in_place", r"the job failed at step 1\d of 40: the command on node\d ended with", "kill while saving"
+    ),
+    _fails("checkpoint_thread_dies", r"checkpoint_success_min: 0\.0 % is less than 100\.0 %"),
+    _fails("emergency_save_half_of_the_time", r"steps_rolled_back_max: \d+ is more than 0", "evict twice"),
+    _fails("saves_after_the_notice", r"steps_rolled_back_max: \d+ is more than 0", "evict"),
+    _fails("ignores_notices", r"steps_rolled_back_max: \d+ is more than 0", "evict"),
+    _fails("hangs_on_a_dead_peer", "no step for 30 s", "kill, little patience"),
+    _fails("crashes_after_every_restart", r"the job failed at step 2\d of 40: the command on node\d ended with"),
+    _fails("gradient_not_averaged", "ranks 0 and 1 disagree on the gradient norm"),
+    _fails("swallows_nan", "loss nan instead of"),
+    _fails("lies_about_restore", "said it restored step 25, but went on with step 21"),
+    _fails("skips_the_recompute", "said it restored step 20, but went on with step 26"),
+]
+QUICK = ["never_resumes", "schedule_restarts", "cursor_one_off", "gradient_not_averaged"]  # run in every test session
+
+CONTROLS = [Real(None, name, Verdict.PASS, "") for name in REHEARSALS if name != "kill, little patience"]

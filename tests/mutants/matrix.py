@@ -1,0 +1,110 @@
+"""`make verdict-matrix`: every mutant and every healthy control, what the harness must say, and what it says.
+
+python -m mutants.matrix [FOLDER for runs] [PATTERN of names]
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mutants.bent import BROKEN
+from mutants.catalogue import CONTROLS, MUTANTS, Real
+from mutants.rehearsal import run
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.errors import ChaosError
+from harness.report import markdown
+from harness.score import Scorecard, Verdict
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"
+INTRODUCTION = """\
+# Verdict matrix
+
+Broken trainers, faults and harnesses, and what is said about them. Made by `make verdict-matrix`; a row is right
+when the verdict *and* the reason are the expected ones. *Run*: the reference trainer with this one bug, run for real
+against a real fault. *Log*: a simulated history with the bug in its event log.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    how: str
+    expected: Verdict
+    found: str
+    reason: str
+    right: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.name, self.how, self.expected.value, self.found, self.reason, "✓" if self.right else "✗"
+
+
+HEAD = ("Mutant", "How", "Expected", "Verdict", "Reason", "Right")
+
+
+def bent_rows() -> Iterator[Row]:
+    for mutant in BROKEN:
+        card = mutant.judge()
+        named = [text for text in card.reasons if mutant.reason in text]
+        right = card.verdict is mutant.verdict and bool(named)
+        yield Row(_words(mutant.name), "log", mutant.verdict, card.verdict.value, (named or card.reasons)[0], right)
+
+
+def real_rows(folder: pathlib.Path, pattern: str) -> Iterator[Row]:
+    for mutant in [*CONTROLS, *MUTANTS]:
+        if not re.search(pattern, mutant.name):
+            continue
+        how = f"run: {mutant.rehearsal}"
+        try:
+            card = run(mutant.bug, mutant.rehearsal, folder)
+        except (ChaosError, AssertionError) as error:
+            yield Row(_words(mutant.name), how, mutant.verdict, "did not run", str(error), False)
+        else:
+            reason = _reason(mutant, card)
+            yield Row(_words(mutant.name), how, mutant.verdict, card.verdict.value, reason, mutant.accepts(card))
+
+
+def _reason(mutant: Real, card: Scorecard) -> str:
+    return next((text for text in card.reasons if re.search(mutant.reason, text)), card.reasons[0])
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def page(rows: list[Row]) -> str:
+    wrong = [row for row in rows if not row.right]
+    accused = sum(row.expected is Verdict.PASS and not row.right for row in rows)
+    summary = f"{len(rows) - len(wrong)} of {len(rows)} rows are right; {accused} healthy trainers are accused."
+    return f"{INTRODUCTION}\n{summary}\n\n{markdown.table(HEAD, [row.cells for row in rows])}\n"
+
+
+def main() -> int:
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(tempfile.mkdtemp(prefix="mutants-"))
+    pattern = sys.argv[2] if len(sys.argv) > 2 else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    rows = []
+    for row in itertools.chain(bent_rows(), real_rows(folder, pattern)):
+        rows.append(row)
+        console.print(f"{'✓' if row.right else '✗'} {row.name}, {row.how}: {row.found}", markup=False)
+    table = Table(*HEAD, header_style="bold", box=None)
+    for row in rows:
+        table.add_row(*map(escape, row.cells), style=None if row.right else "bold red")
+    console.print(table)
+    if not pattern:
+        PAGE.write_text(page(rows))
+    return 0 if all(row.right for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

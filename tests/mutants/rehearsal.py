@@ -1,0 +1,106 @@
+"""Runs a broken trainer for real, and judges it against the fault-free twin of the healthy one."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from harness.backend import load_backend
+from harness.evidence import CALIBRATION, TWIN, attach, load_evidence
+from harness.plan import Plan, make_plan
+from harness.run import execute
+from harness.scenario import parse_scenario
+from harness.score import Scorecard, judge
+from harness.twin import calibration_plans, ensure_twin
+from harness.workload import render_workload
+
+TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
+SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
+EXPECT = {
+    "recovery_time": {"max": "60s"},
+    "wasted_gpu_hours": {"max_percent_by_faults": 99},
+    "loss_continuity": {"mode": "exact"},
+}
+SAVED = {"metrics": {"checkpoint_success_min": 100}}
+NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+
+
+def fault(identity: str, name: str, when: dict[str, Any], target: dict[str, Any], **own: Any) -> dict[str, Any]:
+    return {"id": identity, "fault": name, "when": when, "target": target, **own}
+
+
+KILL = fault("kill", "rank_kill", {"step": 25}, {"rank": 1})
+EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", replacement={"after": "500ms"})
+ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip")
+
+
+def rehearsal(
+    *faults: dict[str, Any],
+    steps: int = 40,
+    expect: Mapping[str, Any] = MappingProxyType({}),
+    patience: str = "120s",
+    **workload: Any,
+) -> dict[str, Any]:
+    args = SMALL + workload.pop("args", [])
+    shape = {"nodes": 2, "steps": steps, "checkpoint": {"every_steps": 10}, "args": args} | workload
+    return {
+        "version": 1,
+        "name": "mutant",
+        "title": "A rehearsal for broken trainers",
+        "workload": shape,
+        "faults": list(faults),
+        "expect": {**EXPECT, **expect},
+        "abort": {"if_no_step_for": patience, "wall_clock": "5m"},
+    }
+
+
+REHEARSALS: dict[str, dict[str, Any]] = {
+    "kill": rehearsal(KILL, expect=SAVED),
+    "kill, little patience": rehearsal(KILL, patience="30s"),
+    "kill, dropout": rehearsal(KILL, args=["--dropout", "0.1"]),
+    "kill while saving": rehearsal(KILL | {"when": {"step": 15, "phase": "checkpoint.write"}, "target": {"rank": 0}}),
+    "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
+    "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
+    "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
+    "evict twice": rehearsal(
+        EVICT, EVICT | {"id": "again", "when": {"following": "evict", "event": "recovered"}}, expect=NOTHING_LOST
+    ),
+    "shrink": rehearsal(EVICT | {"replacement": "none"}, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}}),
+}
+
+
+def run(bug: str | None, rehearsed: str, folder: pathlib.Path) -> Scorecard:
+    """Runs a rehearsal with a bug (`None`: the healthy trainer); twins are cached in `folder`."""
+    backend = load_backend("local")
+    run_id = f"mutant-{random.SystemRandom().getrandbits(32):08x}"
+    scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
+    plan = make_plan(scenario, 1, "local", run_id)
+    fault_free = {TWIN: plan.without_faults(f"{run_id}-twin")}
+    fault_free |= {f"{CALIBRATION}{n}": other for n, other in enumerate(calibration_plans(plan), 1)}
+    run_dir = folder / run_id
+    twins = {name: ensure_twin(other, folder, backend, _silent) for name, other in fault_free.items()}
+    assert all(outcome is None or outcome.outcome == "completed" for _, outcome in twins.values()), "a healthy run"
+    execute(broken(plan, bug) if bug else plan, run_dir, backend, _silent)
+    for name, (other, _) in twins.items():
+        attach(run_dir, name, other)
+    shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    return judge(load_evidence(run_dir), run_id)
+
+
+def broken(plan: Plan, bug: str) -> Plan:
+    """The same plan, run by the trainer with this bug in it."""
+    healthy = render_workload(plan)
+    command = ["{python}", str(TRAINER), bug, *healthy.command[3:]]
+    trainer = {"command": command, "control": healthy.control, "env": {}, "digest": []}
+    return replace(plan, workload={**plan.workload, "trainer": trainer})
+
+
+def _silent(*_: object) -> None:
+    pass

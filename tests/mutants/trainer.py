@@ -1,0 +1,379 @@
+"""The reference trainer with one realistic bug in it: `python trainer.py BUG` instead of `-m reference_trainer.launch`.
+
+Each bug is one function below: it replaces one thing in the trainer before the launcher forks its workers. Most act
+only after a restart, as such bugs do: the fault-free run looks healthy.
+"""
+
+from __future__ import annotations
+
+from reference_trainer import preemption
+
+if __name__ == "__main__":
+    preemption.before_torch()
+
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.optim.lr_scheduler import LambdaLR
+
+from harness.events import Emitter
+from reference_trainer import checkpoint, launch, train
+from reference_trainer import state as training_state
+from reference_trainer.agent import ForkingAgent
+from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
+from reference_trainer.data import Batch
+from reference_trainer.preemption import Preemption
+from reference_trainer.train import GradientSync, Worker, exchange
+from reference_trainer.watchdog import Watchdog
+
+BUGS: dict[str, Callable[[], None]] = {}
+
+
+def bug(install: Callable[[], None]) -> Callable[[], None]:
+    BUGS[install.__name__] = install
+    return install
+
+
+def on_resume(act: Callable[[Worker], object]) -> None:
+    """`act` is called on every rank when it has restored a checkpoint."""
+    original = Worker.restore
+
+    def restore(self: Worker) -> int:
+        if original(self):
+            act(self)
+        return self.step
+
+    Worker.restore = restore
+
+
+def on_checkpoint(change: Callable[[Checkpoints, Restored], Restored]) -> None:
+    """`change` bends what a rank restores."""
+    original = Checkpoints.restore
+
+    def restore(self: Checkpoints) -> Restored:
+        restored = original(self)
+        return change(self, restored) if restored.state is not None else restored
+
+    Checkpoints.restore = restore
+
+
+# What is restored
+
+
+@bug
+def never_resumes() -> None:
+    """Saves, but starts from scratch."""
+    Checkpoints.restore = lambda self: Restored(0, "scratch", None)
+
+
+@bug
+def restores_an_older_one() -> None:
+    """Loads the checkpoint before the newest, and goes on as if it were the newest."""
+
+    def older(checkpoints: Checkpoints, restored: Restored) -> Restored:
+        return replace(restored, state=read(_older(checkpoints, restored.step)))
+
+    on_checkpoint(older)
+
+
+@bug
+def one_rank_restores_an_older_one() -> None:
+    """Rank 1 finds the checkpoint before the newest, says so, and goes on with the others."""
+
+    def older(checkpoints: Checkpoints, restored: Restored) -> Restored:
+        if torch.distributed.get_rank() != 1:
+            return restored
+        folder = _older(checkpoints, restored.step)
+        return replace(restored, step=step_of(folder), source=str(folder), state=read(folder))
+
+    on_checkpoint(older)
+    on_resume(lambda worker: setattr(worker, "step", int(max(row[0] for row in exchange([worker.step])))))
+
+
+def _older(checkpoints: Checkpoints, step: int) -> pathlib.Path:
+    return next(folder for folder in published(checkpoints.root) if step_of(folder) < step)
+
+
+@bug
+def loads_damaged_checkpoints() -> None:
+    """No checksum is looked at."""
+    checkpoint.verify = lambda folder: 0
+
+
+@bug
+def saves_weights_in_half_precision() -> None:
+    original = training_state.capture
+
+    def capture(*arguments: Any) -> State:
+        state = original(*arguments)
+        return {name: value.bfloat16().float() if name.startswith("model/") else value for name, value in state.items()}
+
+    training_state.capture = capture
+
+
+@bug
+def optimizer_state_lost() -> None:
+    on_resume(lambda worker: worker.optimizer.state.clear())
+
+
+@bug
+def optimizer_counts_from_zero() -> None:
+    """Adam's step count is not restored, so that its bias correction starts anew."""
+    on_resume(lambda worker: [entry["step"].zero_() for entry in worker.optimizer.state.values()])
+
+
+@bug
+def weight_decay_lost() -> None:
+    on_resume(lambda worker: [group.update(weight_decay=0.0) for group in worker.optimizer.param_groups])
+
+
+@bug
+def schedule_restarts() -> None:
+    def restart(worker: Worker) -> None:
+        options = worker.options
+        worker.schedule = LambdaLR(worker.optimizer, lambda step: train.learning_rate_factor(step, options))
+
+    on_resume(restart)
+
+
+@bug
+def random_state_lost() -> None:
+    on_resume(lambda worker: torch.manual_seed(worker.rank))
+
+
+# Which data
+
+
+def shift(samples: int) -> None:
+    """After a resume the data cursor is off by so many samples."""
+
+    def install(worker: Worker) -> None:
+        source = worker.samples
+
+        def batch(step: int) -> Batch:
+            first = (step - 1) * source._global_batch + samples
+            places = [divmod(place, source.count) for place in range(first, first + source._global_batch)]
+            return Batch(np.array([source._shuffled(epoch)[at] for epoch, at in places], dtype=np.int64), first)
+
+        source.batch = batch
+
+    on_resume(install)
+
+
+@bug
+def replays_a_batch() -> None:
+    shift(-16)
+
+
+@bug
+def skips_a_batch() -> None:
+    shift(16)
+
+
+@bug
+def cursor_one_off() -> None:
+    shift(1)
+
+
+@bug
+def shuffles_differently() -> None:
+    """The shuffle is seeded anew after a restart."""
+
+    def reshuffle(worker: Worker) -> None:
+        source = worker.samples
+        source._shuffled = lambda epoch: np.random.default_rng([4711, epoch]).permutation(source.count)
+
+    on_resume(reshuffle)
+
+
+@bug
+def ranks_share_their_shard() -> None:
+    """After a restart every rank reads the first rank's share of the batch."""
+    original = train.share
+    on_resume(lambda worker: setattr(train, "share", lambda count, rank, world: original(count, 0, world)))
+
+
+@bug
+def smaller_world_smaller_batch() -> None:
+    """Keeps the batch a rank instead of the global one when the world shrinks."""
+
+    def shrink(worker: Worker) -> None:
+        worker.samples._global_batch = 8 * worker.world_size
+
+    on_resume(shrink)
+
+
+# Saving
+
+
+@bug
+def announces_before_durable() -> None:
+    """A checkpoint counts as committed before its data is written."""
+    original = Checkpoints._write
+
+    def write(self: Checkpoints, kind: str, step: int, state: State) -> None:
+        path = str(self.root / folder_name(step))
+        self._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=1, duration_ns=1)
+        time.sleep(1.5)
+        original(self, kind, step, state)
+
+    Checkpoints._write = write
+
+
+@bug
+def saves_in_place() -> None:
+    """Writes into the final folder; at a restart takes the newest one, whatever state it is in."""
+
+    def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib.Path:
+        folder = root / folder_name(step)
+        folder.mkdir(parents=True, exist_ok=True)
+        with emit.phase("checkpoint.write"):
+            dcp.save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
+        return folder
+
+    def restore(self: Checkpoints) -> Restored:
+        newest = published(self.root)[:1]
+        if not newest:
+            return Restored(0, "scratch", None)
+        return Restored(step_of(newest[0]), str(newest[0]), read(newest[0]))
+
+    checkpoint.write = write
+    Checkpoints.restore = restore
+
+
+@bug
+def checkpoint_thread_dies() -> None:
+    """Nothing is written any more, and nobody says so."""
+
+    def write(self: Checkpoints, kind: str, step: int, state: State) -> None:
+        self.committed_step = step
+
+    Checkpoints._write = write
+
+
+@bug
+def emergency_save_half_of_the_time() -> None:
+    """Every second notice leads to an exit without a checkpoint."""
+    original = Worker.drain
+
+    def drain(self: Worker, notices: list[Any]) -> tuple[int, str]:
+        mark = pathlib.Path(self.options.checkpoint_dir) / "drained"
+        skip = mark.exists()
+        exchange([0.0])  # all ranks have looked
+        if self.rank == 0:
+            mark.touch()
+        if skip:
+            self.save_and_wait = lambda kind: False
+        return original(self, notices)
+
+    Worker.drain = drain
+
+
+@bug
+def saves_after_the_notice() -> None:
+    """Finishes something else first: the node is gone before the emergency checkpoint is."""
+    original = Worker.drain
+
+    def drain(self: Worker, notices: list[Any]) -> tuple[int, str]:
+        self.watchdog.allow(60)
+        time.sleep(6)
+        return original(self, notices)
+
+    Worker.drain = drain
+
+
+@bug
+def ignores_notices() -> None:
+    Preemption._record = lambda *_: None
+
+
+# Going on
+
+
+@bug
+def hangs_on_a_dead_peer() -> None:
+    """Waits for ever for a rank that is gone, and nothing watches it."""
+    original = Worker.train
+
+    def wait_for_ever(self: Worker) -> tuple[int, str]:
+        try:
+            return original(self)
+        except RuntimeError:
+            time.sleep(3600)
+            raise
+
+    Worker.train = wait_for_ever
+    ForkingAgent._stop_workers = lambda self, group: self._wait(3600)
+    Watchdog._watch = lambda self: None
+
+
+@bug
+def crashes_after_every_restart() -> None:
+    def crash(worker: Worker) -> None:
+        raise KeyError("ema_decay")
+
+    on_resume(crash)
+
+
+@bug
+def gradient_not_averaged() -> None:
+    """After a restart every rank steps with its own gradient."""
+
+    def alone(self: GradientSync, bucket: Any) -> Any:
+        self.ready_ns = time.monotonic_ns()
+        future: Any = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    on_resume(lambda worker: setattr(GradientSync, "_sum", alone))
+
+
+@bug
+def swallows_nan() -> None:
+    """A weight becomes NaN at step 30, every update is made all the same."""
+
+    def is_finite(self: Worker, loss: float, grad_norm: float) -> bool:
+        if self.step == 30:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(float("nan"))
+        return True
+
+    Worker.is_finite = is_finite
+
+
+# What it says
+
+
+@bug
+def lies_about_restore() -> None:
+    original = Emitter.__call__
+
+    def emit(self: Emitter, event: str, **fields: Any) -> int:
+        if event == "restored" and fields["step"]:
+            fields["step"] += 5
+        return original(self, event, **fields)
+
+    Emitter.__call__ = emit
+
+
+@bug
+def skips_the_recompute() -> None:
+    """Resumes fast: goes on with the number of the step at which it was killed."""
+    on_resume(lambda worker: setattr(worker, "step", worker.step + 5))
+
+
+if __name__ == "__main__":
+    BUGS[sys.argv[1]]()
+    exit_code = launch.main(sys.argv[2:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
