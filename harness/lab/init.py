@@ -22,6 +22,7 @@ from harness.lab import kernel, net, processes, rpc, sockets, spawn, throttle
 
 FREEZE_ROUNDS_MAX = 50
 FREEZE_S_MAX = 5.0
+LOOK_FOR_NEW_S = 0.5
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -117,6 +118,8 @@ class Init:
         self._namespaces = namespaces
         self._main_pid = 0
         self._duty = throttle.DutyCycle(self._turn)
+        self._members: list[processes.Process] = []
+        self._looked = 0.0
         self._frozen: set[int | None] = set()  # stopped on purpose; `None`: all of them
         self._calls: dict[str, Callable[..., object]] = {
             "run": self._run,
@@ -197,9 +200,19 @@ class Init:
         """One turn of the duty cycle; what was frozen on purpose stays so."""
         if signum == signal.SIGCONT and None in self._frozen:
             return
-        self._send(signum, None)
+        if self._namespaces:
+            self._send(signum, None)
+        else:
+            for process in self._known():
+                process.signal(signum)
         for pid in self._frozen if signum == signal.SIGCONT else ():
             self._send(signal.SIGSTOP, pid)
+
+    def _known(self) -> list[processes.Process]:
+        """The node's processes as of a moment ago: to look at all of the machine's takes longer than a turn may."""
+        if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
+            self._members, self._looked = self._others(), time.monotonic()
+        return self._members
 
     def _throttle(self, share: float) -> None:
         self._duty.set_share(share)

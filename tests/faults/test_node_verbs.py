@@ -1,0 +1,227 @@
+"""What can be done to a node of the local backend: it acts, it is measured by the kernel, and it can be undone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.backend import Node, Verb, Workload
+from harness.backends.local import BACKEND, LocalCluster, try_mode
+from harness.errors import CannotRunError, NodeGone, UsageError
+from harness.lab import cgroups, processes, undo
+
+MIB = 2**20
+LIMIT_S = 20.0
+# The first process burns CPU, the second holds memory and is the larger one.
+BUSY = """
+import os, time
+if os.fork() == 0:
+    block = bytearray(50 << 20)
+    while True: time.sleep(60)
+while True: pass
+"""
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["root", "user", "plain"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    mode: str = request.param
+    if mode == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    if (reason := try_mode(mode)) is not None:
+        pytest.skip(reason)
+    run_id = f"verbs-{os.getpid()}-{next(_numbers)}"
+    workload = Workload((sys.executable, "-S", "-c", BUSY), 1, 1)
+    with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:
+        lab.start()
+        yield lab
+    assert undo.leftovers(run_id) == []
+    assert cgroups.leftovers(run_id) == []
+
+
+@pytest.fixture
+def node(cluster: LocalCluster) -> Node:
+    """The busy node, new where a test killed something on it."""
+    node = cluster.nodes[0]
+    if not node.alive or len(node.pids()) != 2:
+        if node.alive:
+            node.kill()
+        node = cluster.replace(node)
+    wait_for(lambda: len(node.pids()) == 2 and node.memory_use().used_bytes > 50 * MIB)
+    return node
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.01)
+
+
+def groups_of(cluster: LocalCluster) -> list[pathlib.Path]:
+    return cgroups.leftovers(cluster._run_id)
+
+
+def settings(cluster: LocalCluster) -> dict[str, str]:
+    """Every limit of every group of this lab, byte for byte."""
+    names = ("cpu.cfs_*", "cpu.max", "memory.*limit_in_bytes", "memory.max", "memory.swap.max")
+    files = [file for group in groups_of(cluster) for name in names for file in group.glob(name)]
+    return {str(file): file.read_text() for file in files}
+
+
+def only_root(cluster: LocalCluster) -> None:
+    if cluster._mode != "root":
+        pytest.skip("control groups for nodes take root")
+
+
+def states(node: Node) -> set[str]:
+    return {each.state for each in node.processes()}
+
+
+def test_what_is_said_to_be_there_is_there(cluster: LocalCluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", cluster._mode)
+    capability = BACKEND.probe()
+    assert {Verb.CPU, Verb.MEMORY} <= capability.verbs
+    for verb in (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL):
+        assert (verb in capability.verbs) == (cluster._mode == "root")
+        assert verb in capability.verbs or "root" in capability.missing[verb]
+    if Verb.CPU_QUOTA not in capability.verbs:
+        with pytest.raises(CannotRunError, match="cgroup"):
+            node.limit_cpu(0.5)
+        with pytest.raises(CannotRunError, match="cgroup"):
+            node.limit_memory(MIB, "kernel")
+
+
+def test_a_quota_keeps_the_node_from_running_and_goes_without_a_trace(cluster: LocalCluster, node: Node) -> None:
+    only_root(cluster)
+    before = settings(cluster)
+    assert len(before) >= 2
+    node.limit_cpu(0.3)
+    assert settings(cluster) != before
+    start = node.cpu_use()
+    time.sleep(1.0)
+    end = node.cpu_use()
+    assert (end.used_ns - start.used_ns) / (end.at_ns - start.at_ns) < 0.45
+    assert end.throttled_ns > start.throttled_ns
+    node.limit_cpu(0.2)
+    node.limit_cpu(None)
+    assert settings(cluster) == before
+    node.limit_cpu(None)
+
+
+def test_a_duty_cycle_stops_and_goes_and_ends_with_everything_running(node: Node) -> None:
+    node.throttle(0.25)
+    start = node.cpu_use()
+    seen: set[str] = set()
+    for _ in range(60):
+        seen |= states(node)
+        time.sleep(0.02)
+    end = node.cpu_use()
+    assert {"T", "R"} <= seen
+    assert 0.4 < (end.throttled_ns - start.throttled_ns) / (end.at_ns - start.at_ns) < 0.95
+    node.throttle(None)
+    assert "T" not in states(node)
+    stopped_ns = node.cpu_use().throttled_ns
+    time.sleep(0.15)
+    assert node.cpu_use().throttled_ns == stopped_ns
+
+
+def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:
+    first = node.pids()[0]
+    node.throttle(0.9)
+    node.signal(signal.SIGSTOP, first)
+    look = [
+        next(each.state for each in node.processes() if each.pid == first) for _ in range(30) if not time.sleep(0.01)
+    ]
+    node.throttle(None)
+    assert look.count("T") >= 28  # between two signals of one turn it may be seen awake
+    assert [each.state for each in node.processes() if each.pid == first] == ["T"]
+    node.signal(signal.SIGCONT, first)
+    assert "T" not in states(node)
+    node.throttle(0.5)
+    node.freeze()
+    time.sleep(0.25)
+    assert states(node) == {"T"}
+    node.throttle(None)
+    assert states(node) == {"T"}
+    node.thaw()
+    assert "T" not in states(node)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_strangers_come_and_go_and_affinity_is_as_before(cluster: LocalCluster, node: Node, kind: str) -> None:
+    def node_affinity() -> list[set[int]]:
+        found = [item.process.pid for item in undo.leftovers(cluster._run_id) if item.node.startswith("node")]
+        return [os.sched_getaffinity(pid) for pid in found]
+
+    before = node_affinity()
+    node.crowd(kind, 1.5)
+    strangers = lambda: [each for each in processes.every() if "burner.py" in undo._command(each.pid)]  # noqa: E731
+    wait_for(lambda: len(strangers()) >= 2 and all(each.cpu_ticks for each in strangers()))
+    if len(os.sched_getaffinity(0)) > 1 and cluster._mode == "root":
+        own = {cpu for each in strangers() for cpu in os.sched_getaffinity(each.pid)}
+        assert all(cpus == own for cpus in node_affinity())
+    assert len(node.pids()) == 2, "strangers are not the node's"
+    node.crowd(kind, 0.5)
+    node.crowd(kind, None)
+    wait_for(lambda: not strangers())
+    assert node_affinity() == before
+    with pytest.raises(UsageError, match="'disk'"):
+        node.crowd("disk", 1)
+
+
+@pytest.mark.parametrize("keeper", ["kernel", "watchdog"])
+def test_the_doomed_process_is_killed_for_memory(cluster: LocalCluster, node: Node, keeper: str) -> None:
+    if keeper == "kernel":
+        only_root(cluster)
+    before, limits = node.memory_use(), settings(cluster)
+    doomed = min(node.processes(), key=lambda each: -each.cpu_ns).pid  # not the largest one: the one that burns
+    node.doom(doomed)
+    assert node.limit_memory(before.used_bytes + 16 * MIB, keeper) == keeper
+    node.fill_memory(32 * MIB, spare=True)
+    wait_for(lambda: doomed not in node.pids())
+    assert len(node.pids()) == 1
+    assert node.alive
+    assert node.memory_use().kills > before.kills
+    node.limit_memory(None)
+    assert settings(cluster) == limits
+
+
+def test_memory_that_is_to_be_had_is_measured_by_a_stranger(node: Node) -> None:
+    before = node.memory_use()
+    assert node.fill_memory(24 * MIB, spare=False) == 24 * MIB
+    node.limit_memory(before.used_bytes + 24 * MIB)
+    got = node.fill_memory(80 * MIB, spare=False)
+    assert 8 * MIB < got < 48 * MIB
+    assert len(node.pids()) == 2, "it is the stranger who dies"
+    assert node.memory_use().kills == before.kills + 1
+    node.limit_memory(None)
+    assert node.fill_memory(60 * MIB, spare=False) == 60 * MIB
+
+
+def test_nonsense_is_refused(node: Node) -> None:
+    for share in (0.0, 1.5, -1.0):
+        with pytest.raises(UsageError, match=str(share)):
+            node.throttle(share)
+    with pytest.raises(UsageError, match="0 bytes"):
+        node.limit_memory(0)
+    with pytest.raises(UsageError, match="process 99999"):
+        node.doom(99999)
+
+
+def test_a_dead_node_is_gone_for_every_verb_and_takes_strangers_along(cluster: LocalCluster, node: Node) -> None:
+    node.crowd("cpu", 1.0)
+    node.throttle(0.5)
+    node.kill()
+    wait_for(lambda: not [each for each in processes.every() if "burner.py" in undo._command(each.pid)])
+    assert node.processes() == []
+    for call in (lambda: node.throttle(None), lambda: node.limit_memory(None), lambda: node.crowd("cpu", None)):
+        with pytest.raises(NodeGone):
+            call()
