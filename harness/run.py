@@ -19,7 +19,7 @@ from harness.injection import Injection
 from harness.plan import Plan
 from harness.trigger import Firing, Holds, Progress
 from harness.undo import Journal, start_reverter
-from harness.workload import environment_facts, render_workload
+from harness.workload import environment_facts, render_workload, write_data
 
 TICK_S = 0.004
 THREAD_END_S = 15.0
@@ -81,6 +81,7 @@ class _Run:
         self.threads: list[threading.Thread] = []
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         journal.record(f"harness.backends.{plan.backend}:undo", {"run_id": plan.run_id})
+        write_data(plan, run_dir)
         workload = render_workload(plan)
         env = dict(workload.env) | {HOLDS_ENV: str(self.holds.file)}
         for planned in plan.faults:

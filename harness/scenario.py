@@ -38,6 +38,12 @@ class CustomTrainer(_Model):
     digest: list[str] = Field([], description="Files whose content decides what the trainer does.")
 
 
+class Shards(_Model):
+    """The source of Python's standard library, cut into files in the run's folder `data/`."""
+
+    shards: int = Field(8, ge=1, le=1000)
+
+
 class WorkloadSpec(_Model):
     trainer: Literal["reference"] | CustomTrainer = "reference"
     nodes: int = Field(2, ge=1, le=4096)
@@ -45,6 +51,7 @@ class WorkloadSpec(_Model):
     ranks_per_node: int = Field(1, ge=1, le=64)
     steps: int = Field(200, ge=1)
     checkpoint: Checkpoint = Checkpoint()
+    data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
     args: list[str] = Field([], description="Further arguments of the reference trainer.")
 
     @model_validator(mode="after")

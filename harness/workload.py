@@ -9,6 +9,7 @@ import os
 import pathlib
 import platform
 import sys
+import sysconfig
 from typing import Any
 
 from harness.backend import Workload
@@ -41,10 +42,23 @@ def render_workload(plan: Plan) -> Workload:
         *("--checkpoint-dir", "{run_dir}/checkpoints"),
         *("--checkpoint-every", str(spec["checkpoint"]["every_steps"])),
         *("--keep", str(spec["checkpoint"]["keep"])),
+        *(("--data", "{run_dir}/data") if spec.get("data") else ()),
         *spec["args"],
     )
     store = ("{python}", "-m", "reference_trainer.store", "--host", "0.0.0.0", "--port", str(STORE_PORT))
     return Workload((*launch, *train), control=store, **shape)
+
+
+def write_data(plan: Plan, run_dir: pathlib.Path) -> None:
+    """The shards of the plan's own training data: the same on every run with the same Python."""
+    if not plan.workload.get("data"):
+        return
+    files = sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = b"".join(file.read_bytes() for file in files)
+    size = -(-len(text) // plan.workload["data"]["shards"])
+    (run_dir / "data").mkdir()
+    for number, start in enumerate(range(0, len(text), size)):
+        (run_dir / "data" / f"shard-{number:03d}.txt").write_bytes(text[start : start + size])
 
 
 def outcome_digest(plan: Plan) -> str:

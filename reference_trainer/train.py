@@ -33,6 +33,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from harness.events import Emitter
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
+from reference_trainer.damage import Damage
 from reference_trainer.data import Samples, load_corpus, share
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
@@ -123,6 +124,7 @@ class Worker:
             "data": corpus.digest,
             "model": repr(shape_of(options)),
         }
+        self.damage = Damage.on_request(self.rank, self.emit)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
             print(f"data: {corpus.source}, {len(corpus.tokens)} bytes, sha256 {corpus.digest}", flush=True)
@@ -156,6 +158,8 @@ class Worker:
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
+            if self.damage:
+                self.damage.before_step(step, self.model)
             batch = self.samples.batch(step)
             mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
             inputs, targets = self.samples.read(mine, self.device)

@@ -1,0 +1,92 @@
+"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight.
+
+Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `gradient`,
+`weight`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign). That rank does it at its
+next step, once, and leaves what it did beside it, as `<anything>.done`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.events import Emitter
+
+FOLDER_ENV = "CHAOS_DAMAGE"
+
+
+class Damage:
+    def __init__(self, folder: pathlib.Path, rank: int, emit: Emitter):
+        self._folder, self._rank, self._emit = folder, rank, emit
+        self._hooks: list[Any] = []
+
+    @classmethod
+    def on_request(cls, rank: int, emit: Emitter) -> Damage | None:
+        folder = os.environ.get(FOLDER_ENV)
+        return cls(pathlib.Path(folder), rank, emit) if folder else None
+
+    def before_step(self, step: int, model: nn.Module) -> None:
+        """Ends the damage of the step before, and does what is asked for now."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        for file in sorted(self._folder.glob("*.json")):
+            order = json.loads(file.read_text())
+            if order["rank"] == self._rank:
+                self._strike(order, step, model, file.with_suffix(".done"))
+                file.unlink(missing_ok=True)
+
+    def _strike(self, order: dict[str, Any], step: int, model: nn.Module, done: pathlib.Path) -> None:
+        if order["kind"] == "nan":
+            self._hooks.append(model.register_forward_hook(lambda _, inputs, output: output * float("nan")))
+            return self._report(done, step, changed=1, before=1.0, after=float("nan"), tensor="output")
+        name, parameter, element = find_element(model, order["place"])
+
+        def flip(tensor: Tensor) -> Tensor:
+            flipped = flip_bit(tensor, element, order["bit"])
+            before, after = (each.detach().flatten()[element].item() for each in (tensor, flipped))
+            self._report(done, step, changed=count_changed(tensor, flipped), before=before, after=after, tensor=name)
+            return flipped
+
+        if order["kind"] == "gradient":
+            self._hooks.append(parameter.register_hook(flip))
+        else:
+            with torch.no_grad():
+                parameter.copy_(flip(parameter))
+
+    def _report(self, done: pathlib.Path, step: int, **what: Any) -> None:
+        what = {key: str(value) if isinstance(value, float) else value for key, value in what.items()}
+        temporary = done.with_suffix(".part")
+        temporary.write_text(json.dumps({"step": step, **what}))
+        os.replace(temporary, done)
+        self._emit("failpoint", name="damage", step=step, **what)
+
+
+def find_element(model: nn.Module, place: float) -> tuple[str, nn.Parameter, int]:
+    """The parameter, and the flat index in it, at this part (0 to 1) of all trainable elements."""
+    parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    position = int(place * sum(each.numel() for _, each in parameters))
+    for name, parameter in parameters:
+        if position < parameter.numel():
+            return name, parameter, position
+        position -= parameter.numel()
+    return *parameters[-1], parameters[-1][1].numel() - 1
+
+
+def flip_bit(tensor: Tensor, element: int, bit: int) -> Tensor:
+    """A copy of a float32 tensor with one bit of one element, counted flat, flipped."""
+    copy = tensor.detach().clone().contiguous()
+    words = copy.view(torch.int32).view(-1)
+    mask = 1 << bit if bit < 31 else -(1 << 31)
+    words[element] = words[element] ^ mask
+    return copy
+
+
+def count_changed(one: Tensor, other: Tensor) -> int:
+    """Bits that differ, of two float32 tensors of one shape."""
+    different = one.detach().contiguous().view(torch.int32) ^ other.detach().contiguous().view(torch.int32)
+    return sum(int(word & 0xFFFFFFFF).bit_count() for word in different.flatten()[different.flatten() != 0].tolist())
