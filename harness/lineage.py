@@ -44,21 +44,23 @@ class Life:
     exiting: dict[str, Any] | None = None
     exit_event: dict[str, Any] | None = None  # what the launcher saw
     gone: int = NEVER
+    first_step: int | None = None  # number of the first step it did
+    last_step_end: int = -NEVER
 
     @property
     def step_ends(self) -> Ints:
+        """Gone once its steps are gathered into the one table of the run."""
         return self.writer.steps["end"]
 
     @property
     def last_seen(self) -> int:
         last_event = self.writer.events[-1]["at"] if self.writer.events else self.started
-        return max(last_event, int(self.step_ends[-1]) if len(self.step_ends) else self.started)
+        return max(self.started, last_event, self.last_step_end)
 
     @property
     def last_useful(self) -> int:
         """The end of the last thing it did for the job: joining, restoring or a step."""
-        last_step = [int(self.step_ends[-1])] if len(self.step_ends) else []
-        return max([self.started, *self.joins, *(at for at, _ in self.restores), *last_step])
+        return max([self.started, self.last_step_end, *self.joins, *(at for at, _ in self.restores)])
 
     @property
     def leaving(self) -> int:
@@ -146,6 +148,8 @@ def _read_life(life: Life) -> None:
                 life.restored = life.restored or event
             case "exiting":
                 life.exiting = event
+    if len(life.step_ends):
+        life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])
     if not life.joins:  # a trainer that does not tell when its process group was ready
         first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
         life.joins = [at for at, _ in life.restores[:1]] or first_step
@@ -270,7 +274,7 @@ def gather(
 
 def _joined(lives: Sequence[Life], name: str) -> Column:
     """One column of all lives; the parts are let go so that memory holds it once."""
-    parts = [life.writer.steps[name] for life in lives]
+    parts = [life.writer.steps.pop(name) for life in lives]
     return np.concatenate(parts) if parts else np.zeros(0, COLUMNS[name])
 
 
@@ -317,7 +321,7 @@ def _final_restore(lives: Sequence[Life]) -> int | None:
     if not restores:
         return None
     at, step = max(restores)
-    last_step = max((int(other.step_ends[-1]) for other in lives if len(other.step_ends)), default=0)
+    last_step = max((life.last_step_end for life in lives), default=0)
     return step if at > last_step else None
 
 

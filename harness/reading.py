@@ -15,9 +15,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import multiprocessing
 import operator
 import pathlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +48,7 @@ COLUMNS: dict[str, type] = {
 }
 _INTEGERS = {name: name for name in ("step", "first", "count", "data_ns", "checkpoint_ns", "sync_ns")}
 _INTEGERS |= {"begin": "begin_ns", "end": "mono_ns"}
+PARALLEL_BYTES_MIN = 256 * 2**20
 NO_BEGIN = -(2**62)
 
 
@@ -101,8 +105,8 @@ def read(directory: pathlib.Path) -> Log:
     if not directory.is_dir():
         raise EventLogError(f"{directory}: no event log here")
     writers, problems = [], []
-    for path in sorted(directory.glob("*.jsonl")):
-        writer = read_file(path)
+    paths = sorted(directory.glob("*.jsonl"))
+    for path, writer in zip(paths, _read_files(paths), strict=True):
         if writer is None:
             problems.append(f"{path.name} holds no whole line")
         else:
@@ -110,6 +114,19 @@ def read(directory: pathlib.Path) -> Log:
     if not writers:
         raise EventLogError(f"{directory}: the event log is empty")
     return _on_one_clock(writers, problems)
+
+
+def _read_files(paths: Sequence[pathlib.Path]) -> Iterable[Writer | None]:
+    """One after the other, or, when there is much to read, on all cores."""
+    size = sum(path.stat().st_size for path in paths)
+    if size < PARALLEL_BYTES_MIN:
+        return map(read_file, paths)
+    try:
+        # Children are started afresh, not forked: a caller may have threads.
+        with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+            return list(pool.map(read_file, paths, chunksize=max(1, len(paths) // 256)))
+    except BrokenProcessPool:  # a caller whose main module cannot be imported again, or too little memory
+        return map(read_file, paths)
 
 
 def read_file(path: pathlib.Path) -> Writer | None:

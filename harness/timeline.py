@@ -364,7 +364,6 @@ def _process(life: Life) -> Process:
     restored = life.restored or {}
     told = life.exiting or {}
     code = (life.exit_event or told).get("code")
-    steps = life.writer.steps["step"]
     return Process(
         rank=life.rank,
         local_rank=life.local_rank,
@@ -382,7 +381,7 @@ def _process(life: Life) -> Process:
         exited=(life.exit_event or told).get("at"),
         exit_code=None if code is None else int(code),
         exit_reason=told.get("reason"),
-        first_step=int(steps[0]) if len(steps) else None,
+        first_step=life.first_step,
         torn=life.writer.torn,
     )
 

@@ -7,6 +7,7 @@ until step time is back in the band of the fault-free twin.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -119,14 +120,16 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 def _stuck(run: Timeline, episode: Episode) -> str:
     """Why an episode without an end has none: the phase it was given up in, or the longest of a job that died."""
-    segments = episode.segments
-    last = (
-        segments[-1]
-        if run.aborted is not None and segments
-        else max(segments, key=lambda s: s.end - s.begin, default=None)
-    )
-    where = f"stuck in {last.phase} for {format_duration(last.end - last.begin)}" if last else "no step came after"
-    return f"never recovered after step {episode.furthest_step}: {where}"
+    text = f"never recovered after step {episode.furthest_step}"
+    if not episode.segments:
+        return f"{text}: no step came after"
+    last = episode.segments[-1]
+    longest = max(episode.segments, key=lambda segment: segment.end - segment.begin)
+    if run.aborted is not None:
+        return f"{text}: stuck in {last.phase} for {format_duration(last.end - last.begin)}"
+    starts = Counter(process.rank for process in run.processes if process.started >= episode.t_stop)
+    tries = f"{max(starts.values())} new starts failed, " if starts else ""
+    return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
 
 
 def _line(name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evidence: Evidence) -> Expectation:
