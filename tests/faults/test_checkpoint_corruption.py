@@ -155,7 +155,7 @@ def test_what_cannot_be_damaged_is_an_error(tmp_path: pathlib.Path) -> None:
     for kind, message in (("mixed_steps", "two checkpoints"), ("stale_latest", "latest"), ("dangling_latest", "latest")):
         with pytest.raises(FaultError, match=message):
             corrupt(tmp_path, kind=kind)
-    with pytest.raises(FaultError, match="no file '\\*.nothing'"):
+    with pytest.raises(FaultError, match=r"no file '\*.nothing'"):
         corrupt(tmp_path, file="*.nothing")
 
 

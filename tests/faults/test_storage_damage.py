@@ -121,7 +121,9 @@ def test_a_weight_bit_flips_and_stays(tmp_path: pathlib.Path) -> None:
     assert all(a != b for a, b in zip(clean, struck, strict=True))
 
 
-@pytest.mark.parametrize("name, parameters", [("silent_data_corruption", {}), ("data_corruption", {"kind": "nan_batch"})])
+@pytest.mark.parametrize(
+    "name, parameters", [("silent_data_corruption", {}), ("data_corruption", {"kind": "nan_batch"})]
+)
 def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: str, parameters: dict[str, Any]) -> None:
     fault, context = build_fault(name, parameters), Context(tmp_path)
     assert "CHAOS_DAMAGE" in fault.environment(tmp_path)

@@ -192,7 +192,9 @@ os.listdir(".")
 def test_power_loss(storage: Storage, power: str) -> None:
     """The node that writes hangs from then on, and what was not durable is gone from the disk below."""
     for old in storage.below.iterdir():
-        storage.run(f"import shutil, os\nshutil.rmtree({old.name!r}) if os.path.isdir({old.name!r}) else os.unlink({old.name!r})")
+        storage.run(
+            f"import shutil, os\nshutil.rmtree({old.name!r}) if os.path.isdir({old.name!r}) else os.unlink({old.name!r})"
+        )
     named = power in ("fsync_lied", "rename_lost")
     rule = storage.disturb(
         pattern="*whole" if named else "part-one",

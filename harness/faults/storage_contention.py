@@ -1,0 +1,118 @@
+"""Strangers use the same storage: users who read and write as fast as it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from harness import units
+from harness.errors import FaultError
+from harness.fault import Context, Duration, Fault, Size, Target
+
+_LOAD = pathlib.Path(__file__).resolve().parent.parent / "load"
+_ROOT = _LOAD.parent.parent
+# The kernel ends it with the thread that started it, so that nothing outlives the harness, however that ends.
+_DIE_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+START_S_MAX = 30.0
+FAILED_SHARE_MAX = 0.01
+
+
+class StorageContention(Fault):
+    """Locust users hammer a folder beside the checkpoints, on the same disk, through a small file server."""
+
+    users: int = Field(8, ge=1, le=10_000, description="How many at once.")
+    spawn_rate: float = Field(8, gt=0, description="How many come each second.")
+    reads: int = Field(50, ge=0, le=100, description="Percent of the requests that read; the others write and fsync.")
+    block: Size = Field("256KiB", description="Bytes a request.")
+    directory: str = Field("checkpoints", description="The folder whose disk they use, below the run's.")
+    duration: Duration = Field("10s", description="How long they stay.")
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        mix = f"{self.reads} % reads of {self.block}"
+        return f"{self.users} users hammer the disk of {self.directory}/ for {self.duration}, {mix}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        if importlib.util.find_spec("locust") is None:
+            raise FaultError("locust is not installed: pip install 'chaos-harness[load]'")
+        folder = self._folder(context)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _started(["-m", "harness.load.file_server", str(folder)], {}) as server:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            with _started(self._users(folder, port), self._mix()) as users:
+                context.injected()
+                seconds = units.parse_duration_ns(self.duration) / 1e9
+                context.wait(seconds + START_S_MAX, until=lambda: users.poll() is not None)
+                users.kill()
+                text = users.communicate()[0]
+        self._judge(text, context)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        shutil.rmtree(self._folder(context), ignore_errors=True)
+
+    def _folder(self, context: Context) -> pathlib.Path:
+        return context.run_dir / self.directory / f".load-{context.seed:016x}"
+
+    def _mix(self) -> Mapping[str, str]:
+        return {"LOAD_BYTES": str(units.parse_size_bytes(self.block)), "LOAD_READS_PERCENT": str(self.reads)}
+
+    def _users(self, folder: pathlib.Path, port: int) -> list[str]:
+        file = folder / "locustfile.py"
+        shutil.copyfile(_LOAD / "users.locust", file)
+        seconds = max(1, round(units.parse_duration_ns(self.duration) / 1e9))
+        crowd = ["--users", str(self.users), "--spawn-rate", str(self.spawn_rate), "--run-time", f"{seconds}s"]
+        host = f"http://127.0.0.1:{port}"
+        return ["-m", "locust", "-f", str(file), "--headless", "--json", "--skip-log", "--host", host, *crowd]
+
+    def _judge(self, text: str, context: Context) -> None:
+        start = text.find("[")
+        if start < 0:
+            raise FaultError(f"locust left no figures: {text[-300:] or 'no output'}")
+        requests, failed, rate, p95_ms = summarize(json.loads(text[start:]))
+        ok = requests >= self.users and failed <= FAILED_SHARE_MAX * requests
+        detail = f"{requests} requests, {failed} failed, p95 {p95_ms:g} ms, {self.users} users"
+        context.effect(rate, self.users, "requests/s", ok=ok, detail=detail)
+
+
+def summarize(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, float, float]:
+    """Requests, failures, requests a second and the 95th percentile in ms, of what Locust prints as JSON."""
+    requests = sum(entry["num_requests"] for entry in entries)
+    failed = sum(entry["num_failures"] for entry in entries)
+    if not requests:
+        return 0, failed, 0.0, 0.0
+    begin = min(entry["start_time"] for entry in entries)
+    end = max(entry["last_request_timestamp"] or begin for entry in entries)
+    times = sorted((float(ms), count) for entry in entries for ms, count in entry["response_times"].items())
+    seen, p95_ms = 0, times[-1][0]
+    for ms, count in times:
+        seen += count
+        if seen >= 0.95 * requests:
+            p95_ms = ms
+            break
+    return requests, failed, requests / max(end - begin, 1e-3), p95_ms
+
+
+@contextlib.contextmanager
+def _started(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _DIE_WITH_US, sys.executable, *words]
+    everything = {**os.environ, **env, "PYTHONPATH": str(_ROOT)}
+    with subprocess.Popen(
+        command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+FAULT = StorageContention

@@ -1,0 +1,74 @@
+"""Users who hammer a disk: they are there, they are counted, and they are gone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.fault import Target, build_fault
+from harness.faults.storage_contention import summarize
+
+pytest.importorskip("psutil")
+import importlib.util
+
+if importlib.util.find_spec("locust") is None:
+    pytest.skip("locust is not installed", allow_module_level=True)
+
+
+class Context:
+    seed = 5
+
+    def __init__(self, run_dir: pathlib.Path):
+        self.run_dir = run_dir
+        self.effects: list[tuple[float, float, str, bool, str]] = []
+
+    def wait(self, seconds: float, until: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not until():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def injected(self) -> None: ...
+
+    def effect(self, *values: Any, ok: bool, detail: str = "") -> None:
+        self.effects.append((*values, ok, detail))
+
+
+def children() -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(os.getpid()).children(recursive=True)]
+
+
+def test_users_read_and_write_and_leave_nothing(tmp_path: pathlib.Path) -> None:
+    context = Context(tmp_path)
+    fault = build_fault("storage_contention", {"users": 3, "duration": "2s", "block": "16KiB"})
+    fault.inject([Target(0)], context)  # type: ignore[arg-type]
+    ((rate, _, unit, ok, detail),) = context.effects
+    assert ok and rate > 0 and unit == "requests/s" and " 0 failed" in detail
+    assert any(path.name.startswith("block-") for path in (tmp_path / "checkpoints").rglob("*"))
+    for _ in range(2):
+        fault.heal([Target(0)], context)  # type: ignore[arg-type]
+    assert list((tmp_path / "checkpoints").iterdir()) == [] and children() == []
+
+
+def test_figures_are_added_up() -> None:
+    def entry(count: int, times: dict[str, int], begin: float, end: float) -> dict[str, Any]:
+        return {
+            "num_requests": count,
+            "num_failures": 1,
+            "response_times": times,
+            "start_time": begin,
+            "last_request_timestamp": end,
+        }
+
+    entries = [entry(90, {"5": 90}, 100.0, 105.0), entry(10, {"7": 5, "50": 5}, 101.0, 110.0)]
+    assert summarize(entries) == (100, 2, 10.0, 7.0)
+    assert summarize([]) == (0, 0, 0.0, 0.0)
