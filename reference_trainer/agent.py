@@ -50,8 +50,8 @@ from reference_trainer.train import EXIT_ERROR, EXIT_STOPPED, STORE_PREFIX_ENV
 
 MONITOR_INTERVAL_S = 0.02
 POLL_S = 0.02  # of the rendezvous state; 1 s in torch
-KEEP_ALIVE_INTERVAL_S = 0.2
-KEEP_ALIVE_ATTEMPTS = 4  # with 2, regrowing hangs
+KEEP_ALIVE_INTERVAL_S = 0.25
+KEEP_ALIVE_ATTEMPTS = 8  # with 2, regrowing hangs; with 4, agents on a busy host declare each other dead
 LAST_CALL_S = 0.1
 EXIT_BARRIER_S = 30  # how long a node that is done waits for the others
 
