@@ -1,0 +1,165 @@
+"""The proxy before a real S3-compatible server, asked by the client that trainers use."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness.errors import FaultError
+from harness.fault import Target, build_fault
+
+if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
+    pytest.skip("moto and botocore are not installed", allow_module_level=True)
+
+import botocore.exceptions
+import botocore.session
+from botocore.config import Config
+
+SERVER = "from moto.server import main; import sys; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Store:
+    run_dir: pathlib.Path
+    port: int
+
+    def client(self, attempts: int = 1) -> Any:
+        session = botocore.session.Session()
+        session.set_credentials("key", "secret")
+        config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, s3={"addressing_style": "path"})
+        return session.create_client("s3", "us-east-1", endpoint_url=f"http://127.0.0.1:{self.port}", config=config)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    run_dir = tmp_path_factory.mktemp("run")
+    (run_dir / "object_store").mkdir()
+    behind = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(behind)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    command = [sys.executable, "-m", "harness.load.s3_proxy", "0", f"127.0.0.1:{behind}", str(run_dir / "object_store")]
+    proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert proxy.stdout is not None
+        port = int(proxy.stdout.readline())
+        deadline = time.monotonic() + 40
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", behind)) == 0:
+                    break
+            assert time.monotonic() < deadline and server.poll() is None
+            time.sleep(0.05)
+        found = Store(run_dir, port)
+        found.client().create_bucket(Bucket="checkpoints")
+        yield found
+    finally:
+        for process in (proxy, server):
+            process.kill()
+            process.communicate()
+
+
+class Context:
+    """`during` is what happens while the fault acts."""
+
+    def __init__(self, store: Store, during: Callable[[], None]):
+        self.run_dir, self.seed, self.during = store.run_dir, 11, during
+        self.effects: list[tuple[float, float, str, bool]] = []
+
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        self.during()
+        return True
+
+    def injected(self) -> None: ...
+
+    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.effects.append((measured, expected, unit, ok))
+
+
+def run(store: Store, during: Callable[[], None], **parameters: Any) -> tuple[float, float, str, bool]:
+    fault, context = build_fault("object_store", parameters), Context(store, during)
+    fault.inject([Target(0)], context)  # type: ignore[arg-type]
+    fault.heal([Target(0)], context)  # type: ignore[arg-type]
+    (effect,) = context.effects
+    return effect
+
+
+def test_everything_passes_when_nothing_is_wrong(store: Store) -> None:
+    data, client = os.urandom(300_000), store.client()
+    client.put_object(Bucket="checkpoints", Key="whole", Body=data)
+    assert client.get_object(Bucket="checkpoints", Key="whole")["Body"].read() == data
+    assert [each["Key"] for each in client.list_objects_v2(Bucket="checkpoints")["Contents"]] == ["whole"]
+
+
+@pytest.mark.parametrize("kind, status", [("error", 500), ("throttle", 503)])
+def test_errors_come_as_s3_gives_them_and_end(store: Store, kind: str, status: int) -> None:
+    def during() -> None:
+        with pytest.raises(botocore.exceptions.ClientError) as refused:
+            store.client().put_object(Bucket="checkpoints", Key="x", Body=b"x")
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+
+    assert run(store, during, kind=kind, share=1.0) == (1, 1, "requests gone wrong", True)
+    store.client().put_object(Bucket="checkpoints", Key="x", Body=b"x")
+
+
+def test_a_client_that_tries_again_gets_through(store: Store) -> None:
+    def during() -> None:
+        for number in range(8):
+            store.client(attempts=10).put_object(Bucket="checkpoints", Key=f"again-{number}", Body=b"x")
+
+    acted, expected, _, ok = run(store, during, kind="throttle", share=0.5)
+    assert ok and acted >= 1 and abs(acted - expected) <= 6
+
+
+def test_a_part_of_a_multipart_upload_is_reset(store: Store) -> None:
+    client = store.client()
+    upload = client.create_multipart_upload(Bucket="checkpoints", Key="big")["UploadId"]
+
+    def during() -> None:
+        with pytest.raises(botocore.exceptions.HTTPClientError):
+            client.upload_part(Bucket="checkpoints", Key="big", UploadId=upload, PartNumber=1, Body=bytes(6 << 20))
+
+    assert run(store, during, kind="reset", share=1.0)[3]
+    assert "Parts" not in client.list_parts(Bucket="checkpoints", Key="big", UploadId=upload)
+
+
+def test_what_was_just_written_is_not_there_yet(store: Store) -> None:
+    def during() -> None:
+        store.client().put_object(Bucket="checkpoints", Key="fresh", Body=b"x")
+        with pytest.raises(botocore.exceptions.ClientError, match="NoSuchKey"):
+            store.client().get_object(Bucket="checkpoints", Key="fresh")
+
+    assert run(store, during, kind="stale", share=1.0, delay="60s")[3]
+    assert store.client().get_object(Bucket="checkpoints", Key="fresh")["Body"].read() == b"x"
+
+
+def test_answers_come_late(store: Store) -> None:
+    def during() -> None:
+        for _ in range(3):
+            store.client().head_bucket(Bucket="checkpoints")
+
+    late_ms, asked_ms, _, ok = run(store, during, kind="slow", share=1.0, delay="200ms")
+    assert ok and late_ms >= asked_ms == 200
+
+
+def test_no_request_is_no_effect_and_no_proxy_an_error(store: Store, tmp_path: pathlib.Path) -> None:
+    assert run(store, lambda: None, kind="error")[3] is False
+    with pytest.raises(FaultError, match="no proxy"):
+        run(Store(tmp_path, 0), lambda: None)
