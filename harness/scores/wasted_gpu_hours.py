@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import ledger, slowdown
+from harness import closed_forms, ledger, slowdown
 from harness.ledger import Ledger
 from harness.score import Bounds, Evidence, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Timeline
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
-BADPUT = {  # account → category of ml-goodput-measurement
-    "startup": "PROGRAM_STARTUP",
-    "rendezvous": "TPU_INITIALIZATION",
-    "restore": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
-    "checkpoint_stall": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-    "drain": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-    "data_wait": "DATA_LOADING_SYNC",
-    "recompute": "WASTED_PROGRESS_FROM_DISRUPTION",
-    "detect": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    "teardown": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    "reschedule": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-}
 
 
 class WasteBounds(Bounds):
@@ -83,7 +71,7 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
         "accounts_ns": dict(booked.accounts),
         "goodput_percent": percent(booked.accounts["productive"]),
         "ettr": _ettr(run, booked),
-        "badput": _badput(booked),
+        "badput": {name: amount / S for name, amount in closed_forms.badput(booked.accounts).items()},
     }
     price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
     if price is not None:
@@ -99,15 +87,6 @@ def _ettr(run: Timeline, booked: Ledger) -> float | None:
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = planned * (run.end - begin)
     return booked.accounts["productive"] / possible if possible else None
-
-
-def _badput(booked: Ledger) -> dict[str, float]:
-    categories: dict[str, float] = {}
-    for name, amount in booked.accounts.items():
-        if name != "productive":
-            category = BADPUT.get(name, "OTHER")
-            categories[category] = categories.get(category, 0.0) + amount / S
-    return categories
 
 
 def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:

@@ -1,0 +1,98 @@
+"""Closed forms of what failures cost, to hold measured figures against. Pure; times in seconds, rates per second.
+
+    λ   failures of the whole job per second                    u0  what one failure costs besides lost work
+    w   what one checkpoint stops training for                  Δt  between two checkpoints
+    M   mean time between failures of the job, 1/λ
+
+Sources: Young 1974 (first order), Daly 2006 (higher order); expected ETTR, failures per node-day: Kokolis et
+al. 2025, "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"; categories:
+ml-goodput-measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+DAY_S = 86_400.0
+
+BADPUT = {  # account of the ledger → category of ml-goodput-measurement
+    "startup": "PROGRAM_STARTUP",
+    "rendezvous": "TPU_INITIALIZATION",
+    "restore": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+    "checkpoint_stall": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    "drain": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+    "data_wait": "DATA_LOADING_SYNC",
+    "recompute": "WASTED_PROGRESS_FROM_DISRUPTION",
+    "detect": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "teardown": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "reschedule": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+}
+
+
+def failure_rate(gpus: int, per_node_day: float, gpus_per_node: int = 8) -> float:
+    """λ of a job: every node of it is one that can stop it. `per_node_day` 6.5e-3 is 6.5 per 1000 node-days."""
+    return gpus / gpus_per_node * per_node_day / DAY_S
+
+
+def mean_time_to_failure_s(gpus: int, per_node_day: float, gpus_per_node: int = 8) -> float:
+    """M of a job.
+
+    >>> round(mean_time_to_failure_s(16_384, 6.5e-3) / 3600, 3)
+    1.803
+    """
+    return 1 / failure_rate(gpus, per_node_day, gpus_per_node)
+
+
+def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
+    """E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval of
+    work, each interval a checkpoint. Good where failures are rare against Δt."""
+    lost = rate * (restart_s + interval_s / 2)
+    return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
+
+
+def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """The interval between checkpoints that wastes least, to first order: √(2wM)."""
+    return math.sqrt(2 * checkpoint_s * mtbf_s)
+
+
+def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """The same to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w where w < 2M, else M.
+
+    >>> round(daly_interval_s(60, 8 * 3600), 1)
+    1819.2
+    """
+    if checkpoint_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = checkpoint_s / (2 * mtbf_s)
+    return young_interval_s(checkpoint_s, mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s
+
+
+def sliding_ettr(
+    productive: Sequence[tuple[float, float]], begin: float, end: float, window: float
+) -> Iterator[tuple[float, float]]:
+    """(end of the window, productive share of it), for windows one after another in [begin, end].
+
+    `productive`: disjoint intervals. A last window that is not whole is left out.
+    """
+    for number in range(int((end - begin) // window)):
+        low = begin + number * window
+        high = low + window
+        share = sum(max(0.0, min(high, stop) - max(low, start)) for start, stop in productive)
+        yield high, share / window
+
+
+def goodput(accounts: Mapping[str, float]) -> float:
+    """The productive share of all that was allocated; 0 of nothing."""
+    total = sum(accounts.values())
+    return accounts.get("productive", 0) / total if total else 0.0
+
+
+def badput(accounts: Mapping[str, float]) -> dict[str, float]:
+    """Unproductive time by category; the categories add up to all that is not productive."""
+    categories: dict[str, float] = {}
+    for name, amount in accounts.items():
+        if name != "productive":
+            category = BADPUT.get(name, "OTHER")
+            categories[category] = categories.get(category, 0.0) + amount
+    return categories
