@@ -1,0 +1,73 @@
+"""Figures over repeated runs: published vectors, and what must hold for any values."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import statistics
+
+FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("runs", "factor"), [(2, 20.581), (5, 3.407), (10, 2.355), (20, 1.926), (30, 1.777), (50, 1.646)]
+)
+def test_tolerance_factors_are_the_published_ones(runs: int, factor: float) -> None:
+    assert statistics.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+
+
+def test_failure_rates_are_the_published_ones() -> None:
+    assert statistics.failure_interval(1, 10) == (pytest.approx(0.0025, abs=1e-4), pytest.approx(0.4450, abs=1e-4))
+    assert statistics.failure_interval(0, 10) == (0.0, pytest.approx(0.3085, abs=1e-4))
+    assert statistics.failure_interval(10, 10) == (pytest.approx(0.6915, abs=1e-4), 1.0)
+    assert statistics.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
+
+
+def test_the_tail_bound_keeps_its_promise() -> None:
+    """It covers 90 % of a lognormal population in about 95 % of samples; seeded, so always the same."""
+    dice = random.Random(1)
+    ninetieth = math.exp(1.2815515655446004 * 0.3)
+    samples = [[math.exp(dice.gauss(0, 0.3)) for _ in range(6)] for _ in range(3000)]
+    covered = sum(statistics.tail_bound(sample) >= ninetieth for sample in samples)
+    assert covered / len(samples) == pytest.approx(0.95, abs=0.012)
+
+
+@settings(max_examples=50, deadline=None)
+@given(FIGURES)
+def test_the_interval_holds_the_median_and_the_tail_is_above(values: list[float]) -> None:
+    found = statistics.assess(values, limit=1.0)
+    low, high = found.interval
+    assert min(values) <= low <= found.median <= high <= max(values)
+    assert found.tail >= math.exp(sum(map(math.log, values)) / len(values)) * (1 - 1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(FIGURES, st.floats(0.1, 1e4), st.floats(1, 10))
+def test_a_stricter_limit_never_turns_out_into_within(values: list[float], limit: float, looser: float) -> None:
+    assert statistics.assess(values, limit).within <= statistics.assess(values, limit * looser).within
+
+
+@settings(max_examples=30, deadline=None)
+@given(FIGURES, st.floats(1, 1e5))
+def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: float) -> None:
+    found = statistics.assess(values, limit)
+    if found.more:
+        logs = [math.log(value) for value in values]
+        mean = sum(logs) / len(logs)
+        spread = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
+        runs = len(values) + found.more
+        assert mean + statistics.tolerance_factor(runs) * spread <= math.log(limit)
+
+
+def test_one_run_bounds_nothing() -> None:
+    found = statistics.assess([4.0], limit=60.0)
+    assert not found.within and found.tail == math.inf and found.more == 2
+
+
+def test_no_number_of_runs_helps_a_figure_that_is_over_its_limit() -> None:
+    assert statistics.assess([9.0, 10.0, 12.0], limit=8.0).more is None
