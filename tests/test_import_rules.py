@@ -12,7 +12,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ("harness", "reference_trainer")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 PLUGINS = ("harness.faults", "harness.backends", "harness.scores")
-JUDGES = ("harness.timeline", "harness.score", "harness.scores", "harness.report")
+JUDGES = (
+    "harness.timeline",
+    "harness.reading",
+    "harness.lineage",
+    "harness.phases",
+    "harness.ledger",
+    "harness.closed_forms",
+    "harness.statistics",
+    "harness.score",
+    "harness.scores",
+    "harness.report",
+)
 ACTORS = (
     "harness.run",
     "harness.plan",
