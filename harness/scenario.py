@@ -6,7 +6,7 @@ import difflib
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -17,6 +17,7 @@ from harness.fault import Duration, Fault, fault_names, load_fault
 from harness.score import load_score, score_names
 
 Path = tuple[str | int, ...]
+_Checked = TypeVar("_Checked", bound=BaseModel)
 Mark = tuple[int, int]  # line and column, both from 1
 
 
@@ -170,17 +171,34 @@ class Scenario(_Model):
 _SPEC_KEYS = ("id", "fault", "when", "target")
 
 
-def load_scenario(path: pathlib.Path, profile: str | None = None) -> Scenario:
+def load_scenario(
+    path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Scenario:
     """Reads and checks a file. Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
+    return parse_scenario(_read(path), str(path), profile, overrides)
+
+
+def load_document(path: pathlib.Path, model: type[_Checked]) -> _Checked:
+    """Another YAML file of ours, checked with the same care as a scenario."""
+    document = _Document(_read(path), str(path))
+    document.check(model, document.data)
+    document.raise_problems()
+    result: _Checked = document.result
+    return result
+
+
+def _read(path: pathlib.Path) -> str:
     try:
-        text = path.read_text()
+        return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{path}: cannot be read: {reason}") from error
-    return parse_scenario(text, str(path), profile)
 
 
-def parse_scenario(text: str, source: str, profile: str | None = None) -> Scenario:
+def parse_scenario(
+    text: str, source: str, profile: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Scenario:
+    """`overrides` are laid over the scenario, and over its profile, as a further profile of their own."""
     document = _Document(text, source)
     data = document.data
     if not isinstance(data, dict):
@@ -191,6 +209,9 @@ def parse_scenario(text: str, source: str, profile: str | None = None) -> Scenar
             known = ", ".join(profiles) if isinstance(profiles, dict) and profiles else "none"
             raise UsageError(f"{source}: there is no profile {profile!r}; this scenario has: {known}")
         document.merge(("profiles", profile))
+    if overrides:
+        document.data = data | {"profiles": {**(data.get("profiles") or {}), "overrides": dict(overrides)}}
+        document.merge(("profiles", "overrides"))
     document.split_fault_parameters()
     document.check(Scenario, document.data)
     scenario: Scenario = document.result

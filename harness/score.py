@@ -62,6 +62,7 @@ class Expectation:
     observed: str
     verdict: Verdict
     reason: str = ""
+    share: float | None = None  # of an upper bound that was used, so that runs can be taken together
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def at_most(
         return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason or "there is nothing to measure")
     verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
     text = reason or f"{show(observed)} is more than {show(bound)}"
-    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text)
+    share = observed / bound if bound > 0 else None
+    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text, share)
 
 
 def at_least(name: str, observed: float | None, bound: float, show: Callable[[Any], str]) -> Expectation:
@@ -198,7 +200,7 @@ def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}")])
-    except Exception as error:  # noqa: BLE001  whatever broke: the other scores still count, this one is unknown
+    except Exception as error:
         reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
 

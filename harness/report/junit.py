@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
 
 from harness.report import view
 from harness.score import Scorecard, Verdict
@@ -12,6 +13,19 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def render(card: Scorecard) -> str:
+    return document([suite_of(card)])
+
+
+def document(suites: Iterable[ElementTree.Element]) -> str:
+    """A whole JUnit file."""
+    root = ElementTree.Element("testsuites")
+    root.extend(suites)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def suite_of(card: Scorecard) -> ElementTree.Element:
+    """The test suite of one run."""
     run = card.evidence.run
     verdicts = [card.verdict, *(e.verdict for e in card.expectations)]
     failures = sum(verdict is Verdict.FAIL for verdict in verdicts)
@@ -30,10 +44,7 @@ def render(card: Scorecard) -> str:
     for e in card.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
         _case(suite, card, e.name, e.verdict, message, e.reason)
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
-    ElementTree.indent(suites)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+    return suite
 
 
 def clean(value: object) -> str:

@@ -148,10 +148,11 @@ def _line(name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evid
         doubt = f"the clocks are only known to {format_duration(evidence.run.uncertainty_ns)}"
         return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
     if length > bound:
-        return Expectation(name, text, observed, Verdict.FAIL, f"{observed} is more than {format_duration(bound)}")
+        reason = f"{observed} is more than {format_duration(bound)}"
+        return Expectation(name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None)
     if unmeasured:
         return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured)
-    return Expectation(name, text, observed, Verdict.PASS)
+    return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None)
 
 
 def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdict, str]:
