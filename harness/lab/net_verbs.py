@@ -83,9 +83,8 @@ class Disturbance(abc.ABC):
     async def counts(self) -> dict[str, int]:
         return {}
 
-    @property
-    def counter(self) -> str | None:
-        """The device through which all of the disturbed packets pass, if there is one."""
+    def counter(self, source: str) -> str | None:
+        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
         return None
 
     def _add_table(self, rules: list[Rule]) -> None:
@@ -109,7 +108,7 @@ class Shape(Disturbance):
 
     async def _act(self) -> None:
         for where in _wheres(self._traffic):
-            self._detour(where, f"{where[:4]}{self.number}")
+            self._detour(where, self._through(where))
 
     def _detour(self, where: Where, through: str) -> None:
         device = self.host.device
@@ -135,9 +134,11 @@ class Shape(Disturbance):
         if not users:
             net_shape.delete_classifier(device)
 
-    @property
-    def counter(self) -> str:
-        return f"{_wheres(self._traffic)[0][:4]}{self.number}"
+    def counter(self, source: str) -> str:
+        return self._through("sent" if source == self.host.key else "received")
+
+    def _through(self, where: Where) -> str:
+        return f"{where[:4]}{self.number}"
 
 
 class Impairment(Disturbance):
@@ -310,7 +311,7 @@ async def packets(
 
 
 async def transfer(lab: Lab, source: str, destination: str, seconds: float, through: int | None) -> dict[str, Any]:
-    counter = lab.disturbances[through].counter if through in lab.disturbances else None
+    counter = lab.disturbances[through].counter(source) if through in lab.disturbances else None
     ends = _end(lab, source), _end(lab, destination)
     return await _probe(functools.partial(net_probe.transfer, *ends, seconds, counter), PROBE_S_MAX + seconds)
 

@@ -145,6 +145,11 @@ def test_bandwidth(cluster: LocalCluster, direction: str) -> None:
     assert min(free) > 80e6, "the other direction and other nodes keep their speed"
 
 
+def test_bandwidth_both_ways_is_measured_both_ways(cluster: LocalCluster) -> None:
+    watch = run(cluster, "nic_bandwidth", {"rate": "40mbit"}, nothing)
+    assert [effect["measured"] for effect in watch.effects] == pytest.approx([40, 40], rel=0.1)
+
+
 def test_a_percentage_of_the_speed(cluster: LocalCluster) -> None:
     watch = run(cluster, "nic_bandwidth", {"percent": 5, "direction": "egress"}, nothing)
     before = float(watch.effects[0]["detail"].split(": ")[1].split()[0])
