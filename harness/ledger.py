@@ -80,8 +80,9 @@ def working_ns(steps: Steps) -> Ints:
 def first_rows(steps: Steps) -> Bools:
     """Which rows are the first step of their process."""
     found = np.zeros(len(steps), np.bool_)
-    if len(steps):
-        found[np.unique(steps.process, return_index=True)[1]] = True
+    first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
+    first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
+    found[first[first >= 0]] = True
     return found
 
 
@@ -221,7 +222,8 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
     slot_of = [place.get((p.node, p.incarnation, p.local_rank), len(place)) for p in timeline.processes]
     if not slot_of:
         return [np.zeros(0, np.int64) for _ in timeline.slots]
-    number = np.array(slot_of, np.int64)[timeline.steps.process]
+    small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
+    number = np.array(slot_of, small)[timeline.steps.process]
     order = np.argsort(number, kind="stable")
     cuts = np.searchsorted(number[order], np.arange(len(timeline.slots) + 1))
     return [order[cuts[i] : cuts[i + 1]] for i in range(len(timeline.slots))]

@@ -245,37 +245,58 @@ class Rows:
 
 
 def gather(
-    lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
+    table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[Rows, list[Epoch], Progress]:
-    """Steps of all lives as one table, their epochs, and the complete steps.
+    """Steps of all lives in order of their ends, their epochs, and the complete steps.
 
-    `committed` maps a step to the times when checkpoints of it were committed.
+    `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
+    step to the times when checkpoints of it were committed.
     """
-    stretches = [_stretches(life) for life in lives]
-    labels = np.array(sorted({int(label) for part in stretches for label in np.unique(part)}), np.int64)
+    rows = len(table["end"])
+    process, label = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    for life in lives:
+        mine = slice(life.writer.start, life.writer.start + len(life.step_ends))
+        process[mine], label[mine] = life.index, _stretches(life)
+        life.writer.steps.clear()
+    labels = _distinct(label)
     world_of = (labels >> _TURN_BITS).tolist()
-    epoch = np.searchsorted(labels, np.concatenate([*stretches, np.zeros(0, np.int64)]))
-    lengths = [len(life.step_ends) for life in lives]
-    ends = np.concatenate([life.step_ends for life in lives] or [np.zeros(0, np.int64)])
-    order = np.argsort(ends, kind="stable")
-    del ends
-    columns = {name: _joined(lives, name)[order] for name in COLUMNS}
-    process = np.repeat(np.arange(len(lives)), lengths)[order]
-    rank = np.repeat(np.array([life.rank for life in lives], np.int64), lengths)[order]
-    epoch = epoch[order]
+    epoch = np.searchsorted(labels, label)
+    del label
+    order = np.argsort(table["end"], kind="stable")
+    columns = {name: table.pop(name)[order] for name in COLUMNS}
+    process, epoch = process[order], epoch[order]
+    del order
     size = np.array([worlds[world].size for world in world_of], np.int64)
     complete, progress = _complete(columns, epoch, size)
     of_epochs = [(world, worlds[world]) for world in world_of]
     epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
     kept = np.array([e.kept for e in epochs], np.int64)
     survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
+    rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
     return Rows(columns, process, rank, epoch, complete, survives), epochs, progress
 
 
-def _joined(lives: Sequence[Life], name: str) -> Column:
-    """One column of all lives; the parts are let go so that memory holds it once."""
-    parts = [life.writer.steps.pop(name) for life in lives]
-    return np.concatenate(parts) if parts else np.zeros(0, COLUMNS[name])
+def _distinct(labels: Ints) -> Ints:
+    """`np.unique` for long runs of equal values: only where they change is looked at."""
+    changes = labels[np.flatnonzero(np.diff(labels)) + 1]
+    return np.unique(np.concatenate([labels[:1], changes]))
+
+
+def cells(*keys: Ints) -> tuple[Ints, int]:
+    """Numbers rows by the combination of small integer keys, densely: (number per row, how many numbers).
+
+    Falls back on sorting where the keys span much more than there are rows.
+    """
+    number, span = np.zeros(len(keys[0]), np.int64), 1
+    for key in keys:
+        low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
+        span *= high - low + 1
+        if span > 8 * len(key) + 1000:
+            values, number = np.unique(np.stack(keys), axis=1, return_inverse=True)
+            return number.reshape(-1), values.shape[1]
+        number *= high - low + 1
+        number += key - low
+    return number, span
 
 
 def _stretches(life: Life) -> Ints:
@@ -297,21 +318,18 @@ def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[n
     if not len(epoch):
         empty = np.zeros(0, np.int64)
         return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
-    step = columns["step"]
-    keys, group = np.unique(epoch * (int(step.max()) + 1) + step, return_inverse=True)
-    count = np.bincount(group)
-    end = np.zeros(len(keys), np.int64)
+    group, groups = cells(epoch, columns["step"])
+    count = np.bincount(group, minlength=groups)
+    begin, end = np.full(groups, NEVER), np.zeros(groups, np.int64)
     end[group] = columns["end"]  # rows are sorted by end: the last one to write wins
-    begin = np.full(len(keys), NEVER)
     np.minimum.at(begin, group, columns["begin"])
-    group_epoch = np.zeros(len(keys), np.int64)
-    group_epoch[group] = epoch
-    group_step = np.zeros(len(keys), np.int64)
-    group_step[group] = step
-    whole = count >= size[group_epoch]
+    of_group = np.zeros((2, groups), np.int64)
+    of_group[0, group], of_group[1, group] = epoch, columns["step"]
+    whole = (count > 0) & (count >= size[of_group[0]])
     chosen = np.flatnonzero(whole)
     chosen = chosen[np.argsort(end[chosen], kind="stable")]
-    progress = Progress(group_step[chosen], begin[chosen], end[chosen], group_epoch[chosen], size[group_epoch[chosen]])
+    its_epoch, its_step = of_group[:, chosen]
+    progress = Progress(its_step, begin[chosen], end[chosen], its_epoch, size[its_epoch])
     return whole[group], progress
 
 

@@ -84,6 +84,7 @@ class Writer:
     steps: dict[str, Column]
     torn: bool
     dropped: int
+    start: int = 0  # where its rows begin in `Log.steps`
 
     @property
     def role(self) -> str:
@@ -92,9 +93,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class Log:
-    """All writers of a run on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them."""
+    """All writers of a run on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them.
+
+    `steps` holds the steps of all of them, one after the other; what each writer has are views of it.
+    """
 
     writers: Sequence[Writer]
+    steps: dict[str, Column]
     harness: Writer | None
     uncertainty_ns: int
     problems: Sequence[str]
@@ -104,16 +109,50 @@ def read(directory: pathlib.Path) -> Log:
     """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
     if not directory.is_dir():
         raise EventLogError(f"{directory}: no event log here")
-    writers, problems = [], []
+    writers, problems, table = list[Writer](), list[str](), _Table()
     paths = sorted(directory.glob("*.jsonl"))
     for path, writer in zip(paths, _read_files(paths), strict=True):
         if writer is None:
             problems.append(f"{path.name} holds no whole line")
         else:
-            writers.append(writer)
+            writers.append(replace(writer, start=table.add(writer)))
     if not writers:
         raise EventLogError(f"{directory}: the event log is empty")
-    return _on_one_clock(writers, problems)
+    steps = table.whole()
+    for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
+        writer.steps.update({name: column[writer.start : following] for name, column in steps.items()})
+    return _on_one_clock(writers, steps, problems)
+
+
+class _Table:
+    """Gathers the steps of many writers in one place: thousands of small arrays would fragment the memory."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._columns: dict[str, Column] = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
+
+    def add(self, writer: Writer) -> int:
+        """Takes a worker's steps away from it; returns the row where they begin."""
+        start = self.rows
+        steps = dict(writer.steps)
+        writer.steps.clear()
+        if writer.role == "trainer":
+            self.rows += len(steps["end"])
+            self._reserve(self.rows)
+            for name, column in self._columns.items():
+                column[start : self.rows] = steps[name]
+        return start
+
+    def _reserve(self, rows: int) -> None:
+        """Makes room in steps of an eighth; large arrays grow in place, their pages are moved and not copied."""
+        if rows > len(self._columns["end"]):
+            for column in self._columns.values():
+                column.resize(rows + rows // 8, refcheck=False)
+
+    def whole(self) -> dict[str, Column]:
+        for column in self._columns.values():
+            column.resize(self.rows, refcheck=False)
+        return self._columns
 
 
 def _read_files(paths: Sequence[pathlib.Path]) -> Iterable[Writer | None]:
@@ -219,30 +258,23 @@ def _fingerprint(text: str | int | None) -> int:
     return (int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1) or 1
 
 
-def _on_one_clock(writers: Sequence[Writer], problems: list[str]) -> Log:
+def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
     harness = next((writer for writer in writers if writer.role == "harness"), None)
     if harness is None:
         problems.append("no harness wrote into this log")
     reference = (harness or writers[0]).header
     offsets = _offsets(harness)
-    shifted, uncertainty_ns = [], 0
+    uncertainty_ns = 0
     for writer in writers:
         if writer.header.get("clock") == reference.get("clock"):
-            shifted.append(writer)
             continue
         known = offsets.get(str(writer.header.get("host")), [])
         if not known:
             problems.append(f"the clock of host {writer.header.get('host')!r} was never compared with the harness's")
         shift, uncertain = _shift(writer.header, reference, known)
         uncertainty_ns = max(uncertainty_ns, uncertain)
-        shifted.append(_moved(writer, shift))
-    by_name = {writer.name: writer for writer in shifted}
-    return Log(
-        tuple(shifted),
-        by_name[harness.name] if harness else None,
-        uncertainty_ns,
-        tuple(dict.fromkeys(problems)),
-    )
+        _move(writer, shift)
+    return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
 
 
 def _offsets(harness: Writer | None) -> dict[str, list[tuple[int, int, int]]]:
@@ -262,10 +294,8 @@ def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tu
     return foreign - nearest[1] - header["mono_ns"], nearest[2]
 
 
-def _moved(writer: Writer, shift: int) -> Writer:
+def _move(writer: Writer, shift: int) -> None:
     for record in (writer.header, *writer.events):
         record["at"] += shift
-    steps = dict(writer.steps)
-    steps["begin"] = steps["begin"] + shift
-    steps["end"] = steps["end"] + shift
-    return replace(writer, steps=steps)
+    writer.steps["begin"] += shift
+    writer.steps["end"] += shift

@@ -179,7 +179,7 @@ def load(run_dir: pathlib.Path) -> Timeline:
 def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = _Story(log)
-    rows, epochs, progress = lineage.gather(story.lives, story.worlds, story.committed())
+    rows, epochs, progress = lineage.gather(log.steps, story.lives, story.worlds, story.committed())
     steps = Steps(
         process=rows.process,
         rank=rows.rank,
@@ -308,7 +308,7 @@ def _span(log: reading.Log) -> tuple[int, int]:
     """From the first event to the last one, and never shorter than what the harness saw."""
     firsts = [writer.header["at"] for writer in log.writers]
     lasts = [writer.events[-1]["at"] for writer in log.writers if writer.events]
-    lasts += [int(writer.steps["end"][-1]) for writer in log.writers if len(writer.steps["end"])]
+    lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from harness.lineage import cells
 from harness.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Bools, Floats, Ints, Steps, Timeline
 
@@ -89,10 +90,17 @@ class LossContinuity(Score):
 def surviving(steps: Steps) -> Curve:
     """The surviving history, one row per step. A step that not all ranks did counts only if it was built upon."""
     rows = np.flatnonzero(steps.survives & (steps.complete | ~_tail(steps)))
-    numbers, chosen = np.unique(steps.step[rows], return_index=True)
-    rows = rows[chosen]
-    columns = {name: getattr(steps, name)[rows] for name in Curve.__dataclass_fields__ if name != "step"}
-    return Curve(step=numbers, **columns)
+    chosen = _one_row_per_step(steps, rows)
+    columns = {name: getattr(steps, name)[chosen] for name in Curve.__dataclass_fields__}
+    return Curve(**columns)
+
+
+def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
+    """Of these rows the first one to end of each step, in order of step."""
+    cell, count = cells(steps.step[rows])
+    first = np.full(count, -1)
+    first[cell[::-1]] = rows[::-1]  # the last one to write wins
+    return first[first >= 0]
 
 
 def _tail(steps: Steps) -> Bools:
@@ -293,21 +301,17 @@ def _disagreements(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdi
 def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
     """Columns on which the ranks of one surviving step disagree: (name, first step, two ranks)."""
     rows = np.flatnonzero(steps.survives & steps.complete)
-    rows = rows[np.argsort(steps.step[rows], kind="stable")]
-    step = steps.step[rows]
-    same = step[1:] == step[:-1]
-    for name, words in (
-        ("digest", "samples"),
-        ("loss", "loss"),
-        ("grad_norm", "gradient norm"),
-        ("lr", "learning rate"),
-    ):
-        column = getattr(steps, name)[rows]
+    cell, count = cells(steps.step[rows])
+    first = np.full(count, -1)
+    first[cell[::-1]] = rows[::-1]
+    for name, words in (("digest", "samples"), *_WORDS.items()):
+        column = getattr(steps, name)
         bits = column if column.dtype == np.int64 else _bits(column)
-        bad = np.flatnonzero(same & (bits[1:] != bits[:-1]))
+        bad = rows[bits[rows] != bits[first[cell]]]
         if len(bad):
-            row = int(bad[0])
-            yield words, int(step[row]), f"{steps.rank[rows[row]]} and {steps.rank[rows[row + 1]]}"
+            row = int(bad[np.argmin(steps.step[bad])])
+            other = int(first[cell[np.searchsorted(rows, row)]])
+            yield words, int(steps.step[row]), f"{' and '.join(sorted((str(steps.rank[other]), str(steps.rank[row]))))}"
 
 
 def _false_restores(run: Timeline) -> Iterator[tuple[Verdict, str]]:
