@@ -52,6 +52,7 @@ def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
     """A process of its own session that waits for this one to end and then undoes what is open."""
     pidfd = os.pidfd_open(os.getpid())
     os.set_inheritable(pidfd, True)
+    log = (run_dir / "logs" / "reverter.log").open("ab")
     try:
         return subprocess.Popen(
             [sys.executable, "-m", "harness.undo", str(run_dir), str(pidfd)],
@@ -59,10 +60,11 @@ def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=(run_dir / "logs" / "reverter.log").open("ab"),
+            stderr=log,
             cwd=pathlib.Path(__file__).resolve().parent.parent,
         )
     finally:
+        log.close()
         os.close(pidfd)
 
 

@@ -184,7 +184,7 @@ class FileSystem:
         rules = [rule for rule in self._rules if rule.covers(request.pid)]
         paths = self._concerned(request) if rules else ()
         size = wire.TRANSFER_IN.unpack_from(request.body)[2] if operation in ("read", "write") else 0
-        verdict = Verdict()
+        verdict = Verdict(size=size)
         for rule in rules:
             rule.judge(operation, paths, size, verdict)
         return verdict
@@ -206,7 +206,7 @@ class FileSystem:
                     self._cut(rule)
         with contextlib.ExitStack() as waits:
             for rule in verdict.rules:
-                waits.enter_context(rule.waiting())
+                waits.enter_context(rule.waiting(verdict.size))
             dies = self._wait(request, verdict)
         self._interrupted.pop(request.unique, None)
         if dies or verdict.hold:

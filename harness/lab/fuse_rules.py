@@ -29,6 +29,7 @@ class Verdict:
     delay_s: float = 0.0
     error: int = 0
     allowed: int | None = None
+    size: int = 0
     hold: bool = False  # not answered until the power is back
     rules: list[Rule] = field(default_factory=list)
 
@@ -55,6 +56,7 @@ class Rule:
         self.counts = dict.fromkeys(COUNTS, 0)
         self._dice = random.Random(spec.seed)
         self._lock = threading.Lock()
+        self._off = False
         self._free_at = 0.0
         self._waiting = 0
         self._busy_since_ns = 0
@@ -64,7 +66,7 @@ class Rule:
     @property
     def off(self) -> bool:
         """Whether the node's storage is without power."""
-        return bool(self.counts["cut"])
+        return self._off
 
     def covers(self, pid: int) -> bool:
         return self.space is None or pid_space(pid) == self.space
@@ -76,7 +78,7 @@ class Rule:
         """Adds this rule's part to the verdict on an operation of a node it covers."""
         with self._lock:
             if self.off or self._trips_now():
-                self.counts["cut"] = 1
+                self._off = True
                 verdict.hold = True
                 verdict.rules.append(self)
                 return
@@ -94,7 +96,6 @@ class Rule:
         left = self.spec.after_bytes - self.counts["bytes"]
         cuts = self.spec.power in ("prefix", "reordered")
         if not self.errno and not cuts:
-            self.counts["bytes"] += size
             return
         if left > 0:
             if operation != "write":
@@ -104,7 +105,7 @@ class Rule:
             if not (cuts and size >= left):
                 return
         if cuts:
-            self.counts["cut"] = 1
+            self._off = True
             verdict.hold = True
             verdict.allowed = min(size, max(0, left))
         elif self._fails():
@@ -122,8 +123,8 @@ class Rule:
         return self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time an operation waits."""
+    def waiting(self, size: int) -> Iterator[None]:
+        """Counts the time an operation of `size` bytes waits, and its bytes when that is over."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             self._waiting += 1
@@ -135,11 +136,13 @@ class Rule:
             self._waiting -= 1
             self.counts["waits"] += 1
             self.counts["delayed_ns"] += end_ns - begin_ns
-            if self._waiting == 0:
-                self.counts["busy_ns"] += end_ns - self._busy_since_ns
+            self.counts["busy_ns"] += end_ns - self._busy_since_ns
+            self._busy_since_ns = end_ns
+            if self.spec.rate_bytes:
+                self.counts["bytes"] += size
 
     def note_write(self, paths: tuple[str, ...], descriptor: int, offset: int, size: int) -> None:
-        if self.spec.power not in ("reordered", "fsync_lied") or not self._named(paths):
+        if not (self.spec.power == "fsync_lied" or (self.spec.power == "reordered" and self._named(paths))):
             return
         with self._lock:
             found = os.fstat(descriptor)
@@ -175,6 +178,7 @@ class Rule:
                 self.counts["lost_bytes"] += lose_pages(volatile, keep, self._dice)
                 os.close(volatile.descriptor)
             self._volatile.clear()
+            self.counts["cut"] = 1  # told once the loss can be seen
 
     def end(self) -> None:
         with self._lock:

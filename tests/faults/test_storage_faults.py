@@ -1,0 +1,95 @@
+"""Storage faults in whole runs, with a trainer that saves often: they strike, are measured, and are healed."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from harness.backend import Verb
+from harness.backends.local import BACKEND
+from harness.events import read_log
+from harness.plan import check_capabilities, make_plan
+from harness.run import execute
+from harness.scenario import parse_scenario
+
+if Verb.STORAGE not in BACKEND.probe().verbs:
+    pytest.skip(BACKEND.probe().missing[Verb.STORAGE], allow_module_level=True)
+
+TRAINER = pathlib.Path(__file__).with_name("storing_trainer.py")
+SCENARIO = """\
+version: 1
+name: stored
+title: A run that saves often
+workload:
+  trainer:
+    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "{steps}"]
+    env: {{PYTHONPATH: {root}}}
+  nodes: 1
+  steps: {steps}
+faults:
+  - {{id: bad, target: {{node: 0}}, when: {{step: 12}}, {fault}}}
+abort: {{if_no_step_for: 40s, wall_clock: 60s}}
+"""
+
+
+def run(tmp_path: pathlib.Path, fault: str, steps: int = 60) -> tuple[list[dict[str, Any]], pathlib.Path]:
+    root = TRAINER.parent.parent.parent
+    text = SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, steps=steps, fault=fault)
+    plan = make_plan(parse_scenario(text, "stored.yaml"), 1, "local", "test-stored")
+    check_capabilities(plan, BACKEND.probe())
+    run_dir = tmp_path / "run"
+    outcome = execute(plan, run_dir, BACKEND, lambda _: None)
+    assert outcome.outcome == "completed", outcome.reason
+    assert str(run_dir) not in pathlib.Path("/proc/mounts").read_text()
+    events = [event for log in read_log(run_dir / "events") for event in log.events]
+    assert not (failed := [event for event in events if event["event"] == "fault.failed"]), failed
+    assert named(events, "fault.healed") and named(events, "fault.injected")
+    return events, run_dir
+
+
+def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == name]
+
+
+def effect(events: list[dict[str, Any]], unit: str) -> dict[str, Any]:
+    (found,) = [event for event in named(events, "fault.effect") if event["unit"] == unit]
+    assert found["ok"], found
+    return found
+
+
+def test_errors_reach_the_trainer_and_end(tmp_path: pathlib.Path) -> None:
+    events, run_dir = run(tmp_path, 'fault: storage_error, duration: 500ms, path: "*data.bin"')
+    failures = named(events, "checkpoint.failed")
+    assert effect(events, "operations failed")["measured"] == len(failures) > 0
+    assert {event["error"] for event in failures} == {"Input/output error"}
+    assert named(events, "checkpoint.committed")[-1]["step"] == 60
+    assert (run_dir / "checkpoints" / "step-00000060").exists()
+
+
+def test_a_full_disk_takes_what_fits(tmp_path: pathlib.Path) -> None:
+    events, _ = run(tmp_path, "fault: storage_full, free: 50kB, duration: 500ms")
+    assert effect(events, "bytes that still fitted")["measured"] == 50_000
+    assert {event["error"] for event in named(events, "checkpoint.failed")} == {"No space left on device"}
+
+
+def test_slowness_is_as_asked(tmp_path: pathlib.Path) -> None:
+    events, _ = run(tmp_path, "fault: storage_slow, rate: 4mbit, duration: 2s")
+    assert effect(events, "Mbit/s")["measured"] == pytest.approx(4, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    "kind, unit", [("prefix", "bytes left"), ("fsync_lied", "bytes lost"), ("rename_lost", "renames lost")]
+)
+def test_a_torn_checkpoint_and_the_node_that_wrote_it(tmp_path: pathlib.Path, kind: str, unit: str) -> None:
+    path = "*data.bin" if kind == "prefix" else "*step-*"
+    fault = (
+        f'fault: checkpoint_torn_write, kind: {kind}, after_bytes: 64KiB, path: "{path}", replacement: {{after: 100ms}}'
+    )
+    events, run_dir = run(tmp_path, fault, steps=30)
+    effect(events, unit)
+    restored = [event["step"] for event in named(events, "restored")]
+    assert restored == [0, 10], "the torn checkpoint of step 15 is not what the replacement starts from"
+    assert (run_dir / "checkpoints" / "step-00000030").exists()
