@@ -12,13 +12,14 @@ Every writer's times are shifted onto the harness's monotonic clock as soon as t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import multiprocessing
 import operator
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -155,17 +156,20 @@ class _Table:
         return self._columns
 
 
-def _read_files(paths: Sequence[pathlib.Path]) -> Iterable[Writer | None]:
+def _read_files(paths: Sequence[pathlib.Path]) -> Iterator[Writer | None]:
     """One after the other, or, when there is much to read, on all cores."""
-    size = sum(path.stat().st_size for path in paths)
-    if size < PARALLEL_BYTES_MIN:
-        return map(read_file, paths)
-    try:
-        # Children are started afresh, not forked: a caller may have threads.
-        with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-            return list(pool.map(read_file, paths, chunksize=max(1, len(paths) // 256)))
-    except BrokenProcessPool:  # a caller whose main module cannot be imported again, or too little memory
-        return map(read_file, paths)
+    done = 0
+    if sum(path.stat().st_size for path in paths) >= PARALLEL_BYTES_MIN:
+        # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
+        # be imported a second time or memory is short; what they did not read is then read here.
+        with (
+            contextlib.suppress(BrokenProcessPool),
+            ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool,
+        ):
+            for writer in pool.map(read_file, paths, chunksize=max(1, len(paths) // 1024)):
+                done += 1
+                yield writer
+    yield from map(read_file, paths[done:])
 
 
 def read_file(path: pathlib.Path) -> Writer | None:
