@@ -5,6 +5,7 @@ VENV := .venv
 CHAOS := $(VENV)/bin/chaos
 SCENARIO ?= spot-evict
 BACKEND ?= local
+SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
 
@@ -29,6 +30,10 @@ setup: $(VENV)/.ready ## The virtual environment
 .PHONY: chaos
 chaos: $(VENV)/.ready ## One scenario, scored: SCENARIO=spot-evict BACKEND=local ARGS=…
 	@$(CHAOS) run $(SCENARIO) --backend $(BACKEND) $(ARGS)
+
+.PHONY: gate
+gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
+	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.ready ## All tests

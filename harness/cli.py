@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 import pathlib
-import random
 import shutil
 import signal
 import sys
-import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness import doctor as doctor_module
 from harness import undo
 from harness.backend import Verb, load_backend
-from harness.display import Display
 from harness.errors import ChaosError, UsageError
 from harness.evidence import find_run, load_evidence
-from harness.experiment import run_experiment
+from harness.experiment import new_run_id, run_repeatedly
 from harness.fault import fault_names, load_fault
+from harness.gate import Gate, find_suite, run_gate
 from harness.plan import Plan, check_capabilities, make_plan
+from harness.repeats import together
 from harness.report import write_reports
-from harness.report.terminal import print_scorecard
+from harness.report.terminal import STYLES, print_scorecard
 from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
-from harness.score import EXIT_CODES, Verdict, judge, merge
+from harness.score import EXIT_CODES, Scorecard, Verdict, judge
 
 INTERRUPTED = 130
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,19 +64,37 @@ def run(
     engine = load_backend(backend)
     check_capabilities(plan, engine.probe())
     out.print(f"[bold]{spec.name}[/] · {spec.title} · backend {backend} · seed {seed}")
-    verdicts = []
-    for number in range(repeat or spec.repeat):
-        if number:
-            plan = make_plan(spec, seed, backend, _run_id(spec.name), profile)
-        with Display(out) as display:
-            run_dir, interrupted = run_experiment(plan, reports.resolve(), engine, display.show, display.say)
-        verdicts.append(_judge(run_dir))
-        if interrupted:
-            raise typer.Exit(INTERRUPTED)
-    if len(verdicts) > 1:
-        counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
-        out.print(f"[bold]{len(verdicts)} runs: {counts}[/]")
-    raise typer.Exit(EXIT_CODES[merge(verdicts)])
+    times = repeat or spec.repeat
+    plans = [plan, *(make_plan(spec, seed, backend, new_run_id(spec.name), profile) for _ in range(times - 1))]
+    cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, out, _show)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    result = together(cards)
+    if len(cards) > 1:
+        out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
+        for reason in result.reasons:
+            out.print(f"  {reason}", markup=False, soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+@app.command()
+def gate(
+    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Rehearses a suite of scenarios, after a canary that must fail. Exits by the worst verdict."""
+    setting = Gate(backend, seed, reports.resolve(), scenarios, out, _show)
+    answer = run_gate(find_suite(suite, scenarios), setting)
+    table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
+    for row in answer.rows:
+        table.add_row(*map(escape, row.cells[:4]), style=STYLES[row.result.verdict])
+    out.print(table)
+    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {escape(answer.reason)}", soft_wrap=True)
+    out.print(f"Report: {reports / answer.run_id / 'report.html'}", style="dim", soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[answer.verdict])
 
 
 @app.command()
@@ -175,18 +194,17 @@ def heal(reports: ReportsOption = REPORTS) -> None:
 def _plan(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
     load_backend(backend)
     spec = load_scenario(find_scenario(name, scenarios), profile)
-    return spec, make_plan(spec, seed, backend, _run_id(spec.name), profile)
-
-
-def _run_id(name: str) -> str:
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
+    return spec, make_plan(spec, seed, backend, new_run_id(spec.name), profile)
 
 
 def _judge(run_dir: pathlib.Path) -> Verdict:
     scorecard = judge(load_evidence(run_dir), run_dir.name)
-    files = write_reports(scorecard, run_dir)
-    print_scorecard(scorecard, files, out)
+    _show(scorecard, write_reports(scorecard, run_dir))
     return scorecard.verdict
+
+
+def _show(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+    print_scorecard(card, files, out)
 
 
 def _explanation(spec: Scenario, plan: Plan) -> list[str]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import pathlib
+import random
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from rich.console import Console
 
 from harness.backend import Backend
+from harness.display import Display
 from harness.errors import ChaosError
-from harness.evidence import CALIBRATION, TWIN, attach
+from harness.evidence import CALIBRATION, TWIN, attach, load_evidence
 from harness.plan import Plan
+from harness.report import write_reports
 from harness.run import Status, execute
+from harness.score import Scorecard, judge
 from harness.twin import calibration_plans, ensure_twin
 
 MIN_FREE_BYTES = 200 * 2**20
@@ -47,6 +54,30 @@ def run_experiment(
     if outcome.outcome == "completed":
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     return run_dir, outcome.outcome == "interrupted"
+
+
+def run_repeatedly(
+    plans: Iterable[Plan],
+    reports: pathlib.Path,
+    backend: Backend,
+    console: Console,
+    done: Callable[[Scorecard, Mapping[str, pathlib.Path]], None],
+) -> tuple[list[Scorecard], bool]:
+    """Runs and judges plan after plan; `done` hears of each. Returns the cards, and whether the user stopped it."""
+    cards = []
+    for plan in plans:
+        with Display(console) as display:
+            run_dir, interrupted = run_experiment(plan, reports, backend, display.show, display.say)
+        card = judge(load_evidence(run_dir), run_dir.name)
+        done(card, write_reports(card, run_dir))
+        cards.append(card)
+        if interrupted:
+            return cards, True
+    return cards, False
+
+
+def new_run_id(name: str) -> str:
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
 
 
 def _check_room(reports: pathlib.Path) -> None:

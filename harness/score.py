@@ -113,7 +113,8 @@ def at_most(
     verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
     text = reason or f"{show(observed)} is more than {show(bound)}"
     share = observed / bound if bound > 0 else None
-    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text, share)
+    text = "" if verdict is Verdict.PASS else text
+    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, text, share)
 
 
 def at_least(name: str, observed: float | None, bound: float, show: Callable[[Any], str]) -> Expectation:

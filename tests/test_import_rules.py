@@ -20,6 +20,7 @@ JUDGES = (
     "harness.ledger",
     "harness.closed_forms",
     "harness.statistics",
+    "harness.repeats",
     "harness.score",
     "harness.scores",
     "harness.report",
@@ -35,6 +36,7 @@ ACTORS = (
     "harness.undo",
     "harness.twin",
     "harness.experiment",
+    "harness.gate",
     "harness.lab",
     "harness.cli",
 )

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 from harness import score
 from harness.report import html, junit, markdown
@@ -24,7 +25,12 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
         "report.md": markdown.render(scorecard),
         "junit.xml": junit.render(scorecard),
     }
-    return {name: _replace(run_dir / name, text) for name, text in contents.items()}
+    return write_files(contents, run_dir)
+
+
+def write_files(contents: Mapping[str, str], folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Writes files, each as a whole; returns their paths by name."""
+    return {name: _replace(folder / name, text) for name, text in contents.items()}
 
 
 def _json(scorecard: Scorecard) -> str:

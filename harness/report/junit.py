@@ -40,10 +40,10 @@ def suite_of(card: Scorecard) -> ElementTree.Element:
         time=f"{(run.end - run.begin) / 1e9:.3f}",
     )
     _properties(suite, card)
-    _case(suite, card, "verdict", card.verdict, view.headline(card), "\n".join(card.reasons))
+    case(suite, card.scenario, "verdict", card.verdict, view.headline(card), "\n".join(card.reasons))
     for e in card.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
-        _case(suite, card, e.name, e.verdict, message, e.reason)
+        case(suite, card.scenario, e.name, e.verdict, message, e.reason)
     return suite
 
 
@@ -63,11 +63,10 @@ def _properties(suite: ElementTree.Element, card: Scorecard) -> None:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))
 
 
-def _case(suite: ElementTree.Element, card: Scorecard, name: str, verdict: Verdict, message: str, body: str) -> None:
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=f"chaos.{clean(card.scenario)}", name=clean(name), time="0"
-    )
+def case(suite: ElementTree.Element, scenario: str, name: str, verdict: Verdict, message: str, body: str) -> None:
+    """Adds one test case: what fails is a failure, what cannot be told an error."""
+    made = ElementTree.SubElement(suite, "testcase", classname=f"chaos.{clean(scenario)}", name=clean(name), time="0")
     if verdict is Verdict.PASS:
         return
     kind = "failure" if verdict is Verdict.FAIL else "error"
-    ElementTree.SubElement(case, kind, type=verdict.value, message=clean(message)).text = clean(body or message)
+    ElementTree.SubElement(made, kind, type=verdict.value, message=clean(message)).text = clean(body or message)

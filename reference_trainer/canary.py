@@ -1,0 +1,29 @@
+"""The canary: the reference trainer without its restore. It saves, and starts from scratch all the same.
+
+A gate rehearses it first. If that does not fail, the gate is blind, and no answer of it is worth anything.
+"""
+
+from __future__ import annotations
+
+from reference_trainer import preemption
+
+if __name__ == "__main__":
+    preemption.before_torch()
+
+import os
+import sys
+
+from reference_trainer import launch
+from reference_trainer.checkpoint import Checkpoints, Restored
+
+
+def blind(self: Checkpoints) -> Restored:
+    return Restored(0, "scratch", None)
+
+
+if __name__ == "__main__":
+    Checkpoints.restore = blind  # type: ignore[method-assign]
+    exit_code = launch.main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # as the launcher does
