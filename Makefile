@@ -47,7 +47,7 @@ check: $(VENV)/.ready ## Style, types and import rules
 	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
 
 .PHONY: verdict-matrix
-verdict-matrix: $(VENV)/.ready ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs
+verdict-matrix: $(VENV)/.ready ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs, to go on later
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutants.matrix $(RUNS)
 
 .PHONY: heal

@@ -28,6 +28,7 @@ EXPECT = {
     "wasted_gpu_hours": {"max_percent_by_faults": 99},
     "loss_continuity": {"mode": "exact"},
 }
+COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 
@@ -77,21 +78,29 @@ REHEARSALS: dict[str, dict[str, Any]] = {
 
 
 def run(bug: str | None, rehearsed: str, folder: pathlib.Path) -> Scorecard:
-    """Runs a rehearsal with a bug (`None`: the healthy trainer); twins are cached in `folder`."""
+    """Runs a rehearsal with a bug (`None`: the healthy trainer). Twins are cached in `folder`, and so are runs:
+    one that is there already is only judged again."""
+    name = f"{bug or 'healthy'}-{rehearsed}".replace("_", "-").replace(",", "").replace(" ", "-")
+    run_dir = next((mark.parent for mark in folder.glob(f"{name}.*/{COMPLETE}")), None)
+    if run_dir is None:
+        run_dir = folder / f"{name}.{random.SystemRandom().getrandbits(32):08x}"
+        _rehearse(bug, rehearsed, run_dir)
+    return judge(load_evidence(run_dir), run_dir.name)
+
+
+def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
     backend = load_backend("local")
-    run_id = f"mutant-{random.SystemRandom().getrandbits(32):08x}"
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
-    plan = make_plan(scenario, 1, "local", run_id)
-    fault_free = {TWIN: plan.without_faults(f"{run_id}-twin")}
+    plan = make_plan(scenario, 1, "local", run_dir.name)
+    fault_free = {TWIN: plan.without_faults(f"{plan.run_id}-twin")}
     fault_free |= {f"{CALIBRATION}{n}": other for n, other in enumerate(calibration_plans(plan), 1)}
-    run_dir = folder / run_id
-    twins = {name: ensure_twin(other, folder, backend, _silent) for name, other in fault_free.items()}
+    twins = {name: ensure_twin(other, run_dir.parent, backend, _silent) for name, other in fault_free.items()}
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in twins.values()), "a healthy run"
     execute(broken(plan, bug) if bug else plan, run_dir, backend, _silent)
     for name, (other, _) in twins.items():
         attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
-    return judge(load_evidence(run_dir), run_id)
+    (run_dir / COMPLETE).touch()
 
 
 def broken(plan: Plan, bug: str) -> Plan:
