@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from harness import units
-from harness.backend import Verb
+from harness.backend import Node, Verb
 from harness.errors import NodeGone
 from harness.fault import Context, Duration, Fault, Size, Target
 
@@ -46,7 +47,7 @@ class Oom(Fault):
             node.doom(pid)
             context.injected()
             node.fill_memory(2 * units.parse_size_bytes(self.headroom), spare=True)
-            gone = context.wait(GONE_WITHIN_S, until=lambda node=node, pid=pid: pid not in node.pids())
+            gone = context.wait(GONE_WITHIN_S, until=functools.partial(_is_gone, node, pid))
             killed = node.memory_use().kills - before.kills
             detail = f"rank {target.rank} on {node.name}, by the {who}, at {limit_bytes / 2**20:.0f} MiB; "
             detail += "its worker is gone" if gone else "its worker is still there"
@@ -57,6 +58,10 @@ class Oom(Fault):
         for target in targets:
             with contextlib.suppress(NodeGone):  # and its limits with it
                 context.node(target).limit_memory(None)
+
+
+def _is_gone(node: Node, pid: int) -> bool:
+    return pid not in node.pids()
 
 
 FAULT = Oom

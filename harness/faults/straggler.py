@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -156,7 +157,7 @@ class Hold:
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
     """A better `extra` after `ratio` was measured with this one; both are what exceeds 1."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
-    step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, wanted**gain))
+    step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
 
 

@@ -15,6 +15,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -46,6 +47,7 @@ class Limits:
         self._watchdog: asyncio.Task[None] | None = None
         self._watchdog_kills = 0
         self._fillers: list[int] = []
+        self._looks = 0  # of the watchdog
         if lab.kernel_limits:
             self._enter_groups(lab)
 
@@ -141,10 +143,11 @@ class Limits:
 
     async def _watch(self, limit_bytes: int) -> None:
         """Kills like the kernel would: the highest score first, then the largest."""
-        members, looked = self.candidates(), time.monotonic()
+        own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
-                members, looked = self.candidates(), time.monotonic()
+                own, looked = self.members(), time.monotonic()
+            members = own + self._strangers()
             sizes = {each: _anonymous_bytes(each.pid) for each in members}
             if sum(sizes.values()) > limit_bytes:
                 alive = (each for each in members if sizes[each])
@@ -152,12 +155,12 @@ class Limits:
                 if victim is not None and victim.signal(signal.SIGKILL):
                     self._watchdog_kills += 1
                     await asyncio.sleep(WATCH_S)  # until its memory is free
-                members = self.candidates()
+            self._looks += 1
             await asyncio.sleep(WATCH_S)
 
-    def candidates(self) -> list[processes.Process]:
-        strangers = (processes.read(pid) for pid in self._fillers)
-        return self.members() + [each for each in strangers if each is not None and each.running]
+    def _strangers(self) -> list[processes.Process]:
+        found = (processes.read(pid) for pid in self._fillers)
+        return [each for each in found if each is not None and each.running]
 
     async def fill(self, lab: Lab, size_bytes: int, spare: bool) -> int:
         """Takes memory in a child of labd that stands on the node's account; returns how much it got."""
@@ -174,22 +177,29 @@ class Limits:
             _set_oom_score(pid, KILLED_NEXT if spare else KILLED_FIRST)
             before = self.memory_use().kills
             os.write(start_write, b"1")
-            await self._filled(done, before, spare)
+            await self._filled(done, before, spare, lambda: _got(progress) >= size_bytes)
         finally:
             os.close(start_write)
             if not done.is_set():
                 os.kill(pid, signal.SIGKILL)
                 await done.wait()
             self._fillers.remove(pid)
-        return int(_PROGRESS.unpack(progress[:])[0])
+        return _got(progress)
 
-    async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool) -> None:
-        """Until it has all it wants, or somebody died for it."""
+    async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
+        """Until it has all it wants and the watchdog, if there is one, has seen that; or until somebody died for it."""
         deadline = time.monotonic() + FILL_S_MAX
-        while not done.is_set() and time.monotonic() < deadline:
+        while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
                 return
             await asyncio.sleep(0.002)
+        looks = self._looks
+        while self._watchdog is not None and self._looks < looks + 3 and not done.is_set():
+            await asyncio.sleep(0.002)
+
+
+def _got(progress: mmap.mmap) -> int:
+    return int(_PROGRESS.unpack(progress[:])[0])
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
@@ -201,7 +211,7 @@ def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
         progress[:] = _PROGRESS.pack(offset + _PAGE_BYTES)
         if offset % STEP_BYTES == 0:
             time.sleep(0.0005)  # slow enough for a watchdog that looks every 10 ms
-    time.sleep(3 * WATCH_S)
+    os.read(start, 1)  # holds it until it is killed
 
 
 def _own_cpus(lab: Lab, node: str) -> set[int]:

@@ -1,0 +1,175 @@
+"""Faults on a node in whole runs of a light trainer: each acts, is measured, is healed, and leaves nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from harness import skew
+from harness.backends.local import BACKEND, try_mode
+from harness.events import read_log
+from harness.lab import cgroups, undo
+from harness.plan import Plan, PlannedFault
+from harness.run import execute
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
+MODES = ("root", "user", "plain")
+LIMIT_S = 40.0
+refusal = functools.cache(try_mode)
+
+
+def make_plan(fault: str, steps: int, at_step: int | None = 30, **parameters: Any) -> Plan:
+    from harness.fault import build_fault
+
+    built = build_fault(fault, parameters)
+    when = {"after_ns": 0} if at_step is None else {"step": at_step}
+    target = {"node_index": 0, "rank": 0 if built.aims_at == "rank" else None}
+    planned = PlannedFault("f", fault, built.model_dump(mode="json"), when, (target,), built.kills)
+    command = ["{python}", "-S", str(TRAINER), str(steps), "1"]
+    trainer = {"command": command, "control": None, "env": {"PYTHONPATH": str(ROOT)}, "digest": []}
+    workload = {"trainer": trainer, "nodes": 1, "min_nodes": 1, "ranks_per_node": 1, "steps": steps}
+    return Plan(
+        version=1,
+        run_id=f"nodefault-{os.getpid()}-{time.monotonic_ns():x}",
+        seed=1,
+        backend="local",
+        profile=None,
+        scenario={"name": "light", "title": "light", "tags": [], "price_per_gpu_hour": None},
+        workload=workload,
+        faults=(planned,),
+        expect={},
+        abort={"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+    )
+
+
+@pytest.fixture
+def use_mode(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(mode: str) -> None:
+        if mode == "root" and os.geteuid() != 0:
+            pytest.skip("not root")
+        if (reason := refusal(mode)) is not None:
+            pytest.skip(reason)
+        monkeypatch.setenv("CHAOS_LOCAL_MODE", mode)
+
+    return use
+
+
+def run(plan: Plan, folder: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
+    """The harness's events of the run by name; the job must have completed and nothing may be left."""
+    outcome = execute(plan, folder / "run", BACKEND, lambda _: None)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for log in read_log(folder / "run" / "events"):
+        for event in log.events:
+            found.setdefault(event["event"], []).append(event)
+    assert outcome.outcome == "completed", outcome
+    assert undo.leftovers(plan.run_id) == []
+    assert cgroups.leftovers(plan.run_id) == []
+    assert len(found["fault.injected"]) == len(found["fault.healed"]) == 1
+    assert "fault.failed" not in found
+    return found
+
+
+CASES = [
+    ("root", "hang", {"how": "freeze_rank", "duration": "300ms"}),
+    ("plain", "hang", {"how": "freeze_node", "duration": "300ms"}),
+    ("user", "hang", {"how": "stuck_in_collective", "duration": "300ms"}),
+    ("root", "oom", {"how": "kernel"}),
+    ("plain", "oom", {}),
+    ("root", "memory_pressure", {"how": "kernel", "duration": "100ms"}),
+    ("user", "clock_skew", {"duration": "100ms"}),
+    ("user", "clock_skew", {"duration": "100ms", "direction": "backward", "offset": "24h"}),
+]
+
+
+@pytest.mark.parametrize(("mode", "fault", "parameters"), CASES, ids=lambda value: str(value))
+def test_it_acts_is_measured_and_healed(
+    mode: str, fault: str, parameters: dict[str, Any], use_mode: Any, tmp_path: pathlib.Path
+) -> None:
+    use_mode(mode)
+    if fault == "clock_skew" and (reason := skew.why_not()):
+        pytest.skip(reason)
+    events = run(make_plan(fault, 60, **parameters), tmp_path)
+    assert [effect["ok"] for effect in events["fault.effect"]] == [True], events["fault.effect"]
+    kills = fault == "oom"
+    assert len(events["started"]) == 1 + kills
+    assert len(events["step"]) >= 60
+
+
+def test_starts_fail_as_often_as_asked(use_mode: Any, tmp_path: pathlib.Path) -> None:
+    use_mode("plain")
+    events = run(make_plan("start_failure", 40, at_step=None, times=2), tmp_path)
+    assert [(e["measured"], e["ok"]) for e in events["fault.effect"]] == [(1, True), (2, True)]
+    assert len(events["started"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "how"), [("root", "quota"), ("user", "duty_cycle"), ("plain", "auto"), ("root", "noisy_neighbour")]
+)
+def test_a_straggler_is_slower_while_it_lasts(mode: str, how: str, use_mode: Any, tmp_path: pathlib.Path) -> None:
+    """What the machine does beside may spoil the accuracy, which the effect then says; not that it is slower."""
+    use_mode(mode)
+    events = run(make_plan("straggler", 150, how=how, factor=2.5, duration="3s"), tmp_path)
+    (effect,) = events["fault.effect"]
+    assert effect["measured"] > 1.4
+    assert effect["ok"] == (abs(effect["measured"] / 2.5 - 1) <= 0.25)
+    assert how == "noisy_neighbour" or not effect["detail"].endswith(" 0% of the time without a CPU")
+
+
+def test_a_straggler_that_strikes_too_early_says_so(use_mode: Any, tmp_path: pathlib.Path) -> None:
+    use_mode("plain")
+    plan = make_plan("straggler", 20, at_step=3)
+    execute(plan, tmp_path / "run", BACKEND, lambda _: None)
+    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
+    (failed,) = [event for event in log.events if event["event"] == "fault.failed"]
+    assert "a slowdown needs 10" in failed["error"]
+
+
+HARNESS = textwrap.dedent("""
+    import pathlib, sys
+    sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/faults"]
+    from test_node_faults import BACKEND, execute, make_plan
+    plan = make_plan(sys.argv[3], 100000, **eval(sys.argv[4]))
+    print(plan.run_id, flush=True)
+    execute(plan, pathlib.Path(sys.argv[2]), BACKEND, lambda _: None)
+""")
+
+
+@pytest.mark.parametrize(
+    ("fault", "parameters"),
+    [
+        ("straggler", {"how": "quota", "duration": "60s"}),
+        ("straggler", {"how": "noisy_neighbour", "duration": "60s"}),
+        ("memory_pressure", {"duration": "60s"}),
+        ("hang", {"how": "freeze_node", "duration": "60s"}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_sigkill_of_the_harness_in_the_middle_leaves_nothing(
+    fault: str, parameters: dict[str, Any], use_mode: Any, tmp_path: pathlib.Path
+) -> None:
+    use_mode("root")
+    arguments = [sys.executable, "-c", HARNESS, str(ROOT), str(tmp_path / "run"), fault, repr(parameters)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True) as victim:
+        assert victim.stdout is not None
+        run_id = victim.stdout.readline().decode().strip()
+        log = tmp_path / "run" / "events" / "harness.jsonl"
+        deadline = time.monotonic() + LIMIT_S
+        while not (log.exists() and b'"fault.injected"' in log.read_bytes()):
+            assert time.monotonic() < deadline and victim.poll() is None, "the fault did not act"
+            time.sleep(0.01)
+        assert cgroups.leftovers(run_id) != []
+        victim.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + LIMIT_S
+    while undo.leftovers(run_id) or cgroups.leftovers(run_id):
+        assert time.monotonic() < deadline, (undo.leftovers(run_id), cgroups.leftovers(run_id))
+        time.sleep(0.01)
