@@ -76,11 +76,11 @@ class Engine:
         return f"{os.geteuid()}:{os.getegid()}"
 
     def hand_over(self, folder: pathlib.Path) -> None:
-        """Makes the run's folders writable for the containers' user, which is not root where we are."""
+        """Makes all that is in the run's folder so far writable for the containers' user, where we are root."""
         if os.geteuid() != 0 or self.user == "0:0":
             return
-        for path in (folder, *(entry for entry in folder.rglob("*") if entry.is_dir() and not entry.is_symlink())):
-            os.chown(path, IMAGE_UID, IMAGE_UID)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, IMAGE_UID, IMAGE_UID, follow_symlinks=False)
 
     def image_labels(self, image: str) -> dict[str, str]:
         """Raises `CannotRunError` when the image is not there."""
@@ -97,6 +97,12 @@ class Engine:
         """Returns the id of the new container, not started."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
+
+    def create_network(self, wanted: Request) -> None:
+        """The client's own method knows only part of what may be asked for."""
+        with speaking(f"creating network {wanted['Name']}"):
+            url = f"{self.api.base_url}/v{self.api.api_version}/networks/create"
+            self.api.post(url, json=wanted, timeout=self.api.timeout).raise_for_status()
 
     def attach(self, container: str, errors: IO[bytes]) -> AttachedStream:
         parameters = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}

@@ -1,8 +1,8 @@
 """Process 1 of a container node: starts the node's command, signals and lists its processes, serves its metadata.
 
-It is spoken to over the container's own standard input and output, in the frames of `harness.lab.rpc`: nothing
-listens on the network for it, and it works over a daemon on another host as well. The end of standard input
-means that the harness is gone: it ends, and the kernel ends everything else on the node with it.
+Its end is the end of the node: the kernel then ends every other process in the container.
+
+    python -m harness.container.init NAME NODE…     its own name, and the names of all nodes that share the machine
 """
 
 from __future__ import annotations
@@ -10,85 +10,163 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pathlib
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any, cast
 
-from harness.errors import ChaosError, UsageError
-from harness.lab import metadata, processes, rpc, spawn
+from harness.backend import MemoryUse
+from harness.container import server
+from harness.errors import UsageError
+from harness.lab import metadata, processes, spawn
+from harness.lab.limits import Limits
+from harness.lab.state import Lab
+from harness.lab.throttle import DutyCycle
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+# The kernel's own count of processes killed for lack of memory, in both versions of control groups.
+OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.Path("/sys/fs/cgroup/memory.events"))
+
+
+class NodeLimits(Limits):
+    """Limits kept from within the node, whose init is the parent of the strangers that compete there, too."""
+
+    def members(self) -> list[processes.Process]:
+        strangers = {1, *self._burners, *self._fillers}
+        return [each for each in processes.every() if each.running and each.pid not in strangers]
 
 
 class Init:
-    def __init__(self, name: str):
+    def __init__(self, name: str, nodes: Sequence[str]):
         self._endpoint = metadata.Endpoint(name)
         self._main_pid = 0
-        self._calls: dict[str, Callable[..., Any]] = {
+        self._lab = Lab("", True, "", iter(()))
+        self._lab.hosts = {f"{node}.1": cast(Any, SimpleNamespace(name=node)) for node in nodes}
+        self._limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
+        self._duty = DutyCycle(self._turn)
+        self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
+        self._turns: asyncio.Task[None] | None = None
+        self._kills_before = _kernel_kills()
+
+    async def serve(self) -> None:
+        """Until the harness is gone."""
+        # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
+        listener = _listen()
+        await self._endpoint.serve(listener)
+        calls: server.Calls = {
             "run": self._run,
             "signal": self._signal,
             "pids": self._pids,
+            "states": self._states,
             "notice": self._endpoint.announce,
             "notice_seen": lambda: self._endpoint.seen,
+            "throttle": self._throttle,
+            "crowd": self._crowd,
+            "cpu_use": self._cpu_use,
+            "watch_memory": self._watch_memory,
+            "memory_use": self._memory_use,
+            "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
+            "doom": self._doom,
         }
-
-    async def serve(self) -> None:
-        """Answers calls and reaps until the end of standard input."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
-        loop.add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        listener = _listen()
-        await self._endpoint.serve(listener)
-        _tell({"event": "ready", "metadata": listener.getsockname()})
-        with contextlib.suppress(ConnectionError):  # the harness is gone
-            while True:
-                _tell(self._answer(await rpc.receive_async(reader)))
-
-    def _answer(self, message: rpc.Message) -> rpc.Message:
-        try:
-            return {"id": message["id"], "result": self._calls[message["call"]](**message["params"])}
-        except (OSError, ChaosError) as error:
-            return {"id": message["id"], "error": rpc.error_to_message(error)}
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # no child at all
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                if pid == self._main_pid:
-                    self._main_pid = 0
-                    _tell({"event": "exit", "code": os.waitstatus_to_exitcode(status)})
+        await server.serve(calls, self._lab.reap, {"metadata": listener.getsockname()})
 
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
         if self._main_pid:
             raise UsageError("the node runs its command already")
         self._main_pid = spawn.execute(command, dict(os.environ) | dict(env), log)
+        self._lab.on_exit(self._main_pid, self._main_ended)
         return self._main_pid
 
+    def _main_ended(self, code: int) -> None:
+        self._main_pid = 0
+        server.tell({"event": "exit", "code": code})
+
+    # Processes
+
+    def _others(self) -> list[processes.Process]:
+        return sorted(self._limits.members(), key=lambda each: each.pid)
+
     def _pids(self) -> list[int]:
-        return sorted(process.pid for process in processes.every() if process.pid != 1 and process.running)
+        return [process.pid for process in self._others()]
+
+    def _states(self) -> list[dict[str, object]]:
+        return [{"pid": each.pid, "state": each.state, "cpu_ns": each.cpu_ticks * TICK_NS} for each in self._others()]
 
     def _signal(self, signum: int, pid: int | None) -> int:
+        if signum == signal.SIGSTOP:
+            self._stopped.add(pid)
+        elif signum == signal.SIGCONT:
+            self._stopped = set() if pid is None else self._stopped - {pid}
+        return self._send(signum, pid)
+
+    def _turn(self, signum: int) -> None:
+        """One turn of the duty cycle; what was stopped on purpose stays so."""
+        if signum == signal.SIGCONT and None in self._stopped:
+            return
+        self._send(signum, None)
+        for pid in self._stopped if signum == signal.SIGCONT else ():
+            self._send(signal.SIGSTOP, pid)
+
+    def _send(self, signum: int, pid: int | None) -> int:
+        others = self._others()
         if pid is not None:
-            found = processes.read(pid)
-            return int(found is not None and found.running and found.signal(signum))
-        count = len(self._pids())
+            return sum(process.signal(signum) for process in others if process.pid == pid)
         # Outside a PID namespace of our own, -1 would mean every process of the user.
         assert os.getpid() == 1, "only process 1 of a node may signal everything it sees"
         with contextlib.suppress(ProcessLookupError):  # nothing but this process is left
             os.kill(-1, signum)  # atomic: nothing can be forked in the middle
-        return count
+        return len(others)
+
+    # The node's share of the machine
+
+    def _throttle(self, share: float | None) -> None:
+        if share is not None and not 0 < share <= 1:
+            raise UsageError(f"a share of {share}; it must be above 0 and at most 1")
+        self._duty.set_share(1.0 if share is None else share)
+        if self._duty.active and self._turns is None:
+            self._turns = asyncio.ensure_future(self._take_turns())
+
+    async def _take_turns(self) -> None:
+        while (pause_s := self._duty.tick()) is not None:
+            await asyncio.sleep(pause_s)
+        self._turns = None
+
+    def _crowd(self, kind: str, load: float | None) -> None:
+        self._limits.uncrowd() if load is None else self._limits.crowd(self._lab, kind, load)
+
+    def _cpu_use(self) -> dict[str, int]:
+        used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS
+        return {"used_ns": used_ns, "throttled_ns": self._duty.stopped_ns, "at_ns": time.monotonic_ns()}
+
+    def _watch_memory(self, limit_bytes: int | None) -> None:
+        if limit_bytes is None:
+            self._limits.lift_memory()
+        else:
+            self._limits.limit_memory(limit_bytes, "watchdog")
+
+    def _memory_use(self) -> dict[str, int]:
+        use = self._limits.memory_use()
+        return asdict(MemoryUse(use.used_bytes, use.kills + _kernel_kills() - self._kills_before))
+
+    def _doom(self, pid: int) -> None:
+        if pid not in self._pids():
+            raise UsageError(f"there is no process {pid} on this node")
+        pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
-def _tell(message: rpc.Message) -> None:
-    sys.stdout.buffer.write(rpc.pack(message))
-    sys.stdout.buffer.flush()
+def _kernel_kills() -> int:
+    for path in OOM_COUNTS:
+        with contextlib.suppress(OSError):
+            table = dict(line.split() for line in path.read_text().splitlines())
+            return int(table.get("oom_kill", 0))
+    return 0
 
 
 def _listen() -> socket.socket:
@@ -105,4 +183,5 @@ def _listen() -> socket.socket:
 
 
 if __name__ == "__main__":
-    asyncio.run(Init(sys.argv[1]).serve())
+    serving: Callable[[], Any] = Init(sys.argv[1], sys.argv[2:]).serve
+    asyncio.run(serving())

@@ -30,12 +30,10 @@ RESOLVER_FILE, RESOLVER = "resolv.conf", "nameserver 127.0.0.1\noptions timeout:
 
 Request = dict[str, Any]
 
-_SOURCE = (
-    "reference_trainer/*.py",
-    "harness/container/init.py",
-    "harness/events.py",
-    *(f"harness/lab/{name}.py" for name in ("metadata", "processes", "rpc", "spawn")),
-)
+# The end of the harness's connection is the end of standard input in the container, and with it of the container.
+_LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
+
+_SOURCE = ("reference_trainer/*.py", "harness/container/*.py", "harness/lab/*.py", "harness/[be]*.py")
 
 
 @dataclass(frozen=True)
@@ -69,15 +67,19 @@ class Place:
 
 def render(workload: Workload, place: Place) -> Request:
     """Everything that will be asked of the daemon for the first incarnations, and what then runs where."""
-    nodes = {f"node{index}": index for index in range(workload.nodes)}
-    control = {"control": container(place, "control", 1, [])} if workload.control is not None else {}
+    nodes = {name: index for index, name in enumerate(node_names(workload))}
+    control = {"control": container(place, "control", 1, [], [*nodes])} if workload.control is not None else {}
     return {
         "network": network(place),
         "containers": control
-        | {name: container(place, name, 1, gpu_ids(workload, index, place)) for name, index in nodes.items()},
+        | {name: container(place, name, 1, gpu_ids(workload, index, place), [*nodes]) for name, index in nodes.items()},
         "commands": {"control": list(workload.control or ())} | {name: list(workload.command) for name in nodes},
         "env": dict(workload.env),
     }
+
+
+def node_names(workload: Workload) -> list[str]:
+    return [f"node{index}" for index in range(workload.nodes)]
 
 
 def network(place: Place) -> Request:
@@ -91,8 +93,11 @@ def network(place: Place) -> Request:
     }
 
 
-def container(place: Place, node: str, incarnation: int, gpus: Sequence[str]) -> Request:
-    """One node. It starts with our init alone; the workload's command is a call to that."""
+def container(place: Place, node: str, incarnation: int, gpus: Sequence[str], nodes: Sequence[str] = ()) -> Request:
+    """One node. It starts with our init alone; the workload's command is a call to that.
+
+    `nodes` are the names of all nodes: strangers that crowd one of them take its part of the machine only.
+    """
     name = place.container(node, incarnation)
     labels = place.labels(node, incarnation)
     scratch = {"Type": "volume", "Source": name, "Target": SCRATCH, "VolumeOptions": {"Labels": labels}}
@@ -115,17 +120,31 @@ def container(place: Place, node: str, incarnation: int, gpus: Sequence[str]) ->
         "Image": place.image,
         "Hostname": node,
         "User": place.user,
-        "Entrypoint": ["python3", "-m", "harness.container.init", node],
+        "Entrypoint": ["python3", "-m", "harness.container.init", node, *(nodes or [node])],
         "WorkingDir": SCRATCH,
         "Labels": labels,
-        # The end of the harness's connection is the end of the init's input, and with it of the node.
-        "OpenStdin": True,
-        "StdinOnce": True,
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
         "HostConfig": host,
+        **_LINE,
         "NetworkingConfig": {"EndpointsConfig": {place.network: {"IPAMConfig": {"LinkLocalIPs": ["169.254.169.254"]}}}},
+    }
+
+
+def sidecar(place: Place, node: str, incarnation: int, container_id: str) -> Request:
+    """Beside a node, in its network: the only container with a privilege, and that one reaches this network alone."""
+    return {
+        "Image": place.image,
+        "User": "0:0",
+        "Entrypoint": ["python3", "-m", "harness.container.sidecar"],
+        "Labels": place.labels(node, incarnation),
+        "HostConfig": {
+            "NetworkMode": f"container:{container_id}",
+            "CapDrop": ["ALL"],
+            "CapAdd": ["NET_ADMIN"],
+            "SecurityOpt": ["no-new-privileges"],
+            "PidsLimit": PROCESSES_MAX,
+            "LogConfig": {"Type": "none"},
+        },
+        **_LINE,
     }
 
 

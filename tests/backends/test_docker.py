@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Verb, Workload
+from harness.backend import Impairment, Node, Traffic, Verb, Workload
 from harness.backends import docker as backend
 from harness.container.engine import Engine
 from harness.errors import BackendError, NodeGone, UsageError
@@ -102,7 +102,7 @@ def test_nothing_of_the_harness_environment_reaches_a_container(
     until(cluster.exits, "the exit")
     log = log_of(cluster, "node0.1")
     assert "WANTED=here" in log and "hush-hush" not in log
-    assert "hush-hush" not in json.dumps(engine.api.inspect_container(cluster.nodes[0]._container))
+    assert "hush-hush" not in json.dumps(engine.api.inspect_container(cluster.nodes[0].container))
     names = {"CHAOS_EVENTS", "CHAOS_NODE=node0", "CHAOS_INCARNATION=1", "CHAOS_RUN_ID", "GLOO_SOCKET_IFNAME=eth0"}
     assert all(name in log for name in names)
 
@@ -136,7 +136,7 @@ def test_a_killed_node_is_gone_at_once_and_another_takes_its_place(launch: Any, 
     cluster = launch(*LOOP, nodes=2)
     cluster.start()
     node = cluster.nodes[0]
-    container = node._container
+    container = node.container
     until(node.pids, "the command")
     host_pid = engine.api.inspect_container(container)["State"]["Pid"]
     node.kill()
@@ -270,3 +270,127 @@ def test_what_the_probe_promises_can_be_done(engine: Engine) -> None:
     capability = backend.BACKEND.probe()
     assert {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.EVICT, Verb.REPLACE} <= capability.verbs
     assert set(capability.missing) == set(Verb) - capability.verbs
+
+
+def reached(node: Node, peer: Node | None, back: bool = False) -> int:
+    return node.send_packets(peer, 40, 0.002, back).received
+
+
+def test_traffic_is_cut_for_those_meant_and_comes_back(launch: Any) -> None:
+    cluster = launch("sleep", "600", nodes=2, control=("sleep", "600"))
+    cluster.start()
+    node, other = cluster.nodes
+    assert reached(node, other) == reached(node, None) == 40
+    cut = node.cut(Traffic("egress", "control"))
+    assert (reached(node, None), reached(node, None, back=True), reached(node, other)) == (0, 40, 40)
+    cut.heal()
+    cut.heal()
+    unplugged = node.unplug()
+    assert (reached(node, other), reached(node, other, back=True), reached(node, None)) == (0, 0, 0)
+    unplugged.heal()
+    assert reached(node, other) == reached(node, None, back=True) == 40
+
+
+def test_a_rate_is_kept_in_each_direction(launch: Any) -> None:
+    cluster = launch("sleep", "600", nodes=2)
+    node, other = cluster.nodes
+    limit = node.limit_rate(50_000_000, Traffic())
+    for back in (False, True):
+        assert node.fill_path(other, 1.0, back) == pytest.approx(50e6, rel=0.3)
+        assert node.fill_path(other, 1.0, back, through=limit) == pytest.approx(50e6, rel=0.3)
+    limit.heal()
+    assert node.fill_path(other, 0.5) > 100e6
+
+
+@pytest.mark.parametrize("direction", ["egress", "ingress"])
+def test_a_delay_costs_time_and_not_the_path(launch: Any, direction: Any) -> None:
+    cluster = launch("sleep", "600", nodes=2, control=("sleep", "600"))
+    node, other = cluster.nodes
+    back = direction == "ingress"
+    impairment = node.impair(Impairment(delay_s=0.05), Traffic(direction))
+    for peer in (other, None):
+        assert min(node.send_packets(peer, 20, 0.002, back, wait_s=1.0).delays_s) >= 0.05
+        assert min(node.send_packets(peer, 20, 0.002, not back).delays_s) < 0.05
+    assert node.fill_path(other, 1.0, back) > 20e6, "held back before the wire, it would be 1 Mbit/s"
+    assert impairment.counts()["packets"] >= 40
+    other.kill()
+    fresh = cluster.replace(other)
+    assert min(node.send_packets(fresh, 20, 0.002, back, wait_s=1.0).delays_s) >= 0.05
+    impairment.heal()
+    assert min(node.send_packets(fresh, 20, 0.002, back).delays_s) < 0.05
+
+
+def test_packets_are_lost_and_damaged_as_counted(launch: Any) -> None:
+    cluster = launch("sleep", "600", nodes=2)
+    node, other = cluster.nodes
+    impairment = node.impair(Impairment(loss=0.2, damage=0.1, seed=7), Traffic("egress", (other,)))
+    found = node.send_packets(other, 300, 0.001, wait_s=1.0)
+    counts = impairment.counts()
+    assert 20 < counts["lost"] < 120 and counts["damaged"] > 5
+    assert found.received == 300 - counts["lost"] - counts["damaged"] and found.damaged == counts["damaged"]
+
+
+BUSY = ("python3", "-c", "while True: pass")
+
+
+def cpu_share(node: Node) -> tuple[float, float]:
+    """Of one CPU: what the node's processes got, and for how much of the time they were kept from running."""
+    before = node.cpu_use()
+    time.sleep(1.0)
+    after = node.cpu_use()
+    elapsed_ns = after.at_ns - before.at_ns
+    return (after.used_ns - before.used_ns) / elapsed_ns, (after.throttled_ns - before.throttled_ns) / elapsed_ns
+
+
+def test_cpu_is_limited_by_quota_and_by_turns(launch: Any) -> None:
+    cluster = launch(*BUSY)
+    cluster.start()
+    node = cluster.nodes[0]
+    until(node.pids, "the command")
+    node.limit_cpu(0.2)
+    used, kept = cpu_share(node)
+    assert used < 0.35 and kept > 0
+    node.limit_cpu(None)
+    node.throttle(0.25)
+    used, kept = cpu_share(node)
+    assert used < 0.45 and 0.4 < kept < 0.95
+    node.throttle(None)
+    assert cpu_share(node)[1] == 0
+    node.crowd("cpu", 2.0)
+    pids = node.pids()
+    node.crowd("cpu", None)
+    assert node.pids() == pids, "strangers are not the node's own"
+    with pytest.raises(UsageError, match="above 0"):
+        node.limit_cpu(0)
+
+
+@pytest.mark.parametrize("keeper", ["kernel", "watchdog"])
+def test_the_doomed_process_dies_when_memory_runs_out(launch: Any, keeper: str) -> None:
+    cluster = launch(
+        "python3", "-c", "import time; kept = b'x' * (30 << 20); print('held', flush=True); time.sleep(600)"
+    )
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "held" in log_of(cluster, node.key), "the command")
+    assert node.memory_use().used_bytes > 30 << 20
+    assert node.limit_memory(96 << 20, keeper) == keeper
+    node.doom(node.pids()[0])
+    node.fill_memory(200 << 20, spare=True)
+    assert until(cluster.exits, "the exit")[0].code == -signal.SIGKILL
+    assert node.memory_use().kills >= 1 and node.alive
+    node.limit_memory(None)
+    assert node.fill_memory(150 << 20, spare=False) == 150 << 20
+
+
+def test_the_control_command_dies_and_comes_back_at_the_same_address(launch: Any) -> None:
+    cluster = launch("sleep", "600", control=("sh", "-c", "echo at {address}; sleep 600"))
+    cluster.start()
+    until(lambda: "at" in log_of(cluster, "control"), "the control command")
+    cluster.kill_control()
+    assert [(end.node, end.incarnation, end.code) for end in cluster.exits()] == [("control", 1, -9)]
+    with pytest.raises(NodeGone):
+        cluster.kill_control()
+    cluster.restart_control()
+    lines = until(lambda: len(found := log_of(cluster, "control").split("\n")) > 2 and found, "the second start")
+    assert lines[0] == lines[1]
+    assert cluster.nodes[0].alive

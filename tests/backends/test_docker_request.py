@@ -28,7 +28,7 @@ def expected_container(node: str) -> dict[str, object]:
         "Image": "chaos-node",
         "Hostname": node,
         "User": "{user}",
-        "Entrypoint": ["python3", "-m", "harness.container.init", node],
+        "Entrypoint": ["python3", "-m", "harness.container.init", node, "node0", "node1"],
         "WorkingDir": "/scratch",
         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
         "OpenStdin": True,
@@ -126,6 +126,28 @@ def test_no_container_is_privileged(containers_of: object) -> None:
     for asked in containers_of(request.Place(gpus=True, egress=True)):  # type: ignore[operator]
         host = asked["HostConfig"]
         assert "Privileged" not in host and "CapAdd" not in host and host["CapDrop"] == ["ALL"]
+
+
+def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
+    assert request.sidecar(request.Place(run_id="r"), "node0", 1, "abc") == {
+        "Image": "chaos-node",
+        "User": "0:0",
+        "Entrypoint": ["python3", "-m", "harness.container.sidecar"],
+        "Labels": {"chaos.run_id": "r", "chaos.node": "node0", "chaos.incarnation": "1"},
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": {
+            "NetworkMode": "container:abc",
+            "CapDrop": ["ALL"],
+            "CapAdd": ["NET_ADMIN"],
+            "SecurityOpt": ["no-new-privileges"],
+            "PidsLimit": 4096,
+            "LogConfig": {"Type": "none"},
+        },
+    }
 
 
 def test_where_the_daemon_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
