@@ -83,7 +83,7 @@ def _slow(relative: Floats, upper: Floats) -> Bools:
 
 
 def _one(timeline: Timeline, fault: FaultRecord, end: Ints, relative: Floats, slow: Bools) -> Degraded | None:
-    """From the injection to the last slow step that began before the fault was healed, and what follows on it."""
+    """From the injection to the last slow step before the fault was healed, and to those that follow closely."""
     assert fault.injected is not None
     stops = [episode.t_stop for episode in timeline.episodes if episode.t_stop > fault.injected]
     until = min([timeline.end, *stops])
@@ -93,7 +93,7 @@ def _one(timeline: Timeline, fault: FaultRecord, end: Ints, relative: Floats, sl
     if not len(during):
         return None
     last = int(during[-1])
-    while last + 1 <= mine[-1] and slow[last + 1]:
-        last += 1
+    while (near := np.flatnonzero(slow[last + 1 : min(last + SMOOTHED_STEPS, mine[-1]) + 1])).size:
+        last += int(near[-1]) + 1
     taken = relative[mine[mine <= last]]
-    return Degraded(fault.id, fault.injected, int(end[last]), last < mine[-1], float(taken.mean()))
+    return Degraded(fault.id, fault.injected, int(end[last]), bool(last < mine[-1]), float(taken.mean()))

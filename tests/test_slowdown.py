@@ -1,0 +1,113 @@
+"""Faults that slow the job without stopping it: from the fault until step time is back in the twin's band."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judging import Logs, load, steps, trainers, twin_of, verdict
+from simulator import Job, simulate
+
+from harness import ledger, slowdown
+from harness.score import Verdict
+
+JOB = Job(nodes=2, steps=80, every=100)
+TWIN = twin_of(JOB)
+BAND = slowdown.usual_step_times([TWIN])
+
+
+def slowed(logs: Logs, first: int, last: int, factor: float, healed: int | None) -> tuple[int, int]:
+    """Time runs `factor` times slower from the end of step `first` to that of step `last`; a fault says it was it."""
+    begin, end = (max(steps(t, n, n)[0]["mono_ns"] for t in trainers(logs)) for n in (first, last))
+
+    def moved(at: int) -> int:
+        inside = min(max(at - begin, 0), end - begin)
+        return at + int(inside * (factor - 1))
+
+    for line in (line for lines in logs.values() for line in lines):
+        for key in ("mono_ns", "begin_ns", "wall_ns"):
+            if key in line:
+                line[key] = (
+                    line[key] + moved(line["mono_ns"]) - line["mono_ns"] if key == "wall_ns" else moved(line[key])
+                )
+    harness = logs["harness"]
+    stamp: dict[str, Any] = {"wall_ns": harness[-1]["wall_ns"], "fault": "slow"}
+    injected = {"event": "fault.injected", "kind": "straggler", "kills": False, "targets": [], "mono_ns": begin}
+    effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "x", "ok": True, "mono_ns": begin + 1}
+    harness[-1:-1] = [stamp | injected, stamp | effect]
+    if healed is not None:
+        harness[-1:-1] = [stamp | {"event": "fault.healed", "mono_ns": moved(begin) + healed}]
+    return begin, moved(end)
+
+
+def test_from_the_fault_until_the_last_slow_step() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 50, 3.0, healed=10**9)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.fault, interval.begin, interval.recovered) == ("slow", begin, True)
+    step = 3 * BAND[2].upper
+    assert end - 4 * step <= interval.end <= end, "the last steps may by chance be short enough"
+    assert 2 < interval.factor < 4
+
+
+def test_a_fault_that_does_nothing_degrades_nothing() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 1.0, healed=10**9)
+    assert slowdown.degraded(load(history, logs), BAND) == []
+
+
+def test_one_very_long_step_counts_alone() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 31, 30.0, healed=10**9)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.begin, interval.end) == (begin, end)
+
+
+def test_the_time_is_judged_and_the_drag_is_booked() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 30, 50, 3.0, healed=10**9)
+
+    for bound, expected in (("1s", Verdict.FAIL), ("60s", Verdict.PASS)):
+        card = verdict(history, bend, {"recovery_time": {"max": bound}}, twin=TWIN)
+        assert card.verdict is expected, card.reasons
+    waste = card.scores["wasted_gpu_hours"]
+    assert waste["accounts"]["straggler_drag"] > 1
+    assert waste["accounts_by_faults"]["straggler_drag"] == pytest.approx(waste["accounts"]["straggler_drag"], rel=0.1)
+
+
+def test_slow_to_the_end_is_not_recovered() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 40, 80, 3.0, healed=None)
+
+    card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, twin=TWIN)
+    assert card.verdict is Verdict.FAIL
+    assert "slow: still" in card.reasons[0]
+
+
+def test_without_a_twin_nothing_can_be_said() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 3.0, healed=10**9)
+    run = load(history, logs)
+    assert slowdown.degraded(run, {}) == []
+    booked = ledger.settle(run, {}, [])
+    assert booked.accounts["straggler_drag"] == 0
+
+
+def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 30, 50, 1.0, healed=10**9)
+        next(line for line in logs["harness"] if line.get("event") == "fault.injected")["kills"] = True
+
+    card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, twin=TWIN)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "slow struck, but progress never stopped" in card.reasons[0]
