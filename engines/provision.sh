@@ -5,7 +5,7 @@
 
 declare -A PACKAGES=(
     [docker]="docker.io iptables debootstrap"
-    [slurm]="slurm-wlm munge"
+    [slurm]="slurm-wlm munge tini iproute2"
 )
 
 missing() { # PACKAGE…: those that are not installed
