@@ -12,7 +12,6 @@ from harness import units
 from harness.backend import Node, Verb
 from harness.fault import Context, Duration, TakesNodes, Target, name_nodes
 
-
 ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
 
 
