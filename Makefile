@@ -21,7 +21,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,local,docker,dev]'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,load]'
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,load,s3,dev]'
 	@touch $@
 
 .PHONY: setup
@@ -36,18 +40,18 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.ready ## All tests
+test: $(VENV)/.ready-dev ## All tests
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check
-check: $(VENV)/.ready ## Style, types and import rules
+check: $(VENV)/.ready-dev ## Style, types and import rules
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
 
 .PHONY: verdict-matrix
-verdict-matrix: $(VENV)/.ready ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs, to go on later
+verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs, to go on later
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutants.matrix $(RUNS)
 
 .PHONY: heal
@@ -59,8 +63,9 @@ doctor: $(VENV)/.ready ## What works on this machine
 	@$(CHAOS) doctor
 
 .PHONY: engines
-engines: ## Installs and starts the real engines (Debian, as root): ENGINES=docker for one of them
-	@for engine in $(ENGINES); do engines/provision.sh $$engine && engines/$$engine.sh start || exit 4; done
+engines: ## Installs and starts the real engines, and a browser (Debian, as root): ENGINES=docker for one of them
+	@engines/provision.sh $(ENGINES) browser || exit 4
+	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
 
 .PHONY: image
 image: $(VENV)/.ready ## The image of Docker nodes: BASE_IMAGE=… for another base than this host's release

@@ -5,6 +5,7 @@
 
 declare -A PACKAGES=(
     [docker]="docker.io iptables debootstrap"
+    [browser]="chromium fonts-dejavu-core gcc libc6-dev"
     [slurm]="slurm-wlm munge tini iproute2"
 )
 

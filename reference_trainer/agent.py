@@ -120,6 +120,9 @@ class Rendezvous(DynamicRendezvousHandler):
         self._eviction = eviction
         self._address = RendezvousStoreInfo(store.host, store.port)
         dynamic_rendezvous._delay = self._pause
+        # torch names the caller of every poll by walking the whole stack, sources included: at our pace that alone
+        # keeps a core busy, and on a busy host two agents then never meet.
+        dynamic_rendezvous.get_method_name = lambda depth=2: "rendezvous"
 
     def _pause(self, seconds: float | tuple[float, float]) -> None:
         """Stands in for torch's fixed second between two looks at the state."""

@@ -321,7 +321,9 @@ class LocalBackend(Backend):
         if mode == "plain":
             return {}
         if mode not in self._storages:
-            self._storages[mode] = storage_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
+            self._storages[mode] = storage_node.examine(
+                lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
+            )
         return {Verb.STORAGE: self._storages[mode]}
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Verb
+from harness.backend import Node, Verb
 from harness.fault import Context, Fault, Target
 
 GONE_WITHIN_S = 5.0
@@ -32,8 +33,12 @@ class RankKill(Fault):
             node, pid = context.pid_of(target.rank)
             context.injected()
             node.signal(signal.Signals[self.signal], pid)
-            gone = context.wait(GONE_WITHIN_S, until=lambda node=node, pid=pid: pid not in node.pids())
+            gone = context.wait(GONE_WITHIN_S, until=partial(_is_gone, node, pid))
             context.effect(int(gone), 1, "processes gone", ok=gone, detail=f"rank {target.rank} on {node.name}")
+
+
+def _is_gone(node: Node, pid: int) -> bool:
+    return pid not in node.pids()
 
 
 def _ranks(targets: Sequence[Target]) -> str:

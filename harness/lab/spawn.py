@@ -24,7 +24,7 @@ def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
         _forget_parent(keep)
         main()
         status = 0
-    except BaseException:  # noqa: BLE001 - nothing may return into the copy of the parent
+    except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -50,7 +50,9 @@ def make(run_dir: pathlib.Path, steps: tuple[int, ...] = (20, 40)) -> pathlib.Pa
         (folder / "__0_0.distcp").write_bytes(data)
         (folder / "__1_0.distcp").write_bytes(data[::-1][:-10])
         (folder / "empty").touch()
-        files = {name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()} for name in ("__0_0.distcp",)}
+        files = {
+            name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()} for name in ("__0_0.distcp",)
+        }
         (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}))
     return root
 
@@ -152,7 +154,11 @@ def test_what_cannot_be_damaged_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FaultError, match="no finished checkpoint"):
         corrupt(tmp_path)
     make(tmp_path, (20,))
-    for kind, message in (("mixed_steps", "two checkpoints"), ("stale_latest", "latest"), ("dangling_latest", "latest")):
+    for kind, message in (
+        ("mixed_steps", "two checkpoints"),
+        ("stale_latest", "latest"),
+        ("dangling_latest", "latest"),
+    ):
         with pytest.raises(FaultError, match=message):
             corrupt(tmp_path, kind=kind)
     with pytest.raises(FaultError, match=r"no file '\*.nothing'"):
