@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
@@ -36,7 +37,11 @@ class StoringNode(Node):
 
     _lab: client.LabClient
     _run_dir: pathlib.Path
-    key: str
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> str:
+        """What the lab calls this node."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
