@@ -181,7 +181,7 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
 
 def _unexplained(run: Timeline) -> Iterator[str]:
     """Deaths that no injected fault accounts for, while the run was going on."""
-    over = min([run.end if run.aborted is None else run.aborted, *_handed_back(run)])
+    over = _handed_back(run) if run.aborted is None else min(run.aborted, _handed_back(run))
     for death in run.exits:
         if death["code"] == 0 or death["at"] > over:
             continue
@@ -194,9 +194,9 @@ def _unexplained(run: Timeline) -> Iterator[str]:
             yield f"{who} on {death['node']} ended with {death['code']} at {at}, and no fault did that"
 
 
-def _handed_back(run: Timeline) -> list[int]:
-    """When the harness gave the nodes back at the end of the run; deaths after that are its own doing."""
-    return [segment.begin for segment in run.segments if segment.phase == "finish" and run.outcome == "completed"]
+def _handed_back(run: Timeline) -> int:
+    """When the harness gave back the last node; deaths after that are its own doing."""
+    return max((slot.released for slot in run.slots), default=run.end)
 
 
 def _life_of(run: Timeline, death: dict[str, Any]) -> tuple[int, int]:
