@@ -86,12 +86,13 @@ def test_who_joined_before_a_death_is_not_in_the_next_world(tmp_path: pathlib.Pa
     run = logs.finish(20)
     assert run.reached_step == 6
     assert [epoch.size for epoch in run.epochs] == [2]
+    assert ("restore", 6, 7) in phases(run), "the group was whole when rank 0 joined again, not before"
 
 
 def test_a_node_lost_before_the_first_step_is_waited_for(tmp_path: pathlib.Path) -> None:
     logs = Logs(tmp_path)
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
+    logs.node(0, 1, 1)  # until then the job starts up: nothing was lost that it could wait for
+    logs.node(1, 1, 1)
     logs.lose(1, 1, 2, "early")
     logs.node(1, 2, 5)
     for rank, incarnation in ((0, 1), (1, 2)):
