@@ -79,5 +79,5 @@ def leftovers() -> list[str]:
     found += [
         f"mount {line}" for line in pathlib.Path("/proc/mounts").read_text().splitlines() if "chaos" in line.split()[0]
     ]
-    found += [f"cgroup {path}" for path in pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*")]
+    found += [f"cgroup {path}" for path in pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*@*")]
     return found
