@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from harness.report import svg
+from harness.report import svg, view
 from harness.timeline import CLEAN_CODES, Process, Timeline
 
 Floats = npt.NDArray[np.float64]
@@ -41,7 +41,8 @@ class Life:
 
     def words(self) -> str:
         p = self.process
-        start = f"restored step {p.restored_step} from {p.source}" if p.restored_step else "started from scratch"
+        source = view.short_path(p.source or "an unknown place")
+        start = f"restored step {p.restored_step} from {source}" if p.restored_step else "started from scratch"
         if p.exit_code is None:
             return f"{start}; no exit recorded"
         return f"{start}; exit code {p.exit_code}" + (f" ({p.exit_reason})" if p.exit_reason else "")

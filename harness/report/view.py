@@ -413,7 +413,15 @@ def _field(key: str, value: object) -> str:
         return size(value)
     if isinstance(value, int) and key.endswith("_ns"):
         return f"{key.removesuffix('_ns')} {format_duration(value)}"
-    return f"{key} {value}"
+    return f"{key} {short_path(str(value))}"
+
+
+_DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
+
+
+def short_path(text: str) -> str:
+    """Absolute paths by their last two parts: `…/checkpoints/step-00000020`. Where it ran is nobody's business."""
+    return _DIRECTORIES.sub("…/", text)
 
 
 def size(amount: float) -> str:
