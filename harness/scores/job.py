@@ -187,11 +187,23 @@ def _unexplained(run: Timeline) -> Iterator[str]:
             continue
         if death["code"] in CLEAN_CODES and any(notice["at"] <= death["at"] for notice in run.notices):
             continue
+        if _regrouped(run, death):
+            continue
         started, last_step = _life_of(run, death)
         if not _explained(run, started, last_step, death["at"]):
             who = f"rank {death['rank']}" if death["rank"] is not None else "the command"
             at = format_duration(death["at"] - run.begin)
             yield f"{who} on {death['node']} ended with {death['code']} at {at}, and no fault did that"
+
+
+def _regrouped(run: Timeline, death: dict[str, Any]) -> bool:
+    """A worker that asked to be started again, in the larger world that then came: nodes join an elastic job."""
+    if death["rank"] is None or death["code"] not in CLEAN_CODES:
+        return False
+    place = (death["node"], death["incarnation"], death["rank"])
+    left = [p for p in run.processes if (p.node, p.incarnation, p.rank) == place and p.exited == death["at"]]
+    largest = max((p.world_size for p in run.processes if p.started > death["at"]), default=0)
+    return any(p.world_size < largest for p in left)
 
 
 def _handed_back(run: Timeline) -> int:
