@@ -262,9 +262,9 @@ def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        app(standalone_mode=False)
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
+        # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except ChaosError as error:
         err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
