@@ -14,6 +14,7 @@ Standard library only: imported before torch.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -123,7 +124,7 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str | No
     try:
         with _opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
             return str(response.read().decode())
-    except (OSError, ValueError):  # HTTP errors are OSErrors, too: 404 is EC2's way to say "no notice"
+    except (OSError, ValueError, http.client.HTTPException):  # 404, an OSError, is EC2's way to say "no notice"
         return None
 
 
