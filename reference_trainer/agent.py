@@ -53,6 +53,7 @@ POLL_S = 0.02  # of the rendezvous state; 1 s in torch
 KEEP_ALIVE_INTERVAL_S = 0.25
 KEEP_ALIVE_ATTEMPTS = 8  # with 2, regrowing hangs; with 4, agents on a busy host declare each other dead
 LAST_CALL_S = 0.1
+FIRST_CALL_S = 15
 EXIT_BARRIER_S = 30  # how long a node that is done waits for the others
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -139,11 +140,17 @@ class Rendezvous(DynamicRendezvousHandler):
         self._stop_heartbeats()
         deadline = self._get_deadline(self._settings.timeout.join)
         self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
+        self._set_last_call()
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
         self._start_heartbeats()
         rank, world_size = self._get_world()
         self._emit("agent.rendezvous", edge="end", node_rank=rank, nodes=world_size, round=self.round)
         return RendezvousInfo(self._get_store(), rank, world_size, self._address)
+
+    def _set_last_call(self) -> None:
+        """A new job gives all of its nodes time to start; later, those that are there go on at once."""
+        new = self.round == 0 and not self._state_holder.state.complete
+        self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
 
     @property
     def round(self) -> int:
