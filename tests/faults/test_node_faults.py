@@ -118,7 +118,7 @@ def test_starts_fail_as_often_as_asked(use_mode: Any, tmp_path: pathlib.Path) ->
 def test_a_straggler_is_slower_while_it_lasts(mode: str, how: str, use_mode: Any, tmp_path: pathlib.Path) -> None:
     """What the machine does beside may spoil the accuracy, which the effect then says; not that it is slower."""
     use_mode(mode)
-    events = run(make_plan("straggler", 150, how=how, factor=2.5, duration="3s"), tmp_path)
+    events = run(make_plan("straggler", 600, how=how, factor=2.5, duration="4s"), tmp_path)
     (effect,) = events["fault.effect"]
     assert effect["measured"] > 1.4
     assert effect["ok"] == (abs(effect["measured"] / 2.5 - 1) <= 0.25)
