@@ -159,6 +159,7 @@ class Fault(BaseModel, abc.ABC):
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
+    stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
 
     def needed(self) -> frozenset[Verb]:
@@ -225,6 +226,7 @@ class TakesNodes(Fault):
         """Kills the nodes, measures that nothing of them is left, and brings the replacements."""
         for node in nodes:
             before = len(node.pids())
+            context.log("fault.taking", node=node.name)
             node.kill()
             context.release(node, reason)
             left = len(node.pids())

@@ -111,7 +111,8 @@ class Injection:
 
     def injected(self) -> None:
         self._moment("injected")
-        self.log("fault.injected", kind=self.firing.planned.fault, targets=self._aimed, kills=self.fault.kills)
+        told = {"targets": self._aimed, "kills": self.fault.kills, "stops": self.fault.stops}
+        self.log("fault.injected", kind=self.firing.planned.fault, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self._moment("effect")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,20 +24,11 @@ _NORMAL = statistics.NormalDist()
 _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 
-def median(values: Sequence[float]) -> float:
-    return float(np.median(values))
-
-
-def bootstrap_interval(
-    values: Sequence[float],
-    figure: Callable[[Sequence[float]], float] = median,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a figure of `values` (at least one)."""
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float]:
+    """Percentile bootstrap interval of the median of `values` (at least one)."""
     dice = np.random.default_rng(seed)
     data = np.asarray(values, float)
-    found = [figure(data[rows]) for rows in dice.integers(len(data), size=(RESAMPLES, len(data)))]
+    found = np.median(data[dice.integers(len(data), size=(RESAMPLES, len(data)))], axis=1)
     low, high = np.percentile(found, [50 * (1 - confidence), 50 * (1 + confidence)])
     return float(low), float(high)
 
@@ -110,8 +101,8 @@ def assess(values: Sequence[float], limit: float) -> Assessment:
     return Assessment(
         values=tuple(values),
         limit=limit,
-        median=median(values),
-        interval=bootstrap_interval(values),
+        median=float(np.median(values)),
+        interval=median_interval(values),
         tail=tail,
         within=within,
         more=0 if within else _more(values, limit),

@@ -125,6 +125,8 @@ class FaultRecord:
     recovered: int | None
     healed: int | None
     error: str | None
+    stops: bool = False  # a healthy job may have to stop over it
+    strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
 
 
 @dataclass(frozen=True)
@@ -337,21 +339,32 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
             continue
         record = current.get(str(event["fault"]))
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
-            record = {"id": str(event["fault"]), "kind": "", "kills": False, "targets": (), "injected": None}
-            record |= {"effects": [], "recovered": None, "healed": None, "error": None}
+            record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "targets": ()}
+            record |= {"injected": None, "told": [], "taken": [], "effects": []}
+            record |= {"recovered": None, "healed": None, "error": None}
             current[record["id"]] = record
             records.append(record)
         _note(record, what, event)
-    return [FaultRecord(**record | {"effects": tuple(record["effects"])}) for record in records]
+    return [_record(record) for record in records]
+
+
+def _record(record: dict[str, Any]) -> FaultRecord:
+    strikes = record.pop("taken") or record["told"]
+    del record["told"]
+    return FaultRecord(**record | {"effects": tuple(record["effects"]), "strikes": tuple(strikes)})
 
 
 def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
     record["kind"] = str(event.get("kind", record["kind"]))
     match what:
         case "injected":
-            record["injected"] = event["at"]
+            record["injected"] = event["at"] if record["injected"] is None else record["injected"]
+            record["told"].append(event["at"])
             record["kills"] = bool(event.get("kills", False))
+            record["stops"] = bool(event.get("stops", False))
             record["targets"] = tuple(event.get("targets") or ())
+        case "taking":
+            record["taken"].append(event["at"])
         case "effect":
             record["effects"].append({k: v for k, v in event.items() if k == "at" or k not in _COMMON})
         case "recovered" | "healed":

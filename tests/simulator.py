@@ -631,6 +631,7 @@ class _Simulation:
         if self.job.agents:
             self._phase("teardown", end)
         taken = self.now + 5
+        self.harness.log(taken, "fault.taking", fault=fault, node=f"node{node}")
         self.harness.log(taken, "process.exit", **self._key(node), code=-9)
         self._release(node, taken, "reclaimed")
         self.agents.pop(node, None)

@@ -29,6 +29,7 @@ class DataCorruption(Fault):
     duration: Duration = Field("10s", description="How long a shard stays so.")
 
     aims_at = "rank"
+    stops = True
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return damage.environment(run_dir) if self.kind == "nan_batch" else {}

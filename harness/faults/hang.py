@@ -36,6 +36,7 @@ class Hang(Fault):
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
+    stops = True
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs

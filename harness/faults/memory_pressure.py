@@ -27,6 +27,7 @@ class MemoryPressure(Fault):
     duration: Duration = Field("20s", description="How long it lasts.")
 
     needs = frozenset({Verb.MEMORY})
+    stops = True
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs

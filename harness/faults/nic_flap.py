@@ -25,6 +25,7 @@ class NicFlap(NetworkFault):
     direction: Literal["both"] = Field("both", description="A link is down both ways.")
 
     needs = frozenset({Verb.NET_LINK})
+    stops = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)}: link down for {self.down}, then up for {self.up}, {self.cycles} times"

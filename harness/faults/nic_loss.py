@@ -25,6 +25,7 @@ class NicLoss(NicFault):
     damage_percent: float = Field(0, ge=0, le=90, description="Share of packets in which a bit is flipped.")
 
     needs = frozenset({Verb.NET_LOSS})
+    stops = True
 
     @model_validator(mode="after")
     def _something(self) -> NicLoss:

@@ -38,6 +38,8 @@ class ObjectStore(Fault):
     directory: str = Field("object_store", description="The folder of the proxy, below the run's.")
     duration: Duration = Field("10s", description="How long it acts.")
 
+    stops = True
+
     def describe(self, targets: Sequence[Target]) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)
         return f"{self.share:.0%} of the requests for {self.path} are {how}, for {self.duration}"

@@ -26,6 +26,7 @@ class Partition(NetworkFault):
     )
 
     needs = frozenset({Verb.NET_PARTITION})
+    stops = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]

@@ -20,6 +20,7 @@ class RendezvousLoss(Fault):
     restart_after: Duration | Literal["never"] = Field("2s", description="When it is started again, empty.")
 
     needs = frozenset({Verb.CONTROL})
+    stops = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         if self.restart_after == "never":

@@ -20,6 +20,7 @@ class SilentDataCorruption(Fault):
     bit: int = Field(29, ge=0, le=31, description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction.")
 
     aims_at = "rank"
+    stops = True
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return damage.environment(run_dir)

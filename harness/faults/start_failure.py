@@ -23,6 +23,7 @@ class StartFailure(Fault):
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
+    stops = True
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         match = {"event": STARTED}

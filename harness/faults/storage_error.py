@@ -27,6 +27,8 @@ class StorageError(StorageFault):
     times: int = Field(0, ge=0, description="At most so many failures; 0: no limit.")
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 
+    stops = True
+
     def describe(self, targets: Sequence[Target]) -> str:
         what = ", ".join(self.operations)
         share = f"{self.share:.0%} of " if self.share < 1 else ""

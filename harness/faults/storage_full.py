@@ -17,6 +17,8 @@ class StorageFull(StorageFault):
 
     free: Size = Field("0B", description="What still fits, to the byte.")
 
+    stops = True
+
     def describe(self, targets: Sequence[Target]) -> str:
         return f"no space left after {self.free}: {self.where(targets)}"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import deaths
 from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
 from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration, parse_duration_ns
@@ -31,8 +32,7 @@ class Job(Score):
 
     def score(self, evidence: Evidence, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
-        deaths = [exit_ for exit_ in run.exits if exit_["code"] != 0]
-        unexplained = list(_unexplained(run))
+        unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
         reasons = [*_faults(run), *_ending(run), *_worlds(run), *_restores(run), *_evidence(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
@@ -41,7 +41,7 @@ class Job(Score):
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
             "steps_planned": run.planned_steps,
-            "deaths": len(deaths),
+            "deaths": len(deaths.deaths(run)),
             "deaths_unexplained": len(unexplained),
             "events_dropped": run.dropped,
             "logs_torn": len(run.torn),
@@ -177,68 +177,6 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
         if process.torn and process.exit_code in CLEAN_CODES:
             text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
             yield Verdict.INCONCLUSIVE, text
-
-
-def _unexplained(run: Timeline) -> Iterator[str]:
-    """Deaths that no injected fault accounts for, while the run was going on."""
-    over = _handed_back(run) if run.aborted is None else min(run.aborted, _handed_back(run))
-    for death in run.exits:
-        if death["code"] == 0 or death["at"] > over:
-            continue
-        if death["code"] in CLEAN_CODES and any(notice["at"] <= death["at"] for notice in run.notices):
-            continue
-        if _regrouped(run, death):
-            continue
-        started, last_step = _life_of(run, death)
-        if not _explained(run, started, last_step, death["at"]):
-            who = f"rank {death['rank']}" if death["rank"] is not None else "the command"
-            at = format_duration(death["at"] - run.begin)
-            yield f"{who} on {death['node']} ended with {death['code']} at {at}, and no fault did that"
-
-
-def _regrouped(run: Timeline, death: dict[str, Any]) -> bool:
-    """A worker that asked to be started again, in the larger world that then came: nodes join an elastic job."""
-    if death["rank"] is None or death["code"] not in CLEAN_CODES:
-        return False
-    place = (death["node"], death["incarnation"], death["rank"])
-    left = [p for p in run.processes if (p.node, p.incarnation, p.rank) == place and p.exited == death["at"]]
-    largest = max((p.world_size for p in run.processes if p.started > death["at"]), default=0)
-    return any(p.world_size < largest for p in left)
-
-
-def _handed_back(run: Timeline) -> int:
-    """When the harness gave back the last node; deaths after that are its own doing."""
-    return max((slot.released for slot in run.slots), default=run.end)
-
-
-def _life_of(run: Timeline, death: dict[str, Any]) -> tuple[int, int]:
-    """When what died had been started, and the end of its last step."""
-    place = (death["node"], death["incarnation"])
-    if death["rank"] is None:
-        begins = [slot.allocated for slot in run.slots if (slot.node, slot.incarnation) == place]
-        started = min(begins, default=run.begin)
-        rows = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == place and p.started <= death["at"]]
-    else:
-        rows = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == place and p.exited == death["at"]]
-        started = min((run.processes[i].started for i in rows), default=run.begin)
-    ends = run.steps.end[np.isin(run.steps.process, rows)]
-    return started, int(ends.max()) if len(ends) else started
-
-
-def _explained(run: Timeline, started: int, last_step: int, at: int) -> bool:
-    """Alive when a fault struck (or a replacement came), dead since, and of no use after that recovery."""
-    causes = [(fault.injected, fault.healed) for fault in run.faults if fault.injected is not None]
-    causes += [(effect["at"], fault.healed) for fault in run.faults for effect in fault.effects]
-    causes += [(slot.allocated, slot.allocated) for slot in run.slots if slot.incarnation > 1]
-    for cause, healed in causes:
-        if not started <= cause <= at:
-            continue
-        ends = [episode.end for episode in run.episodes if episode.end >= cause and episode.t_stop <= at]
-        if ends and last_step <= ends[0]:
-            return True
-        if not ends and (healed is None or at <= healed):
-            return True
-    return False
 
 
 SCORE = Job()

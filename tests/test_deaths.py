@@ -1,0 +1,214 @@
+"""Which deaths a fault accounts for: its targets, and what follows from their end; nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Logs, remove, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.score import Scorecard, Verdict
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = Outage(17, "rank", victim=1)
+NOTICE = Outage(17, "notice", victim=1)
+CRASH = Outage(17, "crash")
+MS = 10**6
+
+
+def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> Scorecard:
+    return verdict(simulate(job, outages, seed=5), bend)
+
+
+def unexplained(card: Scorecard) -> list[str]:
+    """What is said of them, without where and when."""
+    found = [text.removeprefix("unexplained death: ") for text in card.reasons if text.startswith("unexplained death")]
+    assert card.metrics["deaths_unexplained"] == len(found)
+    assert card.verdict is Verdict.INCONCLUSIVE or not found
+    return [text.partition(" at ")[0] for text in found]
+
+
+def exits(logs: Logs, node: int) -> list[dict[str, Any]]:
+    """What the launchers of a node saw, in order."""
+    lines = [line for name, lines in logs.items() if name.startswith(f"agent-node{node}") for line in lines]
+    return sorted((line for line in lines if line.get("event") == "worker.exit"), key=lambda line: line["mono_ns"])
+
+
+def of_faults(logs: Logs, event: str) -> dict[str, Any]:
+    return next(line for line in logs["harness"] if line.get("event") == event)
+
+
+def at_work(begin: int, end: int, **what: Any) -> Callable[[Logs], None]:
+    """A fault that kills nobody is at work on node 0 from `begin` to `end`, counted from the first rank's exit."""
+
+    def bend(logs: Logs) -> None:
+        at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
+        common = {"fault": "slow", "wall_ns": of_faults(logs, "plan")["wall_ns"]}
+        target = [{"node": "node0", "incarnation": 1, "rank": None}]
+        injected = {"event": "fault.injected", "kind": "straggler", "targets": target, "kills": False} | what
+        effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "times", "ok": True}
+        logs["harness"] += [
+            common | injected | {"mono_ns": at + begin},
+            common | effect | {"mono_ns": at + begin},
+            common | {"event": "fault.healed", "mono_ns": at + end},
+        ]
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+def nothing(logs: Logs) -> None:
+    pass
+
+
+def test_the_target_and_the_peers_of_a_kill_are_accounted_for() -> None:
+    assert unexplained(judged(nothing, KILL)) == []
+    assert judged(nothing, KILL).metrics["deaths"] == 2
+
+
+def test_a_peer_does_not_get_a_segmentation_fault_from_it() -> None:
+    def crash(logs: Logs) -> None:
+        exits(logs, 0)[0]["code"] = -11
+
+    assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with -11"]
+
+
+def test_the_target_may_get_one() -> None:
+    def crash(logs: Logs) -> None:
+        exits(logs, 1)[0]["code"] = -11
+
+    assert unexplained(judged(crash, KILL)) == []
+
+
+def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
+    """Its predecessor was killed; it was started afterwards."""
+
+    def crash(logs: Logs) -> None:
+        killed = exits(logs, 1)[0]
+        begin = killed["mono_ns"] + MS
+        logs["trainer-short-lived"] = [trainers(logs, rank=1, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+        agent = next(lines for lines in logs.values() if killed in lines)
+        agent.append(killed | {"pid": 4711, "code": 1, "mono_ns": begin + MS})
+        agent.sort(key=lambda line: line["mono_ns"])
+
+    assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
+
+
+def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
+    assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
+        "rank 0 on node0 ended with 1",
+        "rank 1 on node1 ended with 1",
+    ]
+
+
+def test_a_rank_elsewhere_that_dies_before_the_kill_is_not_excused() -> None:
+    def early(logs: Logs) -> None:
+        line = exits(logs, 0)[0]
+        line["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] - 1
+        remove(trainers(logs, rank=0, life=0)[0], lambda event: event.get("event") == "exiting")
+
+    assert unexplained(judged(early, KILL)) == ["rank 0 on node0 ended with 1"]
+
+
+def test_a_notice_excuses_those_who_drain() -> None:
+    card = judged(nothing, NOTICE)
+    assert unexplained(card) == [] and card.metrics["deaths"] == 3
+
+
+def test_a_notice_is_no_excuse_for_a_peer_that_crashes_before_anybody_left() -> None:
+    def crash(logs: Logs) -> None:
+        line = exits(logs, 0)[0]
+        line.update(code=1, mono_ns=of_faults(logs, "fault.injected")["mono_ns"] + 10)
+
+    assert unexplained(judged(crash, NOTICE)) == ["rank 0 on node0 ended with 1"]
+
+
+def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
+    """SIGTERM ends many a trainer at once; its peers' collectives fail long before the node is taken."""
+
+    def at_once(logs: Logs) -> None:
+        injected = of_faults(logs, "fault.injected")["mono_ns"]
+        for rank, code in ((1, -15), (0, 1)):
+            exits(logs, rank)[0].update(code=code, mono_ns=injected + 20 - rank)
+            worker = trainers(logs, rank=rank, life=0)[0]
+            remove(worker, lambda line: line["mono_ns"] > injected)
+        of_faults(logs, "fault.taking")["mono_ns"] += 1000 * MS
+
+    assert unexplained(judged(at_once, NOTICE)) == []
+
+
+def test_who_was_not_told_is_not_drained() -> None:
+    def early(logs: Logs) -> None:
+        exits(logs, 0)[0]["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 10
+
+    def silent(logs: Logs) -> None:
+        early(logs)
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "notice")
+
+    assert unexplained(judged(early, NOTICE)) == []
+    assert unexplained(judged(silent, NOTICE)) == ["rank 0 on node0 ended with 75"]
+
+
+def test_a_fault_that_only_slows_explains_no_death() -> None:
+    found = unexplained(judged(at_work(-5 * MS, 60_000 * MS), CRASH))
+    assert found == ["rank 0 on node0 ended with 1", "rank 1 on node1 ended with 1"]
+
+
+def test_a_fault_over_which_a_job_may_have_to_stop_does() -> None:
+    assert unexplained(judged(at_work(-5 * MS, 60_000 * MS, stops=True), CRASH)) == []
+    assert unexplained(judged(at_work(-5 * MS, -1 * MS, stops=True), CRASH)) == [], "healed, but nobody steps again"
+
+
+def test_it_does_not_explain_what_came_before_or_long_after() -> None:
+    later = at_work(60_000 * MS, 60_001 * MS, stops=True)
+    assert len(unexplained(judged(later, Outage(3, "crash"), job=Job(nodes=2, steps=80)))) == 2
+    earlier = judged(at_work(-5 * MS, 60 * MS, stops=True), CRASH, Outage(9, "crash"))
+    assert len(unexplained(earlier)) == 2, "those who died the second time had stepped in a new world"
+
+
+def test_it_does_not_explain_a_segmentation_fault() -> None:
+    def crash(logs: Logs) -> None:
+        at_work(-5 * MS, 60_000 * MS, stops=True)(logs)
+        exits(logs, 0)[0]["code"] = -11
+
+    assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with -11"]
+
+
+def test_a_node_that_comes_back_explains_that_the_job_is_formed_anew() -> None:
+    shrink = Outage(12, "shrink", victim=1, regrow_after=5)
+    card = judged(nothing, shrink)
+    assert unexplained(card) == [] and card.metrics["deaths"] >= 3
+
+
+def test_who_crashes_before_that_node_came_is_not_excused() -> None:
+    def early(logs: Logs) -> None:
+        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
+        line = exits(logs, 0)[1]
+        line.update(code=1, mono_ns=back[0]["mono_ns"] - 1)
+        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
+
+    found = unexplained(judged(early, Outage(12, "shrink", victim=1, regrow_after=5)))
+    assert found == ["rank 0 on node0 ended with 1"]
+
+
+@pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])
+def test_a_kill_elsewhere_makes_the_dead_rank_a_peer_not_a_target(place: dict[str, Any]) -> None:
+    def elsewhere(logs: Logs) -> None:
+        of_faults(logs, "fault.injected")["targets"][0].update(place)
+        exits(logs, 1)[0]["code"] = -11
+
+    assert "rank 1 on node1 ended with -11" in unexplained(judged(elsewhere, KILL))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 2), st.sampled_from(["rank", "node", "notice"]), st.integers(0, 10**6))
+def test_one_death_more_is_always_noticed(nodes: int, ranks: int, kind: str, seed: int) -> None:
+    job = Job(nodes=nodes, ranks_per_node=ranks, steps=40, every=6, foreign_clocks=seed % 2 == 0)
+    card = verdict(simulate(job, [Outage(12, kind, victim=seed % 3), Outage(12, "crash")], seed))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.metrics["deaths_unexplained"] == nodes * ranks
