@@ -56,7 +56,8 @@ class Workload:
     control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`, `{python}` (the
     interpreter there that has the harness and its trainer).
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
-    `mounts` are folders below the run's that `Node.disturb_storage` can act on.
+    `mounts` are folders below the run's that `Node.disturb_storage` can act on. `notice_s` is the longest notice that
+    any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
     """
 
     command: tuple[str, ...]
@@ -65,6 +66,7 @@ class Workload:
     env: Mapping[str, str] = field(default_factory=dict)
     control: tuple[str, ...] | None = None
     mounts: tuple[str, ...] = ()
+    notice_s: float = 0.0
 
 
 PLACEHOLDERS = ("address", "control", "index", "incarnation", "python", "run_dir")
@@ -106,6 +108,15 @@ class Change:
     incarnation: int
     allocated: bool
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """A host's wall clock minus the harness's; `host` as it calls itself in its events."""
+
+    host: str
+    offset_ns: int
+    uncertainty_ns: int
 
 
 @dataclass(frozen=True)
@@ -399,6 +410,10 @@ class Cluster(abc.ABC):
         """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
         return []
 
+    def clocks(self) -> list[ClockReading]:
+        """Clocks of hosts other than this machine, as measured since the last call. Never blocks."""
+        return []
+
     @property
     def control_running(self) -> bool:
         """Whether the control command is there."""
@@ -439,6 +454,7 @@ class Capability:
 
 class Backend(abc.ABC):
     name: str
+    kinds: tuple[str, ...] = ()  # native requests there is a choice of
 
     @abc.abstractmethod
     def probe(self) -> Capability:
@@ -447,6 +463,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def render(self, workload: Workload) -> Any:
         """The native request, pure: plain data, nothing of this machine in it."""
+
+    def render_as(self, workload: Workload, kind: str, run_id: str) -> Any:
+        """The same as one of `kinds`, with the names that this run will have. Pure."""
+        raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod
     def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> Cluster:

@@ -27,8 +27,10 @@ from harness.plan import Plan, check_capabilities, make_plan
 from harness.repeats import together
 from harness.report import write_reports
 from harness.report.terminal import STYLES, print_scorecard
+from harness.request_text import native_text
 from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
 from harness.score import EXIT_CODES, Scorecard, Verdict, judge
+from harness.workload import render_workload
 
 INTERRUPTED = 130
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -160,6 +162,25 @@ def explain(
     spec, plan = _plan(scenario, backend, seed, profile, scenarios)
     for line in _explanation(spec, plan):
         out.print(line, soft_wrap=True)
+
+
+@app.command()
+def plan(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    as_: Annotated[str, typer.Option("--as", help="For an engine with a choice, e.g. jobset on kubernetes.")] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """What would be asked of the backend's engine, in its own words. Asks nothing of it, launches nothing."""
+    if output not in ("yaml", "json"):
+        raise UsageError(f"--output {output}: allowed are yaml and json")
+    spec, planned = _plan(scenario, backend, seed, profile, scenarios)
+    engine, workload = load_backend(backend), render_workload(planned)
+    request = engine.render_as(workload, as_, spec.name) if as_ or engine.kinds else engine.render(workload)
+    sys.stdout.write(native_text(request, output))
 
 
 @app.command()

@@ -134,6 +134,8 @@ class _Run:
                 self.emit("node.allocated", node=change.node, incarnation=change.incarnation, gpus=self._gpus)
             else:
                 self.emit("node.released", node=change.node, incarnation=change.incarnation, reason=change.reason)
+        for clock in self.cluster.clocks():
+            self.emit("clock", host=clock.host, offset_ns=clock.offset_ns, uncertainty_ns=clock.uncertainty_ns)
 
     def _note_exit(self, end: Exit) -> None:
         self.ended[end.node, end.incarnation] = end.code

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from typing import Any
 
+from harness import units
 from harness.backend import Workload
 from harness.plan import Plan
 
@@ -23,6 +24,8 @@ def render_workload(plan: Plan) -> Workload:
     """The commands of a plan, pure. Placeholders are filled by the backend."""
     spec = plan.workload
     shape: dict[str, Any] = {"nodes": spec["nodes"], "ranks_per_node": spec["ranks_per_node"]}
+    notices = (fault.parameters["notice"] for fault in plan.faults if "notice" in fault.parameters)
+    shape["notice_s"] = max((units.parse_duration_ns(notice) / 1e9 for notice in notices), default=0.0)
     trainer = spec["trainer"]
     if trainer != "reference":
         control = tuple(trainer["control"]) if trainer["control"] else None

@@ -60,7 +60,10 @@ class Init:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
         listener = _listen()
         await self._endpoint.serve(listener)
-        calls: server.Calls = {
+        await server.serve(self.calls(), self._lab.reap, {"metadata": listener.getsockname()})
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
             "run": self._run,
             "signal": self._signal,
             "pids": self._pids,
@@ -75,7 +78,6 @@ class Init:
             "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
             "doom": self._doom,
         }
-        await server.serve(calls, self._lab.reap, {"metadata": listener.getsockname()})
 
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
         if self._main_pid:

@@ -33,7 +33,13 @@ Request = dict[str, Any]
 # The end of the harness's connection is the end of standard input in the container, and with it of the container.
 _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
 
-_SOURCE = ("reference_trainer/*.py", "harness/container/*.py", "harness/lab/*.py", "harness/[be]*.py")
+_SOURCE = (
+    "reference_trainer/*.py",
+    "harness/container/*.py",
+    "harness/kube/*.py",
+    "harness/lab/*.py",
+    "harness/[be]*.py",
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""Sends what is written below a folder to the harness as it is written, so that a pod's logs outlive the pod.
+
+The kernel tells of every write (inotify): what a process wrote before it was killed is on its way a moment later,
+and nothing waits for a volume that could be read afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+CHUNK_BYTES = 128 * 2**10
+_MODIFY, _MOVED_TO, _CREATE = 0x2, 0x80, 0x100  # inotify(7)
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Follower:
+    """`tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is bytes as Latin-1.
+
+    A file that shrinks is told of by `{"event": "cut", "name", "size"}`: an emitter takes a half line back.
+    """
+
+    def __init__(self, root: pathlib.Path, folders: Sequence[str], tell: Tell):
+        self._root, self._folders, self._tell = root, folders, tell
+        self._offsets: dict[str, int] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        for folder in folders:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            path = os.fsencode(root / folder)
+            if self._libc.inotify_add_watch(self.descriptor, path, _MODIFY | _MOVED_TO | _CREATE) < 0:
+                raise OSError(ctypes.get_errno(), f"inotify_add_watch {folder}")
+
+    def absorb(self) -> None:
+        """Called when `descriptor` can be read. Which file it was does not matter: all are looked at."""
+        try:
+            while os.read(self.descriptor, 64 * 2**10):
+                continue
+        except BlockingIOError:
+            self.flush()
+
+    def flush(self) -> None:
+        """Everything written so far is told when this returns."""
+        for folder in self._folders:
+            for entry in os.scandir(self._root / folder):
+                if entry.is_file(follow_symlinks=False):
+                    self._send(f"{folder}/{entry.name}", entry.path)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def _send(self, name: str, path: str) -> None:
+        offset = self._offsets.get(name, 0)
+        size = os.stat(path).st_size
+        if size < offset:
+            self._offsets[name] = offset = size
+            self._tell({"event": "cut", "name": name, "size": size})
+        if size == offset:
+            return
+        with open(path, "rb") as file:
+            file.seek(offset)
+            while chunk := file.read(CHUNK_BYTES):
+                self._tell({"event": "wrote", "name": name, "offset": offset, "data": chunk.decode("latin-1")})
+                offset += len(chunk)
+        self._offsets[name] = offset

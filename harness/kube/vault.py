@@ -1,0 +1,287 @@
+"""Checkpoints without a shared disk: every node keeps a copy, and the control pod hands them around.
+
+What appears in a node's checkpoint folder by a rename is whole; it is sent to the vault in the control pod, which the
+other nodes ask for news. What is deleted on one node is deleted everywhere. A copy follows its checkpoint by a moment:
+of a checkpoint whose node dies in that moment nothing is left, and the job goes on from the one before, as with any
+copy that is made in the background. Names that begin with a dot are work in progress and stay where they are.
+
+A vault answers `GET /entries?after=N` (waits for news), and GET, PUT and DELETE of `/entries/<name>`, a tar archive,
+to who knows the run's token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import http.server
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+NEWS_S_MAX = 1.0
+CALL_S_MAX = 60.0
+LOOK_S = 0.05
+_BLOCK = 2**20
+
+
+@dataclass
+class Shelf:
+    """What a vault holds. `version` grows with every change; an entry's is that of its last one."""
+
+    folder: pathlib.Path
+    version: int = 0
+    entries: dict[str, int] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def path(self, name: str) -> pathlib.Path:
+        return self.folder / f"{name}.tar"
+
+    def put(self, name: str, arrived: pathlib.Path) -> None:
+        with self.changed:
+            os.replace(arrived, self.path(name))
+            self.version += 1
+            self.entries[name] = self.version
+            self.changed.notify_all()
+
+    def delete(self, name: str) -> None:
+        with self.changed:
+            self.path(name).unlink(missing_ok=True)
+            if self.entries.pop(name, None):
+                self.version += 1
+                self.changed.notify_all()
+
+    def news(self, after: int) -> dict[str, object]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.version != after, NEWS_S_MAX)
+            return {"version": self.version, "entries": dict(self.entries)}
+
+
+class Vault:
+    """Listens on the pod's own address from its construction on."""
+
+    def __init__(self, folder: pathlib.Path, address: str, token: str):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.shelf = Shelf(folder)
+        shelf = self.shelf
+
+        class Handler(_Handler):
+            def setup(self) -> None:
+                self.shelf, self.token = shelf, token
+                super().setup()
+
+        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://{address}:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, name="vault", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    shelf: Shelf
+    token: str
+    timeout = CALL_S_MAX
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] == "/entries" and self._may():
+            after = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).get("after", ["-1"])[0]
+            if not re.fullmatch(r"-?\d{1,18}", after):
+                return self._reply(400)
+            return self._reply(200, json.dumps(self.shelf.news(int(after))).encode())
+        name = self._name()
+        if name is None:
+            return
+        try:
+            with self.shelf.path(name).open("rb") as file:
+                self.send_response(200)
+                self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+                self.end_headers()
+                shutil.copyfileobj(file, self.wfile, _BLOCK)
+        except FileNotFoundError:
+            self._reply(404)
+
+    def do_PUT(self) -> None:
+        name, length = self._name(), self.headers.get("Content-Length", "")
+        if name is None:
+            return
+        if not length.isdigit():
+            return self._reply(411)
+        arrived = self.shelf.folder / f".{name}-{threading.get_ident()}"
+        with arrived.open("wb") as file:
+            left = int(length)
+            while left and (block := self.rfile.read(min(left, _BLOCK))):
+                file.write(block)
+                left -= len(block)
+        if left:  # the node died on the way: half of a checkpoint is none
+            arrived.unlink()
+            return self._reply(400)
+        self.shelf.put(name, arrived)
+        self._reply(204)
+
+    def do_DELETE(self) -> None:
+        name = self._name()
+        if name is not None:
+            self.shelf.delete(name)
+            self._reply(204)
+
+    def _may(self) -> bool:
+        return hmac.compare_digest(self.headers.get("X-Chaos-Token", "").encode(), self.token.encode())
+
+    def _name(self) -> str | None:
+        """The entry asked for; `None` after having refused."""
+        name = self.path.removeprefix("/entries/")
+        if not self._may():
+            self._reply(403)
+        elif not NAME.fullmatch(name):
+            self._reply(404)
+        else:
+            return name
+        return None
+
+    def _reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: an entry in a log for each question would bury what matters there."""
+
+
+class Copies:
+    """A node's side: keeps `folder` and the vault the same."""
+
+    def __init__(self, folder: pathlib.Path, url: str, token: str):
+        self._folder, self._url, self._token = folder, url, token
+        self._seen: dict[str, int] = {}  # entries that are the same here and there, and their inodes here
+        self._versions: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        """Raises `OSError` when the vault cannot be reached. The copies are up to date when this returns."""
+        self.pull(-1)
+        for name, work in (("push", self._keep_pushing), ("pull", self._keep_pulling)):
+            threading.Thread(target=work, name=name, daemon=True).start()
+
+    def push(self) -> None:
+        """What is new or gone here is so at the vault when this returns."""
+        with self._lock:
+            here = self._here()
+            for name in self._seen.keys() - here.keys():
+                self._ask("DELETE", f"/entries/{name}")
+                del self._seen[name]
+                self._versions.pop(name, None)
+            for name, inode in here.items():
+                if self._seen.get(name) != inode:
+                    self._upload(name)
+                    self._seen[name] = inode
+
+    def pull(self, after: int) -> int:
+        """What is new or gone at the vault is so here; waits a moment for news after that version."""
+        news = json.loads(self._ask("GET", f"/entries?after={after}"))
+        with self._lock:
+            for name in self._versions.keys() - news["entries"].keys():
+                shutil.rmtree(self._folder / name, ignore_errors=True)
+                self._seen.pop(name, None)
+                del self._versions[name]
+            for name, version in sorted(news["entries"].items()):
+                if self._versions.get(name) != version and NAME.fullmatch(name):
+                    if name not in self._seen or name in self._versions:
+                        self._download(name)
+                    self._versions[name] = version
+        return int(news["version"])
+
+    def _here(self) -> dict[str, int]:
+        found = (entry for entry in os.scandir(self._folder) if NAME.fullmatch(entry.name))
+        return {entry.name: entry.inode() for entry in found if entry.is_dir(follow_symlinks=False)}
+
+    def _keep_pushing(self) -> None:
+        while True:
+            self._try(self.push)
+            time.sleep(LOOK_S)
+
+    def _keep_pulling(self) -> None:
+        version = -1
+        while True:
+
+            def work() -> None:
+                nonlocal version
+                version = self.pull(version)
+
+            self._try(work)
+            time.sleep(LOOK_S)
+
+    def _try(self, work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except (OSError, tarfile.TarError, ValueError, http.client.HTTPException) as error:
+            print(f"copies of checkpoints: {error!r}; trying again", file=sys.stderr, flush=True)
+            time.sleep(1.0)
+
+    def _upload(self, name: str) -> None:
+        archive = self._folder / f".outgoing-{name}"
+        try:
+            with tarfile.open(archive, "w") as tar:
+                tar.add(self._folder / name, arcname=name)
+            with archive.open("rb") as file:
+                self._ask("PUT", f"/entries/{name}", file, archive.stat().st_size)
+        except FileNotFoundError:
+            return  # deleted meanwhile: the next look sees that
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def _download(self, name: str) -> None:
+        archive, incoming = self._folder / f".incoming-{name}.tar", self._folder / f".incoming-{name}"
+        shutil.rmtree(incoming, ignore_errors=True)
+        try:
+            request = self._request("GET", f"/entries/{name}")
+            with self._opener.open(request, timeout=CALL_S_MAX) as answer, archive.open("wb") as file:
+                shutil.copyfileobj(answer, file, _BLOCK)
+            _unpack(archive, incoming)
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            os.rename(incoming / name, self._folder / name)
+            self._seen[name] = (self._folder / name).stat().st_ino
+        except urllib.error.HTTPError as error:
+            if error.code != 404:  # 404: deleted meanwhile
+                raise
+        finally:
+            archive.unlink(missing_ok=True)
+            shutil.rmtree(incoming, ignore_errors=True)
+
+    def _ask(self, method: str, path: str, data: object = None, length: int | None = None) -> bytes:
+        request = self._request(method, path, data, length)
+        with self._opener.open(request, timeout=CALL_S_MAX) as answer:
+            body: bytes = answer.read()
+        return body
+
+    def _request(
+        self, method: str, path: str, data: object = None, length: int | None = None
+    ) -> urllib.request.Request:
+        headers = {"X-Chaos-Token": self._token} | ({"Content-Length": str(length)} if length is not None else {})
+        return urllib.request.Request(self._url + path, data=data, headers=headers, method=method)  # type: ignore[arg-type]
+
+
+def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
+    """Files and folders only, and none outside `folder`. Raises `tarfile.TarError` for anything else."""
+    folder.mkdir()
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            parts = pathlib.PurePosixPath(member.name).parts
+            if not (member.isreg() or member.isdir()) or member.name.startswith("/") or ".." in parts:
+                raise tarfile.TarError(f"{member.name!r} has no place in a checkpoint")
+        tar.extractall(folder)
