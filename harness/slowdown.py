@@ -58,7 +58,7 @@ def _step_time(times: Ints) -> StepTime:
 
 
 def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded]:
-    """Faults that struck no episode, as far as they slowed the job measurably."""
+    """Faults that did not stop the job, as far as they slowed it measurably."""
     rows, times = step_times(timeline)
     sizes = timeline.progress.world_size[rows]
     known = np.isin(sizes, list(usual))
@@ -66,10 +66,11 @@ def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded
     relative = times / np.array([usual[size].usual for size in sizes.tolist()]) if len(rows) else np.zeros(0)
     upper = np.array([usual[size].upper / usual[size].usual for size in sizes.tolist()])
     slow = _slow(relative, upper)
-    end = timeline.progress.end[rows]
+    begin, end = timeline.progress.end[rows - 1], timeline.progress.end[rows]
     named = {name for episode in timeline.episodes for name in episode.faults}
-    quiet = [fault for fault in timeline.faults if fault.injected is not None and fault.id not in named]
-    found = (_one(timeline, fault, end, relative, slow) for fault in quiet)
+    struck = [fault for fault in timeline.faults if fault.injected is not None]
+    quiet = [fault for fault in struck if not (fault.id in named and (fault.kills or fault.stops))]
+    found = (_one(timeline, fault, begin, end, relative, slow) for fault in quiet)
     return [interval for interval in found if interval is not None]
 
 
@@ -82,14 +83,15 @@ def _slow(relative: Floats, upper: Floats) -> Bools:
     return np.asarray(((smoothed > upper) & (relative > upper)) | (relative > LONE_FACTOR * upper), np.bool_)
 
 
-def _one(timeline: Timeline, fault: FaultRecord, end: Ints, relative: Floats, slow: Bools) -> Degraded | None:
-    """From the injection to the last slow step before the fault was healed, and to those that follow closely."""
+def _one(
+    timeline: Timeline, fault: FaultRecord, begin: Ints, end: Ints, relative: Floats, slow: Bools
+) -> Degraded | None:
+    """From the injection to the last slow step before the fault was healed, and to those that follow closely; also
+    across an episode of another fault, whose own time has no steps in it."""
     assert fault.injected is not None
-    stops = [episode.t_stop for episode in timeline.episodes if episode.t_stop > fault.injected]
-    until = min([timeline.end, *stops])
-    healed = min(until, fault.healed if fault.healed is not None else until)
-    mine = np.flatnonzero((end > fault.injected) & (end <= until))
-    during = mine[slow[mine] & (np.concatenate([[0], end[:-1]])[mine] < healed)]
+    healed = timeline.end if fault.healed is None else fault.healed
+    mine = np.flatnonzero(end > fault.injected)
+    during = mine[slow[mine] & (begin[mine] < healed)]
     if not len(during):
         return None
     last = int(during[-1])

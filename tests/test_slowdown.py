@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
-from simulator import Job, simulate
+from simulator import Job, Outage, simulate
 
 from harness import ledger, slowdown
 from harness.score import Verdict
@@ -16,9 +16,15 @@ TWIN = twin_of(JOB)
 BAND = slowdown.usual_step_times([TWIN])
 
 
-def slowed(logs: Logs, first: int, last: int, factor: float, healed: int | None) -> tuple[int, int]:
-    """Time runs `factor` times slower from the end of step `first` to that of step `last`; a fault says it was it."""
-    begin, end = (max(steps(t, n, n)[0]["mono_ns"] for t in trainers(logs)) for n in (first, last))
+def slowed(
+    logs: Logs, first: int, last: int, factor: float, healed: int | None, across: bool = False
+) -> tuple[int, int]:
+    """Time runs `factor` times slower from the end of step `first` to that of step `last` (`across`: in the workers'
+    last lives); a fault says it was it."""
+    begin, end = (
+        max(steps(trainers(logs, rank=rank, life=life)[0], n, n)[0]["mono_ns"] for rank in (0, 1))
+        for n, life in ((first, 0), (last, -1 if across else 0))
+    )
 
     def moved(at: int) -> int:
         inside = min(max(at - begin, 0), end - begin)
@@ -89,6 +95,24 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, twin=TWIN)
     assert card.verdict is Verdict.FAIL
     assert "slow: still" in card.reasons[0]
+
+
+def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:
+    history = simulate(JOB, [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 31, 30.0, healed=1)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.begin, interval.end, interval.recovered) == (begin, end, True)
+
+
+def test_slow_before_and_after_a_restart_is_one_interval() -> None:
+    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 20, 60, 3.0, healed=10**12, across=True)
+    run = load(history, logs)
+    [interval] = slowdown.degraded(run, BAND)
+    assert interval.begin == begin < run.episodes[0].t_stop < run.episodes[0].end < interval.end
+    assert interval.recovered and abs(interval.end - end) < 6 * BAND[2].upper
 
 
 def test_without_a_twin_nothing_can_be_said() -> None:

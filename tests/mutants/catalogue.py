@@ -35,7 +35,7 @@ MUTANTS = [
     _fails("never_resumes", "resumed from step 0 without a reason, though a checkpoint of step 20"),
     _fails("restores_an_older_one", BITS.format(21)),
     _fails("one_rank_restores_an_older_one", "restored step 10, but went on with step 21|restored different steps"),
-    _fails("loads_damaged_checkpoints", BITS.format(21), "rot and kill"),
+    _fails("loads_damaged_checkpoints", BITS.format(r"2\d"), "rot and kill"),
     _fails("saves_weights_in_half_precision", BITS.format(21)),
     _fails("optimizer_state_lost", BITS.format(22)),
     _fails("optimizer_counts_from_zero", BITS.format(22)),
