@@ -242,6 +242,10 @@ def _explanation(spec: Scenario, plan: Plan) -> list[str]:
     for planned in plan.faults:
         fault, targets = planned.build()
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {fault.describe(targets)}.")
+    if nodes_at_once := plan.limits.get("nodes_at_once"):
+        lines.append(f"  Never more than {nodes_at_once} node(s) with a fault at work: another fault waits.")
+    if cool_down_ns := plan.limits.get("cool_down_ns"):
+        lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
     lines.append(

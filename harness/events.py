@@ -43,11 +43,12 @@ Role `agent`, the launcher on a node: `agent.started`; `agent.rendezvous` with `
 Role `harness`: `plan` (first event: the whole plan) · `environment` · `node.allocated` and
 `node.released` (`node`, `incarnation`, `gpus`; released: `reason`) · `process.exit` (`node`,
 `incarnation`, `code`) · `fault.armed`, `fault.injecting`, `fault.injected`, `fault.effect` (`measured`,
-`expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed` (each with `fault`: the id;
-injected: `kind`, `targets`: list of `{node, incarnation, rank}`, `kills`: whether processes of the target are
-meant to die, `stops`: whether a healthy job may have to stop over it) · `fault.taking` (`fault`, `node`: it is
-killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) · `run.finished` (`outcome`:
-`completed`, `failed`, `aborted`, `interrupted`; `reason`).
+`expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed`, `fault.postponed` (`reason`: it is due
+and must wait for others) (each with `fault`: the id; injected: `kind`, `targets`: list of
+`{node, incarnation, rank}`, `kills`: whether processes of the target are meant to die, `stops`: whether a healthy
+job may have to stop over it) · `fault.taking` (`fault`, `node`: it is killed now) · `clock` (`host`, `offset_ns`,
+`uncertainty_ns`) · `abort` (`reason`) · `run.finished` (`outcome`: `completed`, `failed`, `aborted`,
+`interrupted`; `reason`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness import units
@@ -33,6 +33,10 @@ class PlannedFault:
     targets: tuple[Mapping[str, int | None], ...]
     kills: bool
 
+    def nodes(self) -> set[int]:
+        """0-based places of the nodes it acts on."""
+        return {target["node_index"] or 0 for target in self.targets}
+
     def build(self) -> tuple[Fault, list[Target]]:
         targets = [Target(node_index=target["node_index"] or 0, rank=target["rank"]) for target in self.targets]
         return build_fault(self.fault, self.parameters), targets
@@ -50,6 +54,7 @@ class Plan:
     faults: tuple[PlannedFault, ...]
     expect: Mapping[str, Mapping[str, Any]]
     abort: Mapping[str, int]  # if_no_step_for_ns, wall_clock_ns
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # nodes_at_once, cool_down_ns
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -74,6 +79,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
     workload = spec.model_dump(mode="json")
     workload["min_nodes"] = spec.min_nodes or spec.nodes
     planned = [occurrence for fault in scenario.faults for occurrence in _plan_fault(fault, scenario, seed)]
+    _check_blast_radius(planned, scenario.limits.nodes_at_once)
     header: dict[str, Any] = {"name": scenario.name, "title": scenario.title, "tags": scenario.tags}
     header |= {"price_per_gpu_hour": scenario.price_per_gpu_hour}
     return Plan(
@@ -90,7 +96,18 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
             "if_no_step_for_ns": units.parse_duration_ns(scenario.abort.if_no_step_for),
             "wall_clock_ns": units.parse_duration_ns(scenario.abort.wall_clock),
         },
+        limits={
+            "nodes_at_once": scenario.limits.nodes_at_once,
+            "cool_down_ns": units.parse_duration_ns(scenario.limits.cool_down),
+        },
     )
+
+
+def _check_blast_radius(planned: Sequence[PlannedFault], nodes_at_once: int | None) -> None:
+    for fault in planned:
+        if nodes_at_once is not None and len(fault.nodes()) > nodes_at_once:
+            problem = f"fault {fault.id} acts on {len(fault.nodes())} nodes; limits: nodes_at_once is {nodes_at_once}"
+            raise ScenarioError([problem])
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:

@@ -17,7 +17,7 @@ from harness.errors import ChaosError
 from harness.events import HOLDS_ENV, Emitter, Tail, clock_id
 from harness.injection import Injection
 from harness.plan import Plan
-from harness.trigger import Firing, Holds, Progress
+from harness.trigger import Firing, Holds, Progress, obstacle
 from harness.undo import Journal, start_reverter
 from harness.workload import environment_facts, render_workload, write_data
 
@@ -147,10 +147,19 @@ class _Run:
                 continue
             armed_before = firing.armed_ns
             if firing.due(self.progress, self.firings, self.start_ns, now_ns):
-                self._fire(firing)
+                self._fire_or_postpone(firing, now_ns)
             elif firing.armed_ns != armed_before:
                 self.holds.arm(firing.planned.id)
                 self.emit("fault.armed", fault=firing.planned.id)
+
+    def _fire_or_postpone(self, firing: Firing, now_ns: int) -> None:
+        reason = obstacle(firing, self.firings.values(), self.plan.limits, now_ns)
+        if reason is None:
+            self._fire(firing)
+        elif not firing.postponed:
+            firing.postponed = True
+            self.holds.release(firing.planned.id)  # a job that is held could not recover
+            self.emit("fault.postponed", fault=firing.planned.id, reason=reason)
 
     def _fire(self, firing: Firing) -> None:
         firing.fired = True

@@ -154,6 +154,13 @@ class Abort(_Model):
     wall_clock: Duration = "10m"
 
 
+class Limits(_Model):
+    """How much may be broken at once. A fault that would exceed it waits until the job has recovered."""
+
+    nodes_at_once: int | None = Field(None, ge=1, description="The blast radius: nodes with a fault at work.")
+    cool_down: Duration = Field("0s", description="From one recovery to the next fault.")
+
+
 class Scenario(_Model):
     version: Literal[1]
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
@@ -163,11 +170,13 @@ class Scenario(_Model):
     faults: list[FaultSpec] = []
     expect: dict[str, dict[str, Any]] = {}
     abort: Abort = Abort()
+    limits: Limits = Limits()
     price_per_gpu_hour: float | None = Field(None, ge=0, description="US dollars; adds costs to the report.")
     repeat: int = Field(1, ge=1, le=1000)
     profiles: dict[str, Any] = {}
 
 
+_PROFILE_KEYS = ("workload", "faults", "expect", "abort", "limits", "repeat", "title")
 _SPEC_KEYS = ("id", "fault", "when", "target")
 
 
@@ -370,8 +379,8 @@ class _Document:
         if not isinstance(overlay, dict):
             raise ScenarioError([self.at(path, "a profile is a mapping like {workload: {nodes: 8}}")])
         for key, value in overlay.items():
-            if key not in ("workload", "faults", "expect", "abort", "repeat", "title"):
-                self.problem((*path, key), "a profile may hold workload, faults, expect, abort, repeat and title")
+            if key not in _PROFILE_KEYS:
+                self.problem((*path, key), f"a profile may hold {', '.join(_PROFILE_KEYS)}")
             elif key == "faults":
                 self._merge_faults(value, (*path, key))
             else:
@@ -483,6 +492,7 @@ def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
         ("workload",): WorkloadSpec,
         ("workload", "checkpoint"): Checkpoint,
         ("abort",): Abort,
+        ("limits",): Limits,
         (): Scenario,
     }
     parent = path[:-1]

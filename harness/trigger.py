@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +112,7 @@ class Firing:
     moments_ns: dict[str, int] = field(default_factory=dict)  # injected · effect · recovered · healed
     armed_ns: int | None = None
     fired: bool = False
+    postponed: bool = False
     furthest_before: int = 0  # what progress must pass for the job to have recovered
 
     def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
@@ -132,6 +133,28 @@ class Firing:
         if self.armed_ns is None:
             self.armed_ns = now_ns
         return any(name == when["phase"] and at >= self.armed_ns for name, at in progress.phases_seen)
+
+    def over_ns(self) -> int | None:
+        """When its fault was healed and the job had recovered from it, whichever was later."""
+        if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
+            return None
+        return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
+
+
+def obstacle(firing: Firing, others: Iterable[Firing], limits: Mapping[str, int | None], now_ns: int) -> str | None:
+    """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery."""
+    fired = [other for other in others if other.fired]
+    broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
+    allowed = limits.get("nodes_at_once")
+    if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
+        return f"{len(broken)} of at most {allowed} nodes have a fault at work"
+    cool_down_ns = limits.get("cool_down_ns") or 0
+    if cool_down_ns and broken & firing.planned.nodes():
+        return "its node still has a fault at work"
+    latest_ns = max((over for other in fired if (over := other.over_ns()) is not None), default=None)
+    if latest_ns is not None and now_ns - latest_ns < cool_down_ns:
+        return f"the pause of {cool_down_ns / 1e9:g} s after a recovery is not over"
+    return None
 
 
 class Holds:

@@ -133,3 +133,12 @@ def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any
     for fault in first.faults:
         assert fault.targets and all(0 <= (target["rank"] or 0) < 8 for target in fault.targets)
         fault.build()
+
+
+def test_a_fault_beyond_the_blast_radius_is_refused() -> None:
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4}, "limits": {"nodes_at_once": 2}}
+    loss = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"count": 3}}}
+    with pytest.raises(ScenarioError, match="acts on 3 nodes; limits: nodes_at_once is 2"):
+        make_plan(parse_scenario(yaml.safe_dump(data | {"faults": [loss]}), "x.yaml"), 1, "local", "run")
+    loss["target"] = {"node": {"count": 2}}
+    make_plan(parse_scenario(yaml.safe_dump(data | {"faults": [loss]}), "x.yaml"), 1, "local", "run")
