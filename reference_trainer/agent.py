@@ -5,8 +5,7 @@ seconds, after each failure again. This agent has done both before the first wor
 they begin with everything there. Three rules make the fork safe: no backward pass and no CUDA call in the agent,
 and notice signals blocked, so that none is lost between the fork and the worker's own arrangements.
 
-Built on torch's `SimpleElasticAgent` and `DynamicRendezvousHandler` (torch 2.13); what is ours is how processes are
-started and stopped, and delays that are fixed in torch.
+Built on torch's `SimpleElasticAgent` (torch 2.13); what is ours is how processes are started and stopped.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import contextlib
 import ctypes
 import gc
 import os
-import random
+import pathlib
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
-from types import FrameType
 from typing import Any
 
-from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     SimpleElasticAgent,
@@ -33,134 +29,24 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerSpec,
     WorkerState,
 )
-from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo, dynamic_rendezvous
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousSettings,
-    RendezvousTimeout,
-)
 
 from harness.events import Emitter
 from reference_trainer.options import EXIT_USAGE
 from reference_trainer.preemption import EXIT_DRAINED, REGROUP_SIGNAL, SIGNALS
+from reference_trainer.rendezvous import STOP_SIGNALS, Eviction, Rendezvous
 from reference_trainer.train import EXIT_ERROR, EXIT_STOPPED, STORE_PREFIX_ENV
 
 MONITOR_INTERVAL_S = 0.02
-POLL_S = 0.02  # of the rendezvous state; 1 s in torch
-KEEP_ALIVE_INTERVAL_S = 0.25
-KEEP_ALIVE_ATTEMPTS = 8  # with 2, regrowing hangs; with 4, agents on a busy host declare each other dead
-LAST_CALL_S = 0.1
-FIRST_CALL_S = 15
+STOPPED_S = 0.5  # long enough that it is no duty cycle
 EXIT_BARRIER_S = 30  # how long a node that is done waits for the others
 
-STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 HELD_SIGNALS = STOP_SIGNALS | SIGNALS
 
 HOPELESS = {EXIT_USAGE, EXIT_STOPPED}  # starting again would end the same way
 CRASHED = {EXIT_ERROR, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 CRASHES_MAX = 5  # one after another, each
 SOON_S = 60.0  # after the start
-
-
-class Eviction:
-    """Whether this node is to leave. A signal only sets it; it is looked at where that is safe."""
-
-    def __init__(self) -> None:
-        self.noticed = False
-
-    def install(self) -> None:
-        """SIGTERM or SIGINT mean: this node goes away."""
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._notice)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-    def check(self) -> None:
-        """Raises `SignalException`, which a `SimpleElasticAgent` takes as the order to stop its workers and end."""
-        if self.noticed:
-            raise SignalException("this node is to leave", signal.SIGTERM)
-
-    def _notice(self, number: int, frame: FrameType | None) -> None:
-        self.noticed = True
-
-
-class Rendezvous(DynamicRendezvousHandler):
-    """torch's rendezvous, with shorter delays, and events.
-
-    Workers get the rendezvous store itself to meet at, under a prefix of their round. It lives outside all nodes,
-    so there is no port to agree on and no rank whose death takes the store away.
-    """
-
-    def __init__(
-        self,
-        store: TCPStore,
-        run_id: str,
-        nodes: tuple[int, int],
-        address: str,
-        join_s: float,
-        emit: Emitter,
-        eviction: Eviction,
-    ):
-        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least."""
-        settings = RendezvousSettings(
-            run_id=run_id,
-            min_nodes=nodes[0],
-            max_nodes=nodes[1],
-            timeout=RendezvousTimeout(join=timedelta(seconds=join_s), last_call=timedelta(seconds=LAST_CALL_S)),
-            keep_alive_interval=timedelta(seconds=KEEP_ALIVE_INTERVAL_S),
-            keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
-        )
-        backend = C10dRendezvousBackend(store, run_id)
-        # The random part keeps two agents apart that share an address and, in PID namespaces, also their pid.
-        node = dynamic_rendezvous._NodeDesc(address, os.getpid(), random.SystemRandom().getrandbits(32))
-        state = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings, cache_duration=0)
-        super().__init__(node, settings, backend.name, store, state)
-        self._emit = emit
-        self._eviction = eviction
-        self._address = RendezvousStoreInfo(store.host, store.port)
-        dynamic_rendezvous._delay = self._pause
-        # torch names the caller of every poll by walking the whole stack, sources included: at our pace that alone
-        # keeps a core busy, and on a busy host two agents then never meet.
-        dynamic_rendezvous.get_method_name = lambda depth=2: "rendezvous"
-
-    def _pause(self, seconds: float | tuple[float, float]) -> None:
-        """Stands in for torch's fixed second between two looks at the state."""
-        self._eviction.check()
-        time.sleep(POLL_S)
-
-    @property
-    def use_agent_store(self) -> bool:
-        return False  # our workers are told the store's prefix instead
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        self._eviction.check()
-        self._emit("agent.rendezvous", edge="begin")
-        self._stop_heartbeats()
-        deadline = self._get_deadline(self._settings.timeout.join)
-        self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
-        self._set_last_call()
-        self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
-        self._start_heartbeats()
-        rank, world_size = self._get_world()
-        self._emit("agent.rendezvous", edge="end", node_rank=rank, nodes=world_size, round=self.round)
-        return RendezvousInfo(self._get_store(), rank, world_size, self._address)
-
-    def _set_last_call(self) -> None:
-        """A new job gives all of its nodes time to start; later, those that are there go on at once."""
-        new = self.round == 0 and not self._state_holder.state.complete
-        self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
-
-    @property
-    def round(self) -> int:
-        return int(self._state_holder.state.round)
-
-    def leave(self) -> None:
-        """Takes this node out, so that the others need not wait until its keep-alive runs out."""
-        self._stop_heartbeats()
-        with contextlib.suppress(Exception):  # the store may be gone, and we are leaving anyway
-            self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), self._get_deadline(timedelta(seconds=1)))
 
 
 class ForkingAgent(SimpleElasticAgent):
@@ -313,11 +199,19 @@ class ForkingAgent(SimpleElasticAgent):
                 self._emit("worker.exit", local_rank=local_rank, rank=rank, pid=pid, code=code)
 
     def _wait(self, limit_s: float) -> None:
+        """Until all workers have ended. One that somebody has stopped can't obey any signal: it is killed."""
         deadline = time.monotonic() + limit_s
+        stopped_since = time.monotonic()
         self._reap()
         while self._running and time.monotonic() < deadline:
             time.sleep(0.002)
             self._reap()
+            stopped = [pid for pid in self._running if _is_stopped(pid)]
+            if not stopped:
+                stopped_since = time.monotonic()
+            elif time.monotonic() - stopped_since > STOPPED_S:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGKILL)
 
     def _stop(self, number: signal.Signals, grace_s: float) -> None:
         for pid in self._running:
@@ -326,6 +220,12 @@ class ForkingAgent(SimpleElasticAgent):
         for pid in self._running:
             os.kill(pid, signal.SIGKILL)
         self._wait(10.0)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a child, not reaped yet, is stopped by a signal or a tracer."""
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] in "Tt"
 
 
 def _die_with(parent: int) -> None:

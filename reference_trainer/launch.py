@@ -24,19 +24,18 @@ import pathlib
 import sys
 import tempfile
 import warnings
-from datetime import timedelta
 
 import torch
-from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
 from torch.optim import AdamW
 
 from harness.events import Emitter
 from reference_trainer import checkpoint, options, train
-from reference_trainer.agent import HOPELESS, Eviction, ForkingAgent, Rendezvous, freeze_memory
+from reference_trainer.agent import HOPELESS, ForkingAgent, freeze_memory
 from reference_trainer.data import load_corpus
 from reference_trainer.preemption import EXIT_DRAINED
+from reference_trainer.rendezvous import Eviction, Rendezvous, connect
 from reference_trainer.train import EXIT_COMPLETED, EXIT_ERROR
 
 
@@ -87,16 +86,15 @@ def main(arguments: list[str] | None = None) -> int:
             eviction=eviction,
             drain_s=launch.drain_s,
         )
-        code = run(agent, rendezvous, store)
+        code = run(agent, rendezvous)
     except (RendezvousError, OSError, RuntimeError) as error:
         print(f"launch: {type(error).__name__}: {error}", file=sys.stderr)
     emit("agent.exiting", code=code)
     return code
 
 
-def run(agent: ForkingAgent, rendezvous: Rendezvous, store: TCPStore) -> int:
+def run(agent: ForkingAgent, rendezvous: Rendezvous) -> int:
     """Runs the agent until the job is over or this node has to leave; returns the exit code."""
-    outcome = f"outcome/{rendezvous.get_run_id()}"
     try:
         agent.run()
     except SignalException:
@@ -104,12 +102,11 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, store: TCPStore) -> int:
         rendezvous.leave()  # and keep it open: the others go on without us
         return EXIT_COMPLETED if done else EXIT_DRAINED
     except RendezvousClosedError:
-        over = store.check([outcome]) and store.get(outcome) == b"completed"
-        print(f"launch: this job is over already ({'completed' if over else 'failed'})", file=sys.stderr)
-        return EXIT_COMPLETED if over else EXIT_ERROR
+        outcome = rendezvous.outcome()
+        print(f"launch: this job is over already ({outcome or 'failed'})", file=sys.stderr)
+        return EXIT_COMPLETED if outcome == "completed" else EXIT_ERROR
     codes = set(agent.exit_codes.values())
-    store.set(outcome, "failed" if any(codes) else "completed")
-    rendezvous.shutdown()  # closes it for whoever comes late
+    rendezvous.tell_outcome("failed" if any(codes) else "completed")
     return max(codes & HOPELESS, default=EXIT_ERROR if any(codes) else EXIT_COMPLETED)
 
 
@@ -127,14 +124,6 @@ def preload(trainer_options: options.Options) -> None:
         written = checkpoint.write(pathlib.Path(folder), 0, {"nothing": torch.zeros(1)}, Emitter(None))
         checkpoint.read(written)
     freeze_memory()
-
-
-def connect(endpoint: str | None) -> TCPStore:
-    """A client of the job's store; without an endpoint this agent serves one itself, for a job on a single node."""
-    if endpoint is None:
-        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    host, _, port = endpoint.rpartition(":")
-    return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
 
 
 def _node_range(text: str) -> tuple[int, int]:

@@ -1,0 +1,250 @@
+"""torch's rendezvous, quicker, and hard to lose: it outlives its store, and the jumps of anybody's clock.
+
+Built on `DynamicRendezvousHandler` (torch 2.13). Three things are ours:
+
+* delays that are fixed in torch are short here;
+* a node is dead when *its heartbeat does not change any more* on our monotonic clock. torch compares its wall clock
+  with that of other nodes: two seconds of difference, and healthy nodes throw each other out;
+* the store may die. What trains goes on training; when the store is back, with nothing in it, all nodes meet again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+from datetime import datetime, timedelta, tzinfo
+from types import FrameType
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+    dynamic_rendezvous,
+)
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousSettings,
+    RendezvousTimeout,
+)
+
+from harness.events import Emitter
+
+POLL_S = 0.02  # of the rendezvous state; 1 s in torch
+KEEP_ALIVE_INTERVAL_S = 0.25
+KEEP_ALIVE_ATTEMPTS = 8  # with 2, regrowing hangs; with 4, agents on a busy host declare each other dead
+LAST_CALL_S = 0.1
+FIRST_CALL_S = 15
+STORE_TIMEOUT_S = 60
+KNOCK_S = 0.2  # for a store that is lost: how long one try may take
+
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+class Eviction:
+    """Whether this node is to leave. A signal only sets it; it is looked at where that is safe."""
+
+    def __init__(self) -> None:
+        self.noticed = False
+
+    def install(self) -> None:
+        """SIGTERM or SIGINT mean: this node goes away."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._notice)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def check(self) -> None:
+        """Raises `SignalException`, which a `SimpleElasticAgent` takes as the order to stop its workers and end."""
+        if self.noticed:
+            raise SignalException("this node is to leave", signal.SIGTERM)
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        self.noticed = True
+
+
+class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
+    """Who takes part, as the store says; without those whose heartbeat has stood still for too long."""
+
+    def __init__(self, store: TCPStore, settings: RendezvousSettings):
+        super().__init__(C10dRendezvousBackend(store, settings.run_id), settings, cache_duration=0)
+        self._silent_s_max = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()
+        self._seen: dict[dynamic_rendezvous._NodeDesc, tuple[datetime, float]] = {}  # heartbeat, and since when
+        self._looked = time.monotonic()
+
+    def _sanitize(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > self._silent_s_max / 2:
+            self._seen.clear()  # we were not there ourselves: no reason to call the others dead
+        self._looked = now
+        beats = self.state.last_heartbeats
+        seen = {node: (beat, now) for node, beat in beats.items()}
+        self._seen = {
+            node: before if (before := self._seen.get(node, new))[0] == new[0] else new for node, new in seen.items()
+        }
+        for node, (_, since) in self._seen.items():
+            if now - since > self._silent_s_max:
+                self._remove(node)
+
+    def _remove(self, node: dynamic_rendezvous._NodeDesc) -> None:
+        state = self.state
+        del state.last_heartbeats[node]
+        state.wait_list.discard(node)
+        state.redundancy_list.discard(node)
+        if state.participants.pop(node, None) is not None:
+            dynamic_rendezvous._remove_participant_epilogue(state, self._settings)
+
+
+class SteadyClock(datetime):
+    """The time of day when this process started, plus what has gone by since: it never jumps."""
+
+    _begin = datetime.now().astimezone()
+    _begin_s = time.monotonic()
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return (cls._begin + timedelta(seconds=time.monotonic() - cls._begin_s)).astimezone(tz)
+
+
+class Rendezvous(DynamicRendezvousHandler):
+    """torch's rendezvous with the changes named above, and events.
+
+    Workers get the rendezvous store itself to meet at, under a prefix of their round. It lives outside all nodes,
+    so there is no port to agree on and no rank whose death takes the store away.
+    """
+
+    def __init__(
+        self,
+        store: TCPStore,
+        run_id: str,
+        nodes: tuple[int, int],
+        address: str,
+        join_s: float,
+        emit: Emitter,
+        eviction: Eviction,
+    ):
+        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least."""
+        settings = RendezvousSettings(
+            run_id=run_id,
+            min_nodes=nodes[0],
+            max_nodes=nodes[1],
+            timeout=RendezvousTimeout(join=timedelta(seconds=join_s), last_call=timedelta(seconds=LAST_CALL_S)),
+            keep_alive_interval=timedelta(seconds=KEEP_ALIVE_INTERVAL_S),
+            keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
+        )
+        # The random part keeps two agents apart that share an address and, in PID namespaces, also their pid.
+        node = dynamic_rendezvous._NodeDesc(address, os.getpid(), random.SystemRandom().getrandbits(32))
+        super().__init__(node, settings, "c10d", store, Members(store, settings))
+        self._endpoint = store.host, store.port
+        self._emit = emit
+        self._eviction = eviction
+        self._store_lost = False
+        dynamic_rendezvous._delay = self._pause
+        dynamic_rendezvous.datetime = SteadyClock  # type: ignore[misc]
+        # torch names the caller of every poll by walking the whole stack, sources included: at our pace that alone
+        # keeps a core busy, and on a busy host two agents then never meet.
+        dynamic_rendezvous.get_method_name = lambda depth=2: "rendezvous"
+
+    def _pause(self, seconds: float | tuple[float, float]) -> None:
+        """Stands in for torch's fixed second between two looks at the state."""
+        self._eviction.check()
+        time.sleep(POLL_S)
+
+    @property
+    def use_agent_store(self) -> bool:
+        return False  # our workers are told the store's prefix instead
+
+    @property
+    def round(self) -> int:
+        return int(self._state_holder.state.round)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._emit("agent.rendezvous", edge="begin")
+        self._stop_heartbeats()
+        deadline = self._get_deadline(self._settings.timeout.join)
+        while True:
+            self._eviction.check()
+            try:
+                if self._store_lost:
+                    self._find_store()
+                self._join(deadline)
+                break
+            except RendezvousConnectionError:
+                self._store_lost = True
+                if time.monotonic() > deadline:
+                    raise
+                self._pause(POLL_S)
+        self._start_heartbeats()
+        rank, world_size = self._get_world()
+        self._emit("agent.rendezvous", edge="end", node_rank=rank, nodes=world_size, round=self.round)
+        address = RendezvousStoreInfo(*self._endpoint)
+        return RendezvousInfo(self._get_store(), rank, world_size, address)
+
+    def _join(self, deadline: float) -> None:
+        self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
+        self._set_last_call()
+        self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
+
+    def _set_last_call(self) -> None:
+        """A new job gives all of its nodes time to start; later, those that are there go on at once."""
+        new = self.round == 0 and not self._state_holder.state.complete
+        self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes are to be taken in; one more if we are not a member ourselves any more."""
+        try:
+            if self._store_lost:
+                self._find_store()
+            waiting = super().num_nodes_waiting()
+        except RendezvousConnectionError:
+            self._store_lost = True  # no reason to stop what trains
+            return 0
+        return waiting + int(self._this_node not in self._state_holder.state.participants)
+
+    def _find_store(self) -> None:
+        """Connects to the store again, if it answers; raises `RendezvousConnectionError` if not."""
+        host, port = self._endpoint
+        try:
+            socket.create_connection((host, port), timeout=KNOCK_S).close()
+            store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=STORE_TIMEOUT_S))
+        except (OSError, RuntimeError) as error:
+            raise RendezvousConnectionError(f"no rendezvous store at {host}:{port}: {error}") from error
+        self._stop_heartbeats()
+        # torch has no way to hand a new store to a handler but to make it anew.
+        super().__init__(self._this_node, self._settings, self._backend_name, store, Members(store, self._settings))
+        self._store_lost = False
+        self._emit("agent.store_found", host=host, port=port)
+
+    def tell_outcome(self, outcome: str) -> None:
+        """How the job ended, for nodes that come too late. Closes the rendezvous."""
+        with contextlib.suppress(RuntimeError, RendezvousError):  # without a store nobody can come late either
+            self._store.set(self._outcome_key, outcome)
+            self.shutdown()
+
+    def outcome(self) -> str | None:
+        """What was told by `tell_outcome`, if anything was."""
+        return self._store.get(self._outcome_key).decode() if self._store.check([self._outcome_key]) else None
+
+    @property
+    def _outcome_key(self) -> str:
+        return f"outcome/{self.get_run_id()}"
+
+    def leave(self) -> None:
+        """Takes this node out, so that the others need not wait until its keep-alive runs out."""
+        self._stop_heartbeats()
+        with contextlib.suppress(Exception):  # the store may be gone, and we are leaving anyway
+            self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), self._get_deadline(timedelta(seconds=1)))
+
+
+def connect(endpoint: str | None) -> TCPStore:
+    """A client of the job's store; without an endpoint this process serves one itself, for a job on a single node."""
+    if endpoint is None:
+        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    host, _, port = endpoint.rpartition(":")
+    return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=STORE_TIMEOUT_S))
