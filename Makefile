@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,kubernetes,load]'
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,kubernetes,load,s3]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready

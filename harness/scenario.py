@@ -28,6 +28,9 @@ class _Model(BaseModel):
 class Checkpoint(_Model):
     every_steps: int = Field(20, ge=1, description="A checkpoint after every this many steps.")
     keep: int = Field(2, ge=1, description="How many checkpoints are kept.")
+    store: Literal["directory", "s3"] = Field(
+        "directory", description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
+    )
 
 
 class CustomTrainer(_Model):

@@ -10,6 +10,7 @@ import pathlib
 import platform
 import sys
 import sysconfig
+from collections.abc import Mapping
 from typing import Any
 
 from harness import units
@@ -17,6 +18,8 @@ from harness.backend import Workload
 from harness.plan import Plan
 
 STORE_PORT = 29400
+S3_PORT = 29500
+S3_BUCKET = "checkpoints"
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -42,14 +45,29 @@ def render_workload(plan: Plan) -> Workload:
     train = (
         *("--steps", str(spec["steps"])),
         *("--seed", str(plan.seed)),
-        *("--checkpoint-dir", "{run_dir}/checkpoints"),
+        *_checkpoint_place(spec),
         *("--checkpoint-every", str(spec["checkpoint"]["every_steps"])),
         *("--keep", str(spec["checkpoint"]["keep"])),
         *(("--data", "{run_dir}/data") if spec.get("data") else ()),
         *spec["args"],
     )
     store = ("{python}", "-m", "reference_trainer.store", "--host", "0.0.0.0", "--port", str(STORE_PORT))
-    return Workload((*launch, *train), control=store, **shape)
+    if spec["checkpoint"].get("store") != "s3":
+        return Workload((*launch, *train), control=store, **shape)
+    # fsspec reads settings of a file system from the environment; botocore wants some region and some key.
+    settings = (
+        *("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}"),
+        *("AWS_ACCESS_KEY_ID=rehearsal", "AWS_SECRET_ACCESS_KEY=rehearsal", "AWS_DEFAULT_REGION=us-east-1"),
+    )
+    server = ("{python}", "-m", "harness.load.object_store", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+    return Workload((*settings, *launch, *train), control=(*server, *store), **shape)
+
+
+def _checkpoint_place(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    if spec["checkpoint"].get("store") != "s3":
+        return ("--checkpoint-dir", "{run_dir}/checkpoints")
+    staging = "{run_dir}/staging/{index}-{incarnation}"  # a new node comes with an empty disk
+    return ("--checkpoint-dir", f"s3://{S3_BUCKET}/job", "--staging-dir", staging)
 
 
 def write_data(plan: Plan, run_dir: pathlib.Path) -> None:

@@ -25,7 +25,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-SERVER = "from moto.server import main; import sys; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
+from harness.load.object_store import SERVER
 
 
 def free_port() -> int:

@@ -1,0 +1,139 @@
+"""The rendezvous outlives its store, and nobody's clock matters."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+from harness.events import Emitter
+from reference_trainer import rendezvous
+from reference_trainer.rendezvous import Eviction, Members, Rendezvous, SteadyClock, connect
+
+LIMIT_S = 30.0
+
+
+@contextlib.contextmanager
+def store_process(port: int) -> Iterator[int]:
+    """The store as a job starts it; yields its port."""
+    command = [sys.executable, "-m", "reference_trainer.store", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline().rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+def handler(port: int) -> Rendezvous:
+    return Rendezvous(connect(f"127.0.0.1:{port}"), "job", (2, 2), "127.0.0.1", LIMIT_S, Emitter(None), Eviction())
+
+
+def meet(nodes: list[Rendezvous]) -> list[int]:
+    """Their ranks after a rendezvous of all."""
+    with ThreadPoolExecutor() as pool:
+        return sorted(info.rank for info in pool.map(lambda node: node.next_rendezvous(), nodes))
+
+
+def eventually(condition: Any) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_all_meet_again_at_a_store_that_came_back_empty() -> None:
+    with store_process(0) as port:
+        nodes = [handler(port), handler(port)]
+        assert meet(nodes) == [0, 1]
+        assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
+    for node in nodes:
+        assert [node.num_nodes_waiting() for _ in range(5)] == [0] * 5  # what trains goes on
+    with store_process(port):
+        for node in nodes:
+            eventually(lambda node=node: node.num_nodes_waiting() > 0)
+        assert meet(nodes) == [0, 1]
+        assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
+        for node in nodes:
+            node.leave()
+
+
+def test_who_lost_a_worker_waits_for_the_store() -> None:
+    with store_process(0) as port:
+        nodes = [handler(port), handler(port)]
+        meet(nodes)
+    found: list[int] = []
+    meeting = threading.Thread(target=lambda: found.extend(meet(nodes)))
+    meeting.start()
+    time.sleep(0.3)
+    assert not found
+    with store_process(port):
+        meeting.join(LIMIT_S)
+        assert found == [0, 1]
+        for node in nodes:
+            node.leave()
+
+
+@pytest.fixture
+def members() -> Members:
+    settings = handler_settings()
+    return Members(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), settings)
+
+
+def handler_settings() -> dynamic_rendezvous.RendezvousSettings:
+    timeout = dynamic_rendezvous.RendezvousTimeout()
+    return dynamic_rendezvous.RendezvousSettings("job", 1, 2, timeout, datetime.timedelta(seconds=0.25), 8)
+
+
+def beat(members: Members, node: Any, at: datetime.datetime) -> None:
+    members.state.participants[node] = 0
+    members.state.last_heartbeats[node] = at
+
+
+@pytest.mark.parametrize("hours", [-24, 0, 24])
+def test_a_node_with_another_clock_lives_as_long_as_its_heartbeat_changes(
+    members: Members, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = dynamic_rendezvous._NodeDesc("there", 1, 1)
+    now = [1000.0]
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now[0])
+    theirs = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
+    for number in range(20):
+        beat(members, node, theirs + datetime.timedelta(seconds=number / 2))
+        members._sanitize()
+        now[0] += 0.5
+    assert node in members.state.participants
+    for _ in range(5):  # it says nothing any more
+        members._sanitize()
+        now[0] += 0.5
+    assert node not in members.state.participants
+    assert node not in members.state.last_heartbeats
+
+
+def test_who_slept_does_not_call_the_others_dead(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = dynamic_rendezvous._NodeDesc("there", 1, 1)
+    now = [1000.0]
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now[0])
+    beat(members, node, datetime.datetime.now(datetime.UTC))
+    members._sanitize()
+    now[0] += 15
+    members._sanitize()
+    assert node in members.state.participants
+
+
+def test_the_clock_of_the_rendezvous_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = SteadyClock.now(datetime.UTC)
+    monkeypatch.setattr(rendezvous.time, "time", lambda: 0.0)
+    after = SteadyClock.now(datetime.UTC)
+    assert datetime.timedelta(0) <= after - before < datetime.timedelta(seconds=10)
+    assert type(after) is datetime.datetime  # it is pickled for nodes that run another version
