@@ -70,7 +70,7 @@ class Count(_Model):
 
 
 class Percent(_Model):
-    percent: Annotated[float, BeforeValidator(units.parse_percent)]
+    percent: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 
 
 class NotRank(_Model):

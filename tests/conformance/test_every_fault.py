@@ -1,0 +1,95 @@
+"""What every fault must be, whatever it does: documented, checked, planned without chance, shipped with a scenario."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backend import Verb
+from harness.errors import ScenarioError
+from harness.fault import Fault, fault_names, load_fault
+from harness.plan import Plan, make_plan
+from harness.scenario import load_scenario, parse_scenario
+
+REQUIRED = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}, "storage_slow": {"latency": "20ms"}}
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+
+
+def shipped() -> dict[str, list[str]]:
+    """Names of scenarios by the faults in them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(SCENARIOS.glob("*.yaml")):
+        for spec in load_scenario(path).faults:
+            found.setdefault(spec.fault, []).append(path.stem)
+    return found
+
+
+def entry(name: str, **more: Any) -> dict[str, Any]:
+    target = {"rank": "any"} if load_fault(name).aims_at == "rank" else {"node": "any"}
+    return {"id": "f", "fault": name, "when": {"step": 5}, "target": target} | REQUIRED.get(name, {}) | more
+
+
+def plan_of(*faults: dict[str, Any], seed: int = 1) -> Plan:
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4, "ranks_per_node": 2}, "faults": faults}
+    return make_plan(parse_scenario(yaml.safe_dump(json.loads(json.dumps(data))), "x.yaml"), seed, "local", "run")
+
+
+@pytest.fixture(params=fault_names())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_it_says_what_it_is_and_what_each_parameter_means(name: str) -> None:
+    fault = load_fault(name)
+    assert (fault.__doc__ or "").strip() and fault.__doc__ != Fault.__doc__
+    assert [key for key, each in fault.model_fields.items() if not each.description] == []
+    assert fault.needs <= frozenset(Verb)
+
+
+def test_a_scenario_rehearses_it(name: str) -> None:
+    assert shipped().get(name), f"no scenario in scenarios/ has the fault {name}"
+
+
+def test_it_plans_and_describes_itself_from_its_defaults(name: str) -> None:
+    (planned,) = plan_of(entry(name)).faults
+    fault, targets = planned.build()
+    assert fault.model_dump(mode="json") == dict(planned.parameters)
+    text = fault.describe(targets)
+    assert text and "{" not in text and "\n" not in text
+
+
+def test_an_unknown_parameter_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        plan_of(entry(name, severty=3))
+    assert "severty" in str(error.value)
+    assert all(key in str(error.value) for key in load_fault(name).model_fields)
+
+
+@pytest.mark.parametrize("selector", [{"count": 0}, {"percent": 0}, None, [], "none"])
+def test_an_empty_target_is_refused(name: str, selector: Any) -> None:
+    with pytest.raises(ScenarioError):
+        plan_of(entry(name, target={load_fault(name).aims_at: selector}))
+
+
+@given(
+    names=st.lists(st.sampled_from(fault_names()), min_size=1, max_size=4),
+    selectors=st.lists(st.sampled_from(["any", "all", {"count": 2}, {"percent": 25}, {"not_rank": 0}, 1]), min_size=4),
+    seed=st.integers(0, 2**63),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_mixture_plans_the_same_twice_and_survives_json(names: list[str], selectors: list[Any], seed: int) -> None:
+    faults = [
+        entry(name, id=f"f{number}", target={load_fault(name).aims_at: selector})
+        for number, (name, selector) in enumerate(zip(names, selectors, strict=False))
+    ]
+    first, again = plan_of(*faults, seed=seed), plan_of(*faults, seed=seed)
+    assert first == again
+    restored = Plan.from_json(json.loads(json.dumps(first.to_json())))
+    assert restored.to_json() == first.to_json()
+    assert all(planned.targets for planned in first.faults)
