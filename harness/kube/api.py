@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from harness.backend import Workload
 from harness.errors import BackendError, CannotRunError
@@ -63,6 +63,10 @@ class Api:
             ) from error
         self._configuration, self.namespace = _configure(kubernetes, settings)
         self._http = kubernetes.client.ApiClient(self._configuration).rest_client.pool_manager
+        if not self._configuration.verify_ssl:  # as the kubeconfig wants it: no need to be told at every call
+            import urllib3
+
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._cache: dict[str, Any] = {}
         self._lock = threading.Lock()
         try:
@@ -193,8 +197,8 @@ class Api:
         }
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
-    def attach(self, pod: str, container: str, errors: IO[bytes]) -> PodStream:
-        """The line to process 1 of this container."""
+    def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
+        """The line to process 1 of this container; what it says on standard error goes to the file."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException
 
@@ -206,7 +210,7 @@ class Api:
             link = create_websocket(self._configuration, url, headers)
         except (WebSocketException, OSError) as error:
             raise BackendError(f"attaching to pod {pod}: {error}") from error
-        return PodStream(link, errors)
+        return PodStream(link, errors.open("ab"))
 
     # Machines
 

@@ -21,7 +21,7 @@ Tell = Callable[[dict[str, Any]], None]
 class Follower:
     """`tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is bytes as Latin-1.
 
-    A file that shrinks is told of by `{"event": "cut", "name", "size"}`: an emitter takes a half line back.
+    Of event files only whole lines are told: an emitter may take a half line back.
     """
 
     def __init__(self, root: pathlib.Path, folders: Sequence[str], tell: Tell):
@@ -57,15 +57,16 @@ class Follower:
 
     def _send(self, name: str, path: str) -> None:
         offset = self._offsets.get(name, 0)
-        size = os.stat(path).st_size
-        if size < offset:
-            self._offsets[name] = offset = size
-            self._tell({"event": "cut", "name": name, "size": size})
-        if size == offset:
+        if os.stat(path).st_size <= offset:
             return
         with open(path, "rb") as file:
             file.seek(offset)
             while chunk := file.read(CHUNK_BYTES):
+                if name.endswith(".jsonl"):
+                    chunk = chunk[: chunk.rfind(b"\n") + 1]
+                    file.seek(offset + len(chunk))
+                if not chunk:
+                    break
                 self._tell({"event": "wrote", "name": name, "offset": offset, "data": chunk.decode("latin-1")})
                 offset += len(chunk)
         self._offsets[name] = offset

@@ -33,7 +33,7 @@ class PodLine:
         self.pod = pod
         self._on_end = on_end
         self._ended = threading.Event()
-        stream = api.attach(pod, container, errors.open("ab"))
+        stream = api.attach(pod, container, errors)
         self._client = rpc.Client(cast(socket.socket, stream), on_event, self._note_end)
         try:
             self.hello = self._greet()

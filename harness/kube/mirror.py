@@ -6,6 +6,7 @@ milliseconds after they change; the data set goes once. Events and logs come bac
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -30,6 +31,7 @@ class Line(Protocol):
 
 
 Stamp = tuple[int, int, int]
+_UNKNOWN = (0, 0, 0)
 
 
 class Mirror:
@@ -38,6 +40,7 @@ class Mirror:
     def __init__(self, run_dir: pathlib.Path, lines: Callable[[], list[Line]]):
         self._run_dir, self._lines = run_dir, lines
         self._sent: dict[str, Stamp] = {}
+        self._come: collections.deque[str] = collections.deque()  # files that pods made, for `push` to know of
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="mirror", daemon=True)
@@ -59,6 +62,8 @@ class Mirror:
     def push(self) -> None:
         """What changed here is so in every pod when this returns."""
         with self._lock:
+            while self._come:
+                self._sent.setdefault(self._come.popleft(), _UNKNOWN)
             now = self._found(PUSHED)
             changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
             gone = self._sent.keys() - now.keys()
@@ -79,8 +84,6 @@ class Mirror:
                     os.pwrite(descriptor, data.encode("latin-1"), offset)
                 finally:
                     os.close(descriptor)
-            case {"event": "cut", "name": str(name), "size": int(size)}:
-                os.truncate(self._place(name), size)
             case {"event": "taken", "name": str(name)}:
                 self._take_token(name)
             case _:
@@ -92,6 +95,7 @@ class Mirror:
         token = self._run_dir / "holds" / pathlib.PurePath(name).name.removesuffix(CRASH_TAKEN)
         with contextlib.suppress(FileNotFoundError):
             os.rename(token, f"{token}{CRASH_TAKEN}")
+        self._come.append(f"holds/{token.name}{CRASH_TAKEN}")
 
     def _place(self, name: str) -> pathlib.Path:
         """Raises `BackendError`: a pod has no business in any other place of this machine."""

@@ -22,10 +22,10 @@ import shutil
 import sys
 import tarfile
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
@@ -47,12 +47,13 @@ class Shelf:
     def path(self, name: str) -> pathlib.Path:
         return self.folder / f"{name}.tar"
 
-    def put(self, name: str, arrived: pathlib.Path) -> None:
+    def put(self, name: str, arrived: pathlib.Path) -> int:
         with self.changed:
             os.replace(arrived, self.path(name))
             self.version += 1
             self.entries[name] = self.version
             self.changed.notify_all()
+            return self.version
 
     def delete(self, name: str) -> None:
         with self.changed:
@@ -128,8 +129,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if left:  # the node died on the way: half of a checkpoint is none
             arrived.unlink()
             return self._reply(400)
-        self.shelf.put(name, arrived)
-        self._reply(204)
+        self._reply(200, str(self.shelf.put(name, arrived)).encode())
 
     def do_DELETE(self) -> None:
         name = self._name()
@@ -166,86 +166,87 @@ class Copies:
 
     def __init__(self, folder: pathlib.Path, url: str, token: str):
         self._folder, self._url, self._token = folder, url, token
-        self._seen: dict[str, int] = {}  # entries that are the same here and there, and their inodes here
-        self._versions: dict[str, int] = {}
+        self._same: dict[
+            str, tuple[int, int]
+        ] = {}  # entries that are the same here and there: inode here, version there
         self._lock = threading.Lock()
+        self._stop = threading.Event()
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
         """Raises `OSError` when the vault cannot be reached. The copies are up to date when this returns."""
-        self.pull(-1)
-        for name, work in (("push", self._keep_pushing), ("pull", self._keep_pulling)):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        version = self.pull(-1)
+        threading.Thread(target=self._keep, args=(self._push_round,), name="push", daemon=True).start()
+        threading.Thread(target=self._keep, args=(self._pulling(version),), name="pull", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
 
     def push(self) -> None:
         """What is new or gone here is so at the vault when this returns."""
         with self._lock:
             here = self._here()
-            for name in self._seen.keys() - here.keys():
+            for name in self._same.keys() - here.keys():
                 self._ask("DELETE", f"/entries/{name}")
-                del self._seen[name]
-                self._versions.pop(name, None)
+                del self._same[name]
             for name, inode in here.items():
-                if self._seen.get(name) != inode:
-                    self._upload(name)
-                    self._seen[name] = inode
+                if name not in self._same or self._same[name][0] != inode:
+                    self._upload(name, inode)
 
     def pull(self, after: int) -> int:
         """What is new or gone at the vault is so here; waits a moment for news after that version."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
+        version, entries = int(news["version"]), news["entries"]
         with self._lock:
-            for name in self._versions.keys() - news["entries"].keys():
-                shutil.rmtree(self._folder / name, ignore_errors=True)
-                self._seen.pop(name, None)
-                del self._versions[name]
-            for name, version in sorted(news["entries"].items()):
-                if self._versions.get(name) != version and NAME.fullmatch(name):
-                    if name not in self._seen or name in self._versions:
-                        self._download(name)
-                    self._versions[name] = version
-        return int(news["version"])
+            here = self._here()
+            for name, (_, known) in list(self._same.items()):
+                if name not in entries and known <= version:  # else it was sent after this news was made
+                    shutil.rmtree(self._folder / name, ignore_errors=True)
+                    del self._same[name]
+            for name, changed in sorted(entries.items()):
+                unsent = name in here and name not in self._same  # made here just now, and newer
+                if NAME.fullmatch(name) and not unsent and changed > self._same.get(name, (0, 0))[1]:
+                    self._download(name, changed)
+        return version
 
     def _here(self) -> dict[str, int]:
         found = (entry for entry in os.scandir(self._folder) if NAME.fullmatch(entry.name))
         return {entry.name: entry.inode() for entry in found if entry.is_dir(follow_symlinks=False)}
 
-    def _keep_pushing(self) -> None:
-        while True:
-            self._try(self.push)
-            time.sleep(LOOK_S)
+    def _push_round(self) -> None:
+        self.push()
+        self._stop.wait(LOOK_S)
 
-    def _keep_pulling(self) -> None:
-        version = -1
-        while True:
+    def _pulling(self, version: int) -> Callable[[], None]:
+        def pull() -> None:
+            nonlocal version
+            version = self.pull(version)
 
-            def work() -> None:
-                nonlocal version
-                version = self.pull(version)
+        return pull
 
-            self._try(work)
-            time.sleep(LOOK_S)
+    def _keep(self, work: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                work()
+            except (OSError, tarfile.TarError, ValueError, http.client.HTTPException) as error:
+                print(f"copies of checkpoints: {error!r}; trying again", file=sys.stderr, flush=True)
+                self._stop.wait(1.0)
 
-    def _try(self, work: object) -> None:
-        try:
-            work()  # type: ignore[operator]
-        except (OSError, tarfile.TarError, ValueError, http.client.HTTPException) as error:
-            print(f"copies of checkpoints: {error!r}; trying again", file=sys.stderr, flush=True)
-            time.sleep(1.0)
-
-    def _upload(self, name: str) -> None:
+    def _upload(self, name: str, inode: int) -> None:
         archive = self._folder / f".outgoing-{name}"
         try:
             with tarfile.open(archive, "w") as tar:
                 tar.add(self._folder / name, arcname=name)
             with archive.open("rb") as file:
-                self._ask("PUT", f"/entries/{name}", file, archive.stat().st_size)
+                version = int(self._ask("PUT", f"/entries/{name}", file, archive.stat().st_size))
+            self._same[name] = (inode, version)
         except FileNotFoundError:
             return  # deleted meanwhile: the next look sees that
         finally:
             archive.unlink(missing_ok=True)
 
-    def _download(self, name: str) -> None:
+    def _download(self, name: str, version: int) -> None:
         archive, incoming = self._folder / f".incoming-{name}.tar", self._folder / f".incoming-{name}"
         shutil.rmtree(incoming, ignore_errors=True)
         try:
@@ -255,7 +256,7 @@ class Copies:
             _unpack(archive, incoming)
             shutil.rmtree(self._folder / name, ignore_errors=True)
             os.rename(incoming / name, self._folder / name)
-            self._seen[name] = (self._folder / name).stat().st_ino
+            self._same[name] = ((self._folder / name).stat().st_ino, version)
         except urllib.error.HTTPError as error:
             if error.code != 404:  # 404: deleted meanwhile
                 raise

@@ -11,6 +11,7 @@ import kubeflow_trainer_api.models as published
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -151,6 +152,7 @@ def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
     assert not any(each["kind"] == "Job" for each in objects)
 
 
+@settings_(deadline=None)
 @given(st.text(max_size=300))
 def test_no_run_id_injects_a_name(run_id: str) -> None:
     label = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -159,6 +161,7 @@ def test_no_run_id_injects_a_name(run_id: str) -> None:
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", wanted["metadata"]["labels"][RUN_LABEL])
 
 
+@settings_(deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_run_ids_that_differ_have_names_and_labels_that_differ(one: str, other: str) -> None:
     if one != other:
