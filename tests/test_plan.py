@@ -112,7 +112,7 @@ SELECTORS = st.one_of(
     st.sampled_from(["any", "all"]),
     st.integers(0, 7),
     st.builds(lambda n: {"count": n}, st.integers(1, 8)),
-    st.builds(lambda n: {"percent": n}, st.integers(0, 100)),
+    st.builds(lambda n: {"percent": n}, st.integers(1, 100)),
     st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
 )
 WHENS = st.one_of(
