@@ -47,12 +47,13 @@ QUANTILE = 0.99
 class Band:
     """What the working part of a step (without data wait and checkpoint stall) takes at most without a fault.
 
-    `first` is for the first step of a process, which warms up; `steps` is from how many the band was taken.
+    `first` is for the first step of a process, which warms up; `steps` and `runs` are from how many it was taken.
     """
 
     upper: int
     first: int
     steps: int
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,14 @@ def bands(baselines: Sequence[Timeline]) -> dict[int, Band]:
         for world in np.unique(size).tolist():
             working.setdefault(world, []).append(length[(size == world) & ~first])
             firsts.setdefault(world, []).append(length[(size == world) & first])
-    return {world: _band(np.concatenate(working[world]), np.concatenate(firsts[world])) for world in working}
+    return {world: _band(working[world], firsts[world]) for world in working}
 
 
-def _band(working: Ints, firsts: Ints) -> Band:
+def _band(working_of_runs: Sequence[Ints], firsts_of_runs: Sequence[Ints]) -> Band:
+    working, firsts = np.concatenate(working_of_runs), np.concatenate(firsts_of_runs)
     usual = working if len(working) else firsts
     upper = int(np.quantile(usual, QUANTILE, method="higher"))
-    return Band(upper, max(upper, int(firsts.max()) if len(firsts) else upper), len(usual))
+    return Band(upper, max(upper, int(firsts.max()) if len(firsts) else upper), len(usual), len(working_of_runs))
 
 
 def row_world_sizes(timeline: Timeline) -> Ints:

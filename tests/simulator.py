@@ -46,6 +46,9 @@ class Job:
     foreign_clocks: bool = False  # every node has its own wall and monotonic clock
     agents: bool = True
     min_nodes: int = 1
+    noise: float = 0.0  # this share of the steps takes up to three times as long
+    pauses: float = 0.0  # in this share of the steps a rank stands still for half a second
+    disk_ms: int = 0  # so long the step after a checkpoint waits for the disk
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,7 @@ class _Simulation:
     def __init__(self, job: Job, outages: list[Outage], seed: int):
         self.job, self.outages = job, outages
         self.random = random.Random(seed)
+        self.weather = random.Random(f"weather {seed}")  # apart, so that it changes nothing else
         self.now = 5_000 * MS + self.random.randrange(MS)
         self.truth = Truth(self.now)
         self.writers: list[Writer] = []
@@ -404,12 +408,14 @@ class _Simulation:
     def _one_step(self) -> int:
         self.step += 1
         self.ready = False
-        end = self.now + self._some(self.job.step_ms)
+        stall = self.job.disk_ms * MS if self.step > 1 and self.step - 1 == self.saved else 0
+        end = self.now + self._some(self.job.step_ms * self._weather()) + stall
         ends = self._spread(end - (end - self.now) // 8, end, len(self.workers))
         for worker, at in zip(self.workers, ends, strict=True):
             begin = worker.at + self.random.randrange(0, 3) * self.random.randrange(1, MS // 8)
             room = at - begin
             data_ns, checkpoint_ns = (self.random.randrange(room // 20) for _ in range(2))
+            checkpoint_ns = min(checkpoint_ns + stall, room - data_ns)
             digest = hashlib.sha256(f"batch {self.step}".encode()).hexdigest()[:16]
             worker.writer.log(
                 at,
@@ -444,6 +450,12 @@ class _Simulation:
         if self.step % self.job.every == 0:
             self._checkpoint(end, "periodic")
         return end
+
+    def _weather(self) -> float:
+        """How many times the usual this step takes."""
+        if self.job.pauses and self.weather.random() < self.job.pauses:
+            return 1 + 500 / self.job.step_ms
+        return self.weather.uniform(1, 3) if self.job.noise and self.weather.random() < self.job.noise else 1.0
 
     def _checkpoint(self, at: int, kind: str) -> None:
         self.saved = self.step

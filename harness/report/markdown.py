@@ -23,6 +23,7 @@ def render(card: Scorecard) -> str:
         _expectations(card),
         _recoveries(card),
         _accounts(card),
+        _closed_forms(card),
         _faults(card),
         "## Play it again\n\n```sh\n" + "\n".join(view.reproduce(card)).replace("```", "") + "\n```",
     ]
@@ -72,7 +73,16 @@ def _accounts(card: Scorecard) -> str:
     if total is None:
         return ""
     rows = [(line.label, line.seconds, line.percent) for line in [*lines, total]]
-    return "## Where the GPU time went\n\n" + table(["Account", "GPU-seconds", "Share"], rows, right=[1, 2])
+    ledger = table(["Account", "GPU-seconds", "Share"], rows, right=[1, 2])
+    return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(card))}"
+
+
+def _closed_forms(card: Scorecard) -> str:
+    rows = view.closed_forms(card)
+    if not rows:
+        return ""
+    forms = table(["", "Measured", "Closed form"], rows, right=[1, 2])
+    return f"## Held against closed forms\n\n{text(view.closed_forms_words(card))}\n\n{forms}"
 
 
 def _faults(card: Scorecard) -> str:

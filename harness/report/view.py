@@ -260,6 +260,31 @@ def accounts(card: Scorecard) -> tuple[list[Account], Account | None]:
     return lines, _account("allocated", float(allocated), float(allocated), digits)
 
 
+def closed_forms(card: Scorecard) -> list[tuple[str, str, str]]:
+    """(what, measured, by closed form); nothing where no failure was recovered from."""
+    found = card.scores.get("wasted_gpu_hours", {}).get("closed_forms") or {}
+    if not found.get("failures") or found.get("ettr") is None:
+        return []
+    best = " · ".join(f"{name} {seconds(found[f'interval_s_{name.lower()}'])}" for name in ("Young", "Daly"))
+    return [
+        ("ETTR, first step to last", percent(100 * found["ettr"]), percent(100 * found["ettr_expected"])),
+        ("Work lost by a failure", seconds(found["lost_s"]), f"{seconds(found['lost_s_expected'])}, half an interval"),
+        ("Work between two checkpoints", seconds(found["interval_s"]), f"best: {best}"),
+    ]
+
+
+def closed_forms_words(card: Scorecard) -> str:
+    found = card.scores["wasted_gpu_hours"]["closed_forms"]
+    rate = f"a failure every {seconds(found['mean_time_to_failure_s'])} that costs {seconds(found['restart_s'])}"
+    text = f"By closed form from this run's own rates: {rate} besides lost work, and a checkpoint that stops training"
+    return f"{text} for {seconds(found['checkpoint_s'])}. Expected are means over failures at random moments."
+
+
+def baseline_words(card: Scorecard) -> str:
+    """From how much the band was taken that straggler drag exceeds."""
+    return f"Straggler drag is what exceeds the band of {card.scores['wasted_gpu_hours'].get('baseline', 'none')}."
+
+
 def _account(name: str, amount: float, allocated: float, digits: int) -> Account:
     share = amount / allocated if allocated else 0.0
     return Account(name, words(name), f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}", f"{100 * share:.2f} %", share)

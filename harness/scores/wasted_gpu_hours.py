@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import closed_forms, ledger, slowdown
+from harness import closed_forms, forecast, ledger, slowdown
 from harness.ledger import Ledger
 from harness.score import Bounds, Evidence, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Timeline
@@ -34,6 +34,7 @@ class WastedGpuHours(Score):
         bands = ledger.bands(baselines)
         booked = ledger.settle(run, bands, windows)
         values = _values(run, booked) | {"baseline": _baseline(run, bands)}
+        values["closed_forms"] = forecast.forecast(run, booked)
         if bounds is None:
             return ScoreResult(values)
         if not booked.allocated:
@@ -92,9 +93,13 @@ def _ettr(run: Timeline, booked: Ledger) -> float | None:
 def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:
     """From what the baseline band of straggler drag was taken, world size by world size."""
     sizes = sorted({epoch.size for epoch in run.epochs})
-    known = [f"{bands[size].steps} fault-free steps at {size} ranks" for size in sizes if size in bands]
+    known = [f"{_steps_of_runs(bands[size])} at {size} ranks" for size in sizes if size in bands]
     unknown = [f"none at {size} ranks, so no drag is booked there" for size in sizes if size not in bands]
     return "; ".join(known + unknown) or "none"
+
+
+def _steps_of_runs(band: ledger.Band) -> str:
+    return f"{band.steps} steps of {band.runs} fault-free run{'' if band.runs == 1 else 's'}"
 
 
 def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:

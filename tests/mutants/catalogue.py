@@ -21,7 +21,7 @@ class Real:
 
     @property
     def name(self) -> str:
-        return self.bug or "healthy"
+        return f"healthy: {self.bug or 'as it is'}" if self.verdict is Verdict.PASS else str(self.bug)
 
     def accepts(self, card: Scorecard) -> bool:
         return card.verdict is self.verdict and any(re.search(self.reason, text) for text in card.reasons)
@@ -65,4 +65,6 @@ MUTANTS = [
 ]
 QUICK = ["never_resumes", "schedule_restarts", "cursor_one_off", "gradient_not_averaged"]  # run in every test session
 
+VARIATIONS = ["stands_still_now_and_then", "slow_disk", "noisy_host"]
 CONTROLS = [Real(None, name, Verdict.PASS, "") for name in REHEARSALS if name != "kill, little patience"]
+CONTROLS += [Real(bug, name, Verdict.PASS, "") for bug in VARIATIONS for name in ("nothing", "kill", "evict twice")]

@@ -62,7 +62,11 @@ def rehearsal(
     }
 
 
+NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
+NOTHING |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100, "steps_rolled_back_max": 0}}
+
 REHEARSALS: dict[str, dict[str, Any]] = {
+    "nothing": rehearsal() | {"expect": NOTHING},
     "kill": rehearsal(KILL, expect=SAVED),
     "kill, little patience": rehearsal(KILL, patience="30s"),
     "kill, dropout": rehearsal(KILL, args=["--dropout", "0.1"]),

@@ -27,6 +27,7 @@ def test_the_right_verdict_for_the_right_reason(mutant: Real, folder: pathlib.Pa
     assert mutant.accepts(card), (card.verdict, card.reasons)
 
 
-def test_every_bug_is_in_the_catalogue() -> None:
+def test_every_bug_and_every_variation_is_in_the_catalogue() -> None:
     assert {mutant.bug for mutant in MUTANTS} == set(trainer.BUGS)
-    assert all(inspect.isfunction(bug) for bug in trainer.BUGS.values())
+    assert {control.bug for control in CONTROLS} == {None, *trainer.VARIATIONS}
+    assert all(inspect.isfunction(bug) for bug in (trainer.BUGS | trainer.VARIATIONS).values())

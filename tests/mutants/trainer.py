@@ -14,6 +14,7 @@ if __name__ == "__main__":
 import os
 import pathlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,15 @@ BUGS: dict[str, Callable[[], None]] = {}
 
 def bug(install: Callable[[], None]) -> Callable[[], None]:
     BUGS[install.__name__] = install
+    return install
+
+
+VARIATIONS: dict[str, Callable[[], None]] = {}
+
+
+def variation(install: Callable[[], None]) -> Callable[[], None]:
+    """No bug: what happens to healthy trainers, and must not be held against them."""
+    VARIATIONS[install.__name__] = install
     return install
 
 
@@ -371,8 +381,55 @@ def skips_the_recompute() -> None:
     on_resume(lambda worker: setattr(worker, "step", worker.step + 5))
 
 
+# Healthy
+
+
+@variation
+def stands_still_now_and_then() -> None:
+    """As for a collection of garbage: every rank in its own steps, for a tenth of a second."""
+    original = Worker.forward_backward
+
+    def forward_backward(self: Worker, *arguments: Any) -> tuple[float, float]:
+        if (self.step + 3 * self.rank) % 7 == 0:
+            time.sleep(0.1)
+        return original(self, *arguments)
+
+    Worker.forward_backward = forward_backward
+
+
+@variation
+def slow_disk() -> None:
+    """Every file takes a while longer until it is durable; a checkpoint is still done before the next one is due."""
+    original = checkpoint._fsync
+
+    def fsync(path: pathlib.Path) -> None:
+        time.sleep(0.01)
+        original(path)
+
+    checkpoint._fsync = fsync
+
+
+@variation
+def noisy_host() -> None:
+    """Somebody else computes on the same cores, off and on."""
+    original = Worker.build
+
+    def burn() -> None:
+        while True:
+            until = time.monotonic() + 0.15
+            while time.monotonic() < until:
+                np.linalg.eigvalsh(np.ones((40, 40)))
+            time.sleep(0.1)
+
+    def build(self: Worker) -> None:
+        threading.Thread(target=burn, daemon=True).start()
+        original(self)
+
+    Worker.build = build
+
+
 if __name__ == "__main__":
-    BUGS[sys.argv[1]]()
+    (BUGS | VARIATIONS)[sys.argv[1]]()
     exit_code = launch.main(sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()

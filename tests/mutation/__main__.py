@@ -29,7 +29,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-
 from mutation.operators import Mutant, mutants
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
