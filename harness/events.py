@@ -32,7 +32,7 @@ Role `trainer`, one writer per worker process:
   `checkpoint.write`, `checkpoint.publish`, `drain`
 * `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed`: `step`, `kind` (`periodic`, `emergency`, `final`);
   committed: `path`, `bytes`, `duration_ns`; failed: `error`
-* `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`)
+* `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`, `straggler`)
 * `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, …), `detail`
 * `failpoint`: `name`: an armed failpoint was reached
 * `exiting`: `code`, `reason` (`completed`, `drained`, `error`, …), `step`

@@ -23,6 +23,7 @@ from harness.workload import environment_facts, render_workload, write_data
 
 TICK_S = 0.004
 THREAD_END_S = 15.0
+EXIT_LEFT = 75  # sysexits' EX_TEMPFAIL: this node has left the job, which goes on without it
 
 
 @dataclass(frozen=True)
@@ -194,10 +195,14 @@ class _Run:
             return None
         if not living:
             return Outcome("failed", "no node is left, and no replacement comes")
-        bad = [(node, code) for node, code in zip(living, codes, strict=True) if code != 0]
-        if not bad:
+        bad = [(node, code) for node, code in zip(living, codes, strict=True) if code not in (0, EXIT_LEFT)]
+        if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")
-        node, code = bad[0]
+        if not bad and codes.count(0) >= self.plan.workload["min_nodes"]:
+            return Outcome(
+                "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
+            )
+        node, code = (bad or [pair for pair in zip(living, codes, strict=True) if pair[1] != 0])[0]
         return Outcome(
             "failed", f"the command on {node.name} ended with {code}: {self._last_words(node.name, node.incarnation)}"
         )

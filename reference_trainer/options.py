@@ -44,6 +44,7 @@ class Options:
     hang_factor: float = 20.0
     startup_s: float = 120.0
     straggler_factor: float = 1.5
+    exclude_stragglers: int = 0
     collective_timeout_s: float = 30.0
     log_every: int = 20
 
@@ -74,12 +75,13 @@ _HELP = {
     "hang_factor": "call it a hang after so many times the median step",
     "startup_s": "call it a hang when the first step takes longer than so many seconds",
     "straggler_factor": "a rank that computes so many times longer than usual reports itself",
+    "exclude_stragglers": "after so many such reports in a row the slow rank's node leaves the job; 0: it never does",
     "collective_timeout_s": "seconds after which a collective gives up on a silent peer",
     "log_every": "steps between two lines of progress",
 }
 _CHOICES = {"device": ("auto", "cpu", "cuda"), "metadata": PROVIDERS, "nonfinite": ("skip", "stop")}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {"exclude_stragglers", "seed", "dropout", "warmup"}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

@@ -75,6 +75,10 @@ class Preemption:
         with self._lock:
             self._training = True
 
+    def give_up(self) -> None:
+        """This node is too slow for the others: as if it had been told to go away."""
+        self._record(Notice.EVICTED, "straggler")
+
     def leave(self) -> None:
         """Tells this node's agent that the node goes away: it must not bring its workers back.
 

@@ -193,6 +193,8 @@ class Worker:
             )
             self.watchdog.step_done(step)
             self.stragglers.step_done(compute_s_of_ranks)
+            if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
+                self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:
                 print(f"step {step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
 

@@ -84,6 +84,7 @@ class StragglerReport:
         self._factor = factor
         self._window = window
         self._seconds: list[Sequence[float]] = []
+        self.in_a_row = 0  # reports, up to now
 
     def step_done(self, compute_s: Sequence[float]) -> None:
         """`compute_s`: one entry a rank."""
@@ -95,6 +96,7 @@ class StragglerReport:
         # The lower median: with two ranks the faster one is the yardstick, or nobody could ever be slow.
         usual = statistics.median_low(medians)
         mine = medians[self._rank]
-        if mine > self._factor * usual:
+        self.in_a_row = self.in_a_row + 1 if mine > self._factor * usual else 0
+        if self.in_a_row:
             detail = f"rank {self._rank} computes {mine * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
             self._emit("anomaly", kind="straggler", detail=detail, rank=self._rank, slowdown=mine / usual)

@@ -120,6 +120,10 @@ def test_only_the_slow_rank_reports_itself(tmp_path: pathlib.Path) -> None:
     assert [len(events) for events in found] == [0, 2, 0]
     assert found[1][0]["kind"] == "straggler"
     assert "rank 1 computes 20 ms a step, usual is 11 ms" in found[1][0]["detail"]
+    assert [report.in_a_row for report in reports] == [0, 2, 0]
+    for _ in range(5):
+        reports[1].step_done([0.01, 0.01, 0.011])
+    assert reports[1].in_a_row == 0  # it was slow, and is no more
     for emit in emitters:
         emit.close()
 
