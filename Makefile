@@ -8,12 +8,13 @@ BACKEND ?= local
 SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
+BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
@@ -51,8 +52,17 @@ check: $(VENV)/.ready-dev ## Style, types and import rules
 	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
 
 .PHONY: verdict-matrix
-verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: are all judged rightly? RUNS=folder keeps the runs, to go on later
+verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judged rightly? RUNS=folder keeps the runs
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutants.matrix $(RUNS)
+
+.PHONY: mutation
+mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
+	@PYTHONPATH=tests $(VENV)/bin/python -m mutation $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
+	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done
+	@$(VENV)/bin/python benches/restart.py
 
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind

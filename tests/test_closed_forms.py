@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import closed_forms as forms
+from harness.ledger import ACCOUNTS
 
 R_F = 6.5e-3  # failures a node-day
 MINUTE = 60.0
@@ -47,3 +51,26 @@ def test_goodput_and_badput_share_everything(accounts: dict[str, float]) -> None
     total = sum(accounts.values())
     unproductive = sum(forms.badput(accounts).values())
     assert forms.goodput(accounts) * total + unproductive == pytest.approx(total)
+
+
+def test_a_node_that_fails_once_a_day() -> None:
+    assert forms.failure_rate(8, 1.0) == 1 / 86_400
+    assert forms.failure_rate(8, 1.0, gpus_per_node=4) == 2 / 86_400
+    assert forms.mean_time_to_failure_s(8, 1.0, gpus_per_node=4) == 43_200
+
+
+def test_the_categories_are_those_of_the_page() -> None:
+    page = (pathlib.Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `([A-Z_]+)` \| ([a-z_, ]+?)(?: \(.*\))? \|$", page, re.M)
+    told = {account: category for category, accounts in rows for account in accounts.split(", ")}
+    assert {account: next(iter(forms.badput({account: 1.0}))) for account in told} == told
+    assert set(told) == set(ACCOUNTS) - {"productive"}
+
+
+def test_no_failure_no_cost_and_never_less_than_nothing() -> None:
+    assert forms.expected_ettr(0.0, 100, 60) == 1.0
+    assert forms.expected_ettr(0.0, 100, 60, 60) == 0.5
+    assert forms.expected_ettr(1.0, 100, 60) == 0.0
+    assert forms.goodput({}) == 0.0
+    assert forms.goodput({"idle": 3}) == 0.0
+    assert forms.goodput({"productive": 1, "idle": 3}) == 0.25

@@ -30,7 +30,12 @@ INTRODUCTION = """\
 
 Broken trainers, faults and harnesses, and what is said about them. Made by `make verdict-matrix`; a row is right
 when the verdict *and* the reason are the expected ones. *Run*: the reference trainer with this one bug, run for real
-against a real fault. *Log*: a simulated history with the bug in its event log.
+on virtual nodes against a real fault. *Log*: a simulated history with the bug in its event log.
+"""
+HEALTHY = """\
+## Healthy
+
+The same trainer without a bug, and in bad weather: it stands still now and then, its disk is slow, its host is noisy.
 """
 
 
@@ -82,10 +87,13 @@ def _words(name: str) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    wrong = [row for row in rows if not row.right]
-    accused = sum(row.expected is Verdict.PASS and not row.right for row in rows)
-    summary = f"{len(rows) - len(wrong)} of {len(rows)} rows are right; {accused} healthy trainers are accused."
-    return f"{INTRODUCTION}\n{summary}\n\n{markdown.table(HEAD, [row.cells for row in rows])}\n"
+    healthy = [row for row in rows if row.expected is Verdict.PASS]
+    broken = [row for row in rows if row not in healthy]
+    caught, accused = sum(row.right for row in broken), sum(not row.right for row in healthy)
+    summary = f"{caught} of {len(broken)} mutants are caught for the right reason; "
+    summary += f"{accused} of {len(healthy)} healthy runs are accused."
+    tables = [markdown.table(HEAD, [row.cells for row in part]) for part in (broken, healthy)]
+    return f"{INTRODUCTION}\n{summary}\n\n{tables[0]}\n\n{HEALTHY}\n{tables[1]}\n"
 
 
 def main() -> int:

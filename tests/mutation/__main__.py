@@ -3,7 +3,7 @@
     python -m mutation [--sample 500] [--seed 1] [PATTERN of files]
 
 Every mutant is run in a forked child whose imports find the changed module. Only tests that execute the changed line
-are run, the quickest first, until one fails. Property tests try the same examples every time.
+are run, the quickest first, until one fails. Property tests try the same few examples every time.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from mutation.operators import Mutant, mutants
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGETS = [
     *(f"harness/{name}.py" for name in ("timeline", "reading", "lineage", "phases", "ledger", "deaths", "slowdown")),
-    *(f"harness/{name}.py" for name in ("plan", "undo", "score", "repeats", "statistics", "closed_forms")),
+    *(f"harness/{name}.py" for name in ("plan", "undo", "score", "repeats", "statistics", "closed_forms", "forecast")),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
 ]
 TESTS = [
     *(f"tests/test_{name}.py" for name in ("timeline_truth", "phases_edge", "metrics_doc", "invariants", "deaths")),
     *(f"tests/test_{name}.py" for name in ("verdicts", "slowdown", "reading", "plan", "undo", "repeats", "statistics")),
-    *(f"tests/test_{name}.py" for name in ("closed_forms", "scores", "controls")),
+    *(f"tests/test_{name}.py" for name in ("closed_forms", "forecast", "controls", "golden", "score")),
     "tests/mutants/test_bent.py",
 ]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+EXAMPLES_MAX = 12
 LIMIT_S = 60.0  # for the tests of one mutant: what takes longer is stuck, and somebody would notice
 
 
@@ -108,6 +109,17 @@ class Coverage:
         return sorted(chosen, key=lambda test: self.seconds[test])
 
 
+class FewExamples:
+    """A pytest plugin: property tests try few examples; a mutant that lives through them counts as not noticed."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for test in {item.obj for item in items if isinstance(item, pytest.Function)}:
+            chosen = getattr(test, "_hypothesis_internal_use_settings", None)
+            if chosen is not None:
+                few = min(chosen.max_examples, EXAMPLES_MAX)
+                test._hypothesis_internal_use_settings = hypothesis.settings(chosen, max_examples=few)
+
+
 def _statement(mutant: Mutant) -> range:
     """The lines of the innermost simple statement around the change."""
     best = range(mutant.line, mutant.line + 1)
@@ -153,7 +165,7 @@ def try_out(mutant: Mutant, tests: Sequence[str]) -> int:
         os.dup2(silence, descriptor)
     name = ".".join(mutant.path.relative_to(ROOT).with_suffix("").parts)
     sys.meta_path.insert(0, Changed(name, compile(mutant.tree(), str(mutant.path), "exec"), str(mutant.path)))
-    return int(pytest.main([*QUIETLY, *tests, "-x", "--tb=no"]))
+    return int(pytest.main([*QUIETLY, *tests, "-x", "--tb=no"], plugins=[FewExamples()]))
 
 
 def steady() -> None:
@@ -172,7 +184,7 @@ def measure(targets: Sequence[str], tests: Sequence[str]) -> Coverage:
     if child == 0:
         coverage = Coverage(targets)
         with contextlib.suppress(BaseException):
-            pytest.main([*QUIETLY, *tests], plugins=[coverage])
+            pytest.main([*QUIETLY, *tests], plugins=[coverage, FewExamples()])
         with os.fdopen(write, "wb") as file:
             pickle.dump((coverage.lines, dict(coverage.seconds), coverage.failed), file)
         os._exit(0)

@@ -1,6 +1,6 @@
 """How long from a SIGKILLed rank to the first new step of every rank: our launcher beside plain torchrun.
 
-    PYTHONPATH=. python tests/reference_trainer/bench_restart.py [KILLS] [RANKS]
+    python benches/restart.py [KILLS] [RANKS]
 
 The same trainer, the same model, in turns. torchrun gets the variable without which half of its restarts fail.
 """

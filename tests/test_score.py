@@ -1,0 +1,89 @@
+"""The Score contract: bounds, the merging of verdicts, and what is said first."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from judging import EXPECT, verdict
+from mutants.bent import JOB, KILL
+from simulator import simulate
+
+from harness import score
+from harness.errors import UsageError
+from harness.score import EXIT_CODES, Expectation, ScoreResult, Verdict, at_least, at_most, merge
+
+ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
+
+
+def test_the_worst_verdict_wins_and_nothing_is_no_pass() -> None:
+    for one, other in itertools.product(ORDER, ORDER):
+        assert merge([one, other]) is ORDER[max(ORDER.index(one), ORDER.index(other))]
+    assert merge([]) is Verdict.INCONCLUSIVE
+    assert [EXIT_CODES[found] for found in ORDER] == [0, 3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("observed", "found", "reason", "share"),
+    [(3.0, Verdict.PASS, "", 0.75), (4.0, Verdict.PASS, "", 1.0), (5.0, Verdict.FAIL, "5.0 is more than 4.0", 1.25)],
+)
+def test_an_upper_bound(observed: float, found: Verdict, reason: str, share: float) -> None:
+    assert at_most("x", observed, 4.0, str) == Expectation("x", "≤ 4.0", str(observed), found, reason, share)
+
+
+def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
+    assert at_most("x", 5.0, 4.0, str, "too much").reason == "too much"
+    assert at_most("x", 3.0, 4.0, str, "too much").reason == ""
+    assert at_most("x", 0, 0, str) == Expectation("x", "≤ 0", "0", Verdict.PASS)
+
+
+@pytest.mark.parametrize(
+    ("observed", "found", "reason"),
+    [(5.0, Verdict.PASS, ""), (4.0, Verdict.PASS, ""), (3.0, Verdict.FAIL, "3.0 is less than 4.0")],
+)
+def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
+    assert at_least("x", observed, 4.0, str) == Expectation("x", "≥ 4.0", str(observed), found, reason)
+
+
+def test_what_cannot_be_measured_is_no_pass() -> None:
+    nothing = "there is nothing to measure"
+    assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing)
+    assert at_most("x", None, 4.0, str, "no twin").reason == "no twin"
+    assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing)
+
+
+def test_a_score_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"no score 'speed'; there is job, loss_continuity, metrics, recovery_time"):
+        score.load_score("speed")
+    assert [score.load_score(name).name for name in score.score_names()] == score.score_names()
+
+
+def test_the_worst_is_said_first_and_nothing_twice() -> None:
+    findings = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
+    assert score._reasons([*findings, (Verdict.FAIL, "c")]) == ["c", "a", "d", "b"]
+
+
+def test_a_finding_without_a_reason_says_what_was_observed() -> None:
+    line = Expectation("x", "≤ 4", "5", Verdict.FAIL)
+    told = score._findings(ScoreResult({}, [line, Expectation("y", "", "", Verdict.PASS)], [(Verdict.PASS, "fine")]))
+    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)")]
+
+
+def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect=EXPECT)
+    assert [part.split()[0] for part in card.reasons[0].split("; ")] == [
+        "recovered",
+        card.reasons[0].split("; ")[1].split()[0],
+        "losses",
+    ]
+    assert verdict(simulate(JOB, KILL, seed=5), expect={}).reasons == ["the job did all its steps"]
+
+
+def test_the_report_is_strict_json() -> None:
+    values = {"a": np.float64(1.5), "b": (np.int64(2), math.nan), 3: math.inf, "c": None, "d": [True, "x"]}
+    assert score._strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x"]}
+    assert type(score._strict(np.int64(2))) is int
+    json.dumps(score._strict(values), allow_nan=False)
