@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 
 from harness.kube.api import Api
-from harness.kube.manifests import Object, label_value
+from harness.kube.manifests import TAINT, Object, label_value
 
-TAINT = "chaos-harness/reclaimed"
 MARK = "chaos-harness/run"  # label: whose cordon it is
 
 

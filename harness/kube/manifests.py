@@ -29,6 +29,8 @@ GRACE_S_MIN = 30
 MARGIN_S = 5  # what leaving takes besides the notice
 NAME_CHARS_MAX = 40  # a job's pods add their index and five random letters, a JobSet two more names; 63 are allowed
 RESTARTS_MAX = 100
+KEPT_S = 600
+TAINT = "chaos-harness/reclaimed"  # of a machine that we take; the control host stays there
 
 _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its own so, too
 
@@ -106,6 +108,7 @@ def control_pod(place: Place) -> Object:
     """The control host: holds the rendezvous store, and the checkpoints where no volume does."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
+    spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
     return _object("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
 
 
@@ -209,6 +212,7 @@ def _job_spec(workload: Workload, place: Place) -> Object:
         "parallelism": workload.nodes,
         "completionMode": "Indexed",
         "backoffLimit": RESTARTS_MAX,
+        "ttlSecondsAfterFinished": KEPT_S,  # pods that nobody speaks to any more end with 0, and their job with them
         "template": _template(workload, place),
     }
     if place.dialect.failure_policy:

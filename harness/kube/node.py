@@ -14,6 +14,7 @@ import asyncio
 import fcntl
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -69,7 +70,7 @@ class PodInit(init.Init):
             "open_vault": self._open_vault,
             "put": self._put,
             "run": self._run_here,
-            "die": self._die,
+            "die": lambda: self._die(),
             "flush": self._flush,
             "remove_shared": self._remove_shared,
             "receive_packets": self._ends.receive_packets,
@@ -109,7 +110,7 @@ class PodInit(init.Init):
             told = taken
             await asyncio.sleep(LOOK_S)
         print(f"the harness has been silent for {SILENT_S_MAX:g} s", file=sys.stderr, flush=True)
-        self._die()
+        self._die(0)  # with any other code a job would bring it back, for nobody
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
         """How this node comes to its checkpoints: `shared` is the run's folder on a volume; else a vault's address."""
@@ -127,8 +128,6 @@ class PodInit(init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        import shutil
-
         shutil.rmtree(pathlib.Path(SHARED) / shared, ignore_errors=True)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
@@ -181,10 +180,10 @@ class PodInit(init.Init):
     def _flush(self) -> None:
         self._follower.flush()
 
-    def _die(self) -> None:
+    def _die(self, code: int = 128 + signal.SIGKILL) -> None:
         """At once, as when the power fails: nobody here gets to do anything more."""
         self._send(signal.SIGKILL, None)
-        os._exit(128 + signal.SIGKILL)
+        os._exit(code)
 
 
 def device_of(address: str) -> str:

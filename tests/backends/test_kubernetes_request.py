@@ -15,12 +15,12 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.backend import Workload
+from harness.backend import Impairment, Workload
 from harness.backends import kubernetes as backend
 from harness.cli import app
 from harness.container.request import RUN_LABEL
 from harness.errors import UsageError
-from harness.kube import manifests
+from harness.kube import api, manifests, mesh
 from harness.kube.manifests import Dialect, Place
 from harness.kube.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
 from harness.request_text import native_text
@@ -213,6 +213,40 @@ def test_every_setting_is_documented() -> None:
     assert [name for name in VARIABLES if f"`{name}`" not in text] == []
     read = set(re.findall(r'get\("([A-Z_]+)"', (ROOT / "harness" / "kube" / "settings.py").read_text()))
     assert {f"CHAOS_KUBE_{name}" for name in read} <= VARIABLES.keys()
+
+
+def test_chaos_mesh_is_asked_for_one_pod_and_certain_peers() -> None:
+    place, way = Place("r", EVERYTHING), mesh.Way("a", "ingress", ("b", "c"))
+    wanted = mesh.impairment(place, "chaos-r-1", way, Impairment(delay_s=0.02, loss=0.1, loss_burst=4))
+    assert wanted["metadata"] == {"name": "chaos-r-1", "labels": {RUN_LABEL: "r"}}
+    assert wanted["spec"] == {
+        "action": "netem",
+        "mode": "all",
+        "selector": {"pods": {"team-a": ["a"]}},
+        "direction": "from",
+        "delay": {"latency": "20000us", "jitter": "0us"},
+        "loss": {"loss": "10", "correlation": "75"},
+        "target": {"mode": "all", "selector": {"pods": {"team-a": ["b", "c"]}}},
+    }
+    assert mesh.bandwidth(place, "x", way, 100_000_000)["spec"]["bandwidth"]["rate"] == "12500000bps"
+    with pytest.raises(UsageError, match="name the peers"):
+        mesh.partition(place, "x", mesh.Way("a"))
+
+
+def test_rights_are_those_that_are_used() -> None:
+    """One rule too few and a run fails on a cluster that is well kept; what is created is in the rules."""
+    documents = yaml.safe_load_all((ROOT / "harness" / "kube" / "rbac.yaml").read_text())
+    role = next(each for each in documents if each["kind"] == "Role")
+    granted = {
+        (g, r, v) for rule in role["rules"] for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]
+    }
+    for kind in KINDS:
+        for wanted in rendered(kind):
+            group = wanted["apiVersion"].rpartition("/")[0]
+            for verb in ("create", "delete", "list"):
+                assert (group, api.PLURALS[wanted["kind"]], verb) in granted
+    assert not any("*" in each for each in granted)
+    assert not any(resource in ("secrets", "nodes", "pods/exec") for _, resource, _ in granted)
 
 
 def test_plan_prints_what_kubectl_takes(monkeypatch: pytest.MonkeyPatch) -> None:
