@@ -188,17 +188,18 @@ def doctor() -> None:
     """Which backends and faults work on this machine, and what is missing for the rest."""
     findings, capabilities = doctor_module.examine()
     for finding in findings:
-        out.print(f"{_mark(finding.ok)} {finding.what}: {finding.detail}", soft_wrap=True)
+        out.print(f"{_mark(finding.ok)} {finding.what}: {escape(finding.detail)}", soft_wrap=True)
     for name, capability in capabilities.items():
-        out.print(f"{_mark(capability.available)} [bold]backend {name}[/]: {capability.summary}", soft_wrap=True)
+        out.print(
+            f"{_mark(capability.available)} [bold]backend {name}[/]: {escape(capability.summary)}", soft_wrap=True
+        )
         for verb in Verb:
             if capability.available and verb not in capability.verbs:
-                out.print(
-                    f"    {_mark(False)} {verb.value}: {capability.missing.get(verb, 'not there')}", soft_wrap=True
-                )
+                reason = capability.missing.get(verb, "not there")
+                out.print(f"    {_mark(False)} {verb.value}: {escape(reason)}", soft_wrap=True)
     for name, _, can in doctor_module.fault_table(capabilities):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
-        out.print(f"{_mark('yes' in can.values())} fault {name} — {words}", soft_wrap=True)
+        out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
     if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import importlib.util
 import pathlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +162,13 @@ class Fault(BaseModel, abc.ABC):
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
     stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
+    packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
+
+    @classmethod
+    def lacks(cls) -> list[str]:
+        """What must be installed before it can act, one sentence each."""
+        missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
+        return [f"{name} is not installed: pip install 'chaos-harness[{cls.packages[name]}]'" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
         """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""

@@ -117,6 +117,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
     lacking = []
     for planned in plan.faults:
         fault, _ = planned.build()
+        lacking += [f"fault {planned.id} ({planned.fault}): {what}" for what in fault.lacks()]
         for verb in sorted(fault.needed() - capability.verbs):
             reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
             lacking.append(

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ class ObjectStore(Fault):
     duration: Duration = Field("10s", description="How long it acts.")
 
     stops = True
+
+    packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
 
     def describe(self, targets: Sequence[Target]) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)

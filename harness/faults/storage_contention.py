@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -37,13 +36,13 @@ class StorageContention(Fault):
     directory: str = Field("checkpoints", description="The folder whose disk they use, below the run's.")
     duration: Duration = Field("10s", description="How long they stay.")
 
+    packages: ClassVar = {"locust": "load"}
+
     def describe(self, targets: Sequence[Target]) -> str:
         mix = f"{self.reads} % reads of {self.block}"
         return f"{self.users} users hammer the disk of {self.directory}/ for {self.duration}, {mix}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        if importlib.util.find_spec("locust") is None:
-            raise FaultError("locust is not installed: pip install 'chaos-harness[load]'")
         folder = self._folder(context)
         folder.mkdir(parents=True, exist_ok=True)
         with _started(["-m", "harness.load.file_server", str(folder)], {}) as server:

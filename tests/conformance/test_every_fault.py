@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
+import tomllib
 from typing import Any
 
 import pytest
@@ -11,14 +13,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backend import Verb
-from harness.errors import ScenarioError
+from harness.backend import Capability, Verb
+from harness.errors import CannotRunError, ScenarioError
 from harness.fault import Fault, fault_names, load_fault
-from harness.plan import Plan, make_plan
+from harness.plan import Plan, check_capabilities, make_plan
 from harness.scenario import load_scenario, parse_scenario
 
 REQUIRED = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}, "storage_slow": {"latency": "20ms"}}
-SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCENARIOS = ROOT / "scenarios"
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
 def shipped() -> dict[str, list[str]]:
@@ -75,6 +79,17 @@ def test_an_unknown_parameter_is_refused_with_those_there_are(name: str) -> None
 def test_an_empty_target_is_refused(name: str, selector: Any) -> None:
     with pytest.raises(ScenarioError):
         plan_of(entry(name, target={load_fault(name).aims_at: selector}))
+
+
+def test_a_package_that_is_missing_is_told_before_anything_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = load_fault(name)
+    assert set(fault.packages.values()) <= EXTRAS
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    everything = Capability(True, "", frozenset(Verb))
+    if not fault.packages:
+        return check_capabilities(plan_of(entry(name)), everything)
+    with pytest.raises(CannotRunError, match="is not installed: pip install 'chaos-harness"):
+        check_capabilities(plan_of(entry(name)), everything)
 
 
 @given(
