@@ -20,7 +20,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from harness.errors import UsageError
 
@@ -374,6 +374,14 @@ class Node(abc.ABC):
         return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
 
 
+def refuse_replacement(newest: Node, node: Node) -> None:
+    """Raises `UsageError` unless `node` is the newest of its place, and gone."""
+    if newest is not node:
+        raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
+    if node.alive:
+        raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
+
+
 class Cluster(abc.ABC):
     """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened.
 
@@ -435,7 +443,7 @@ class Cluster(abc.ABC):
     def close(self) -> None:
         """Takes everything down and waits until it is gone. Idempotent."""
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -459,6 +467,13 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def probe(self) -> Capability:
         """Finds out by doing the real thing on a small scale; leaves nothing behind."""
+
+    def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
+        """For each way it can run, by name: the verbs it has there on no machine, and why. Pure.
+
+        What this machine takes away besides is told by `probe`, whose reasons begin with these where both say one.
+        """
+        return {self.name: {}}
 
     @abc.abstractmethod
     def render(self, workload: Workload) -> Any:

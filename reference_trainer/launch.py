@@ -89,6 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
         code = run(agent, rendezvous)
     except (RendezvousError, OSError, RuntimeError) as error:
         print(f"launch: {type(error).__name__}: {error}", file=sys.stderr)
+        if eviction.noticed:  # the store may be evicted with us, and nobody is left to say goodbye to
+            code = EXIT_DRAINED
     emit("agent.exiting", code=code)
     return code
 

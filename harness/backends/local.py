@@ -30,9 +30,10 @@ from harness.backend import (
     Verb,
     Workload,
     fill_placeholders,
+    refuse_replacement,
 )
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.lab import cgroups, client, net_node, refusals, rpc, storage_node
+from harness.lab import cgroups, client, metadata, net_node, refusals, rpc, storage_node
 from harness.lab import undo as leavings
 from harness.lab.net_node import NetworkedNode
 from harness.lab.storage_node import StoringNode
@@ -43,6 +44,14 @@ GONE_S_MAX = 5.0
 
 _EVERYWHERE = frozenset(
     {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
+)
+_TAKES_ROOT = "control groups for nodes take root"
+_TAKES_NAMESPACES = "needs namespaces"
+_NOBODY_EVICTS = "no engine schedules these nodes: use `via: signal` or a metadata endpoint"
+_CGROUP_VERBS = (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL)
+_NAMESPACE_VERBS = (
+    *(Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
+    Verb.STORAGE,
 )
 _SUMMARIES = {
     "root": "virtual hosts in namespaces, as root",
@@ -66,7 +75,7 @@ class LocalNode(NetworkedNode, StoringNode):
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
         self.killed_in_s: float | None = None
-        self._lab = lab
+        self._lab = self._storage = lab
         self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
@@ -197,10 +206,7 @@ class LocalCluster(Cluster):
         self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
 
     def replace(self, node: Node) -> Node:
-        if self._nodes[node.index] is not node:
-            raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
-        if node.alive:
-            raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
+        refuse_replacement(self._nodes[node.index], node)
         fresh = LocalNode(self._lab, self._gone, self._run_dir, node.name, node.index, node.incarnation + 1)
         self._nodes[node.index] = fresh
         self._start_node(fresh)
@@ -238,7 +244,7 @@ class LocalCluster(Cluster):
         }
         command = fill_placeholders(self._workload.command, values)
         env = self._environment(node.name, node.incarnation)
-        env |= metadata_environment(node.metadata)
+        env |= metadata.environment(node.metadata)
         self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
 
     def _log(self, name: str) -> str:
@@ -260,16 +266,6 @@ class LocalCluster(Cluster):
                 self._gone.add(f"{name}.{incarnation}")
 
 
-def metadata_environment(endpoint: str) -> dict[str, str]:
-    """Where the clouds' own libraries look for the metadata endpoint at `host:port`."""
-    host = endpoint.removesuffix(":80")
-    return {
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
-        "GCE_METADATA_HOST": host,
-        "CHAOS_METADATA": f"http://{host}",
-    }
-
-
 class LocalBackend(Backend):
     name = "local"
 
@@ -288,8 +284,17 @@ class LocalBackend(Backend):
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
         limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
-        missing = {verb: limits.get(verb) or _why_missing(mode, refused) for verb in Verb if verb not in found}
+        missing = {verb: limits.get(verb) or _why_missing(verb, mode, refused) for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        root = {Verb.EVICT: _NOBODY_EVICTS}
+        user = root | dict.fromkeys(_CGROUP_VERBS, _TAKES_ROOT)
+        return {
+            "local, root": root,
+            "local, user": user,
+            "local, plain": user | dict.fromkeys(_NAMESPACE_VERBS, _TAKES_NAMESPACES),
+        }
 
     def render(self, workload: Workload) -> dict[str, Any]:
         names = [f"node{index}" for index in range(workload.nodes)]
@@ -374,7 +379,7 @@ def try_mode(mode: str) -> str | None:
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
     """For each verb that takes a control group or a preloaded library: why it is missing, or `None`."""
-    as_root = None if mode == "root" else "control groups for nodes take root"
+    as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
         Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
@@ -382,10 +387,10 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
     }
 
 
-def _why_missing(mode: str, refused: Mapping[str, str]) -> str:
-    if mode == "plain":
-        return "needs namespaces: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
-    return "the local backend does not do this yet"
+def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
+    if verb in _NAMESPACE_VERBS and mode == "plain":
+        return f"{_TAKES_NAMESPACES}: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
+    return _NOBODY_EVICTS
 
 
 def undo(run_id: str) -> int:

@@ -7,7 +7,7 @@ backend asks Slurm to start it now.
 
 Signals go through `srun --overlap` in the job's own allocation, to what carries the run's marks and nothing else.
 `CHAOS_SLURM_OPTIONS` holds what a site wants on every `sbatch` (`--partition=… --account=… --gpus-per-node=8`);
-`CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation.
+`CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation; `CHAOS_SLURM_EVICTION` how Slurm evicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import shlex
 import signal
 import sys
 import threading
@@ -23,14 +22,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace as replaced
 
-from harness.backend import Backend, Capability, Change, Cluster, Exit, Node, Verb, Workload
+from harness import skew
+from harness.backend import Backend, Capability, Change, Cluster, Exit, Node, Verb, Workload, refuse_replacement
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.slurm import script
+from harness.slurm import eviction, script
 from harness.slurm.engine import Job, Slurm, find_slurm
+from harness.slurm.eviction import EVICTOR, Evictions, site_options
+from harness.slurm.node import NODE_PROGRAM, SlurmNode
 
-OPTIONS_ENV = "CHAOS_SLURM_OPTIONS"
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
-EVICT_PARTITION_ENV = "CHAOS_SLURM_EVICT_PARTITION"
 QUEUE_S_MAX = 600.0
 LOOK_S = 0.1  # between two looks at what the tasks left behind
 ASK_S = 0.25  # between two questions to Slurm
@@ -42,93 +42,19 @@ HOPELESS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadC
 
 _KILLED = -int(signal.SIGKILL)
 _JOB_NAME = "chaos-{run_id}"
-_EVICTOR = "-evictor"
-
-# Runs on a node, by `srun --overlap`. Prints the processes with the marks and their descendants; signals them if asked.
-_NODE_PROGRAM = """
-import os, sys
-signum, only, *marks = sys.argv[1:]
-parents, found = {}, set()
-for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            state, parent = file.read().rpartition(")")[2].split()[:2]
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read().split(b"\\0")
-    except OSError:
-        continue
-    if state in "ZX" or pid == os.getpid():
-        continue
-    parents[pid] = int(parent)
-    if all(mark.encode() in environment for mark in marks):
-        found.add(pid)
-while more := {pid for pid, parent in parents.items() if parent in found} - found:
-    found |= more
-if only != "all":
-    found &= {int(only)}
-for pid in sorted(found):
-    try:
-        if int(signum):
-            os.kill(pid, int(signum))
-        print(pid)
-    except ProcessLookupError:
-        pass
-"""
-
-
-class SlurmNode(Node):
-    """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
-
-    def __init__(self, cluster: SlurmCluster, index: int, incarnation: int):
-        self.name = f"node{index}"
-        self.index = index
-        self.incarnation = incarnation
-        self.host = ""
-        self.address = ""
-        self.gone = False
-        self._cluster = cluster
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}.{self.incarnation}"
-
-    @property
-    def alive(self) -> bool:
-        return bool(self.host) and not self.gone
-
-    def pids(self) -> list[int]:
-        return self._cluster.on_node(self, 0) if self.alive else []
-
-    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        if not self.alive:
-            raise NodeGone(f"{self.key} is gone")
-        return len(self._cluster.on_node(self, int(signum), pid))
-
-    def kill(self) -> None:
-        self._cluster.take_down(self)
-
-    def freeze(self) -> None:
-        self.signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def evict(self, grace_s: float) -> None:
-        """The grace is the GraceTime of our partition: Slurm has no way to choose it for one job."""
-        self._cluster.evict(self)
 
 
 class SlurmCluster(Cluster):
     tells_changes = True
 
     def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
-        self._slurm, self._run_dir, self._run_id = slurm, run_dir, run_id
+        self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
         self._lock = threading.RLock()
         self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
         self._places = workload.nodes  # how many nodes the job is to have
         self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
-        self._evictors: dict[int, str] = {}  # place → job name
+        self._evictions = Evictions(slurm, run_id, _JOB_NAME.format(run_id=run_id))
         self._may_start = False  # nothing to wait for any more: a requeued job can start now
         self._stopped_at = 0.0  # when it was first seen not running
         self._incarnation = 0  # of the job, as far as we have seen it running
@@ -176,14 +102,12 @@ class SlurmCluster(Cluster):
     def replace(self, node: Node) -> Node:
         """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
         for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
-        place = self._newest(node)
-        if place.alive:
-            raise UsageError(f"{place.key} is still there; only a dead node is replaced")
+        refuse_replacement(self._nodes[node.index], node)
+        place = self._nodes[node.index]
         if not self._wait(NOTICED_S_MAX, lambda: self._incarnation > place.incarnation or not self._is_running()):
             raise BackendError(f"Slurm did not notice within {NOTICED_S_MAX:g} s that {place.key} is gone")
-        if evictor := self._evictors.pop(place.index, None):
-            self._slurm.cancel(evictor)
-            self._slurm.resume_drained(self._run_id)
+        if self._evictions.has(place.index):
+            self._evictions.give_back(place.index)
         else:
             self._slurm.bring_back(place.host)
         with self._lock:
@@ -195,7 +119,7 @@ class SlurmCluster(Cluster):
     def give_up(self, node: Node) -> None:
         with self._lock:
             self._places -= 1
-            self._returned(self._newest(node))
+            self._returned(self._nodes[node.index])
 
     def _returned(self, place: SlurmNode) -> None:
         self._lost.discard(place.index)
@@ -220,7 +144,7 @@ class SlurmCluster(Cluster):
             found = self._slurm.run(
                 *("srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0"),
                 *(f"--nodelist={node.host}", "--export=NONE", "--mpi=none", "--input=none", "--chdir=/", "--quiet"),
-                *(sys.executable, "-S", "-E", "-c", _NODE_PROGRAM, str(signum), only, *marks),
+                *(sys.executable, "-S", "-E", "-c", NODE_PROGRAM, str(signum), only, *marks),
             )
         except BackendError as error:
             if node.alive:
@@ -241,28 +165,12 @@ class SlurmCluster(Cluster):
             self._take(node, "node lost")
 
     def evict(self, node: SlurmNode) -> None:
-        """By a job with a higher priority on that very node; without such a partition by a drain and a requeue."""
         with self._lock:
             if not node.alive:
                 raise NodeGone(f"{node.key} is gone")
             self._lost.add(node.index)
             self._may_start = False
-        name = _JOB_NAME.format(run_id=self._run_id) + _EVICTOR
-        self._evictors[node.index] = f"{name}{node.index}"
-        partition = evicting_partition(self._slurm, node.host)
-        if partition:
-            where = (f"--partition={partition}", f"--nodelist={node.host}", "--nodes=1", "--exclusive")
-            what = (f"--job-name={name}{node.index}", "--output=/dev/null", "--no-requeue", "--chdir=/")
-            self._slurm.submit(*where, *what, "--wrap=exec sleep infinity")
-        else:
-            self._slurm.drain(node.host, self._run_id)
-            self._slurm.run("scontrol", "requeue", str(self._job_id))
-
-    def _newest(self, node: Node) -> SlurmNode:
-        place = self._nodes[node.index]
-        if place is not node:
-            raise UsageError(f"{node.name}.{node.incarnation} has been replaced already")
-        return place
+        self._evictions.evict(self._job_id, node.index, node.host)
 
     def _is_running(self) -> bool:
         return self._job is not None and self._job.running
@@ -282,21 +190,21 @@ class SlurmCluster(Cluster):
     def _submit(self, request: script.Request) -> None:
         (self._state_dir / "exits").mkdir(parents=True)
         for name in ("events", "logs"):
-            (self._run_dir / name).mkdir(exist_ok=True)
+            (self.run_dir / name).mkdir(exist_ok=True)
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
-        values = {"run_id": self._run_id, "run_dir": str(self._run_dir)}
+        values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
         env = request.env | {
-            "CHAOS_EVENTS": str(self._run_dir / "events"),
+            "CHAOS_EVENTS": str(self.run_dir / "events"),
             "CHAOS_PYTHON": sys.executable,
-            "CHAOS_RUN_DIR": str(self._run_dir),
+            "CHAOS_RUN_DIR": str(self.run_dir),
             "CHAOS_RUN_ID": self._run_id,
         }
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"
         try:
-            self._job_id = self._slurm.submit(*arguments, where, *_site_options(), batch, env=env)
+            self._job_id = self._slurm.submit(*arguments, where, *site_options(), batch, env=env)
         except BackendError as error:
             raise CannotRunError(f"Slurm refuses a job of {self._places} nodes: {error}") from error
 
@@ -403,19 +311,11 @@ def _unknown(job_id: int) -> Job:
     return Job(job_id, "", ("CANCELLED",), 0, "", "")
 
 
-def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Whose jobs can preempt ours there; `host=None`: anywhere."""
-    if named := os.environ.get(EVICT_PARTITION_ENV):
-        return named
-    chosen = [option.split("=", 1)[1] for option in _site_options() if option.startswith("--partition=")]
-    return slurm.evicting_partition(chosen[-1] if chosen else None, host)
-
-
 def end_run(slurm: Slurm, run_id: str) -> None:
     """Ends the jobs of this run and gives back the nodes that were taken in its name. Idempotent."""
     name = _JOB_NAME.format(run_id=run_id)
     try:
-        running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({_EVICTOR}\\d+)?", job.name)]
+        running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({EVICTOR}\\d+)?", job.name)]
         if running:
             slurm.cancel(*sorted(set(running)))
     finally:
@@ -446,10 +346,13 @@ class SlurmBackend(Backend):
         try:
             slurm = find_slurm()
             slurm.run("scontrol", "ping", limit_s=10)
-            slurm.run("sbatch", "--test-only", "--nodes=1", *_site_options(), "--wrap=true", limit_s=10)
+            slurm.run("sbatch", "--test-only", "--nodes=1", *site_options(), "--wrap=true", limit_s=10)
             return _capability(slurm)
         except (BackendError, CannotRunError) as error:
             return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: _LACKS}
 
     def render(self, workload: Workload) -> script.Request:
         return script.render(workload)
@@ -462,25 +365,39 @@ class SlurmBackend(Backend):
         return SlurmCluster(find_slurm(), workload, run_dir, run_id)
 
 
-def _site_options() -> list[str]:
-    return shlex.split(os.environ.get(OPTIONS_ENV, ""))
+_LACKS = (
+    {
+        Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
+        Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
+        Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
+    }
+    | dict.fromkeys(
+        (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
+        "the network of Slurm nodes is the site's, and Slurm itself speaks over it",
+    )
+    | dict.fromkeys(
+        (Verb.CPU, Verb.CPU_QUOTA, Verb.MEMORY, Verb.MEMORY_KERNEL),
+        "what a job may use on a node is for Slurm to say",
+    )
+)
 
 
 def _capability(slurm: Slurm) -> Capability:
     verbs = {Verb.SIGNAL, Verb.FREEZE}
-    missing = dict.fromkeys(Verb, "the Slurm backend does not do this yet")
-    missing[Verb.NOTICE] = "no metadata endpoint is served on Slurm nodes; use `via: signal` or `via: engine`"
+    missing = dict(_LACKS)
+    if reason := skew.why_not():
+        missing[Verb.CLOCK] = reason
+    else:
+        verbs.add(Verb.CLOCK)
     if slurm.takes_nodes:
         verbs |= {Verb.KILL, Verb.REPLACE}
     else:
         reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
         missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
-    if evicting_partition(slurm) or slurm.is_operator:
-        verbs |= {Verb.EVICT, Verb.REPLACE}
+    if reason := eviction.why_not(slurm):
+        missing[Verb.EVICT] = reason
     else:
-        missing[Verb.EVICT] = (
-            "no partition whose jobs preempt ours (PreemptType=preempt/partition_prio), and no right to drain"
-        )
+        verbs |= {Verb.EVICT, Verb.REPLACE}
     summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
     return Capability(
         True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}

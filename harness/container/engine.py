@@ -114,9 +114,10 @@ class Engine:
             link, errors, [each for each in (getattr(raw, "_response", None), raw) if each is not None]
         )
 
-    def address_of(self, container: str, network: str) -> str:
+    def inspect(self, container: str) -> dict[str, Any]:
         with speaking("inspecting"):
-            return str(self.api.inspect_container(container)["NetworkSettings"]["Networks"][network]["IPAddress"])
+            found: dict[str, Any] = self.api.inspect_container(container)
+            return found
 
     def remove_run(self, run_id: str) -> int:
         """Removes every container, network and volume with this run's label; returns how many. Idempotent."""

@@ -116,11 +116,18 @@ class FileSystem:
             code: getattr(self, f"_{code.name.lower()}") for code in Code if hasattr(self, f"_{code.name.lower()}")
         }
 
-    def mount(self, folder: pathlib.Path) -> None:
-        """Raises `OSError` where the kernel refuses."""
+    def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
+        """Where this process, or process `pid`, sees the folder. Raises `OSError` where the kernel refuses."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
-        kernel.mount("chaos", str(folder), "fuse.chaos", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+        flags = kernel.MS_NOSUID | kernel.MS_NODEV
+        if pid:
+            kernel.mount_for(pid, "chaos", str(folder), "fuse.chaos", flags, options)
+        else:
+            kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
+
+    def serve(self) -> None:
+        """Begins to answer; without this whoever touches a file there waits."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -468,14 +475,19 @@ def is_dying(pid: int) -> bool:
     return any(mask & SIGKILL_BIT for mask in pending)
 
 
-def main(link: socket.socket, folder: str) -> None:
-    """Mounts and says so, then answers labd's calls until labd is gone."""
+def main(link: socket.socket, folder: str, pid: int = 0, become: Callable[[], None] = lambda: None) -> None:
+    """Mounts (for process `pid`, if not for itself), says so, then answers calls until the caller is gone.
+
+    With `become` it gives up rights that it needs no longer once all is mounted.
+    """
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
     try:
         system = FileSystem(path)
-        system.mount(path)
+        system.mount(path, pid)
+        become()
+        system.serve()
     except OSError as error:
         rpc.send(link, {"id": 0, "error": rpc.error_to_message(rpc.StageError("fuse", error.errno or 0, str(error)))})
         return

@@ -55,12 +55,19 @@ async def counts(lab: Lab, folder: str, number: int) -> dict[str, int]:
     return found
 
 
-async def examine(lab: Lab) -> str:
-    """Why no folder can be disturbed here; empty if one can. Leaves nothing."""
+def why_no_device() -> str:
+    """Why this process cannot serve a file system; empty if it can."""
     if not pathlib.Path("/dev/fuse").exists():
         return "there is no /dev/fuse: load the module fuse; in a container, add the device"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "/dev/fuse is not open to this user: root, or chmod 666 /dev/fuse"
+    return ""
+
+
+async def examine(lab: Lab) -> str:
+    """Why no folder can be disturbed here; empty if one can. Leaves nothing."""
+    if reason := why_no_device():
+        return reason
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         try:
             await mount(lab, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pathlib
 
@@ -22,6 +23,7 @@ MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,8 +42,8 @@ _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
 def _check(result: int, what: str) -> None:
     if result < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{what}: {os.strerror(errno)}")
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
@@ -58,9 +60,13 @@ def be_prompt() -> None:
 
 def enter_network(pid: int) -> None:
     """The caller moves into the network namespace of process `pid`; its sockets stay where they were made."""
-    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    _enter(pid, "net", CLONE_NEWNET)
+
+
+def _enter(pid: int, kind: str, flag: int) -> None:
+    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.setns(descriptor, CLONE_NEWNET), f"enter the network of process {pid}")
+        _check(_libc.setns(descriptor, flag), f"enter the {kind} namespace of process {pid}")
     finally:
         os.close(descriptor)
 
@@ -69,6 +75,23 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
     kind_bytes = kind.encode() if kind else None
     result = _libc.mount(source.encode(), target.encode(), kind_bytes, flags, options.encode())
     _check(result, f"mount {kind or source} on {target}")
+
+
+def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options: str) -> None:
+    """Like `mount`, but where process `pid` sees it: a child of the caller goes there to do it."""
+    child = os.fork()
+    if child == 0:
+        code = errno.EIO
+        try:
+            _enter(pid, "mnt", CLONE_NEWNS)
+            mount(source, target, kind, flags, options)
+            code = 0
+        except OSError as error:
+            code = error.errno or errno.EIO
+        finally:
+            os._exit(code)
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        raise OSError(abs(code), f"mount {kind} on {target} for process {pid}: {os.strerror(abs(code))}")
 
 
 def unmount(target: str, flags: int = MNT_DETACH) -> None:

@@ -57,6 +57,16 @@ _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden"
 _REASONS |= {405: "Method Not Allowed"}
 
 
+def environment(endpoint: str) -> dict[str, str]:
+    """Where the clouds' own libraries look for the metadata endpoint at `host:port`."""
+    host = endpoint.removesuffix(":80")
+    return {
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
+        "GCE_METADATA_HOST": host,
+        "CHAOS_METADATA": f"http://{host}",
+    }
+
+
 class Endpoint:
     """Answers the requests of one node. Lives in labd, so that what happens on the node does not disturb it."""
 

@@ -1,4 +1,4 @@
-"""The storage verb of a node of the local backend, as calls to its lab."""
+"""The storage verb of a node, as calls to its lab, or to what stands for one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from harness.backend import Disturbance, Node, StorageRule
 from harness.errors import BackendError
 from harness.lab import client
 
 
+class Caller(Protocol):
+    @property
+    def ended(self) -> bool: ...
+    def call(self, method: str, limit_s: float = ..., **params: Any) -> Any: ...
+
+
 class StorageDisturbance(Disturbance):
-    def __init__(self, lab: client.LabClient, folder: str, number: int):
+    def __init__(self, lab: Caller, folder: str, number: int):
         self._lab, self._folder, self._number = lab, folder, number
         self._last: dict[str, int] = {}
         self._healed = False
@@ -33,9 +40,9 @@ class StorageDisturbance(Disturbance):
 
 
 class StoringNode(Node):
-    """Mixed into a node that has `_lab`, `_run_dir` and `key`."""
+    """Mixed into a node that has `_storage` (who answers its storage calls), `_run_dir` and `key`."""
 
-    _lab: client.LabClient
+    _storage: Caller
     _run_dir: pathlib.Path
 
     @property
@@ -45,8 +52,8 @@ class StoringNode(Node):
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
-        number = self._lab.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
-        return StorageDisturbance(self._lab, folder, number)
+        number = self._storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
+        return StorageDisturbance(self._storage, folder, number)
 
 
 def mount(lab: client.LabClient, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ Which Slurm: the one that SLURM_CONF names; else the one that `engines/slurm.sh`
 
 A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWER`, called with `kill NODE RUN`,
 `boot NODE` and `heal RUN` (bring back all that was killed in the name of that run). For our own engine that is
-`engines/slurm.sh`. Without one, who may (root, SlurmUser) sets nodes down and resumes them; nobody else can.
+`engines/slurm.sh`. Without one (or with `none`), who may (root, SlurmUser) sets nodes down and resumes them.
 """
 
 from __future__ import annotations
@@ -268,6 +268,8 @@ def find_slurm() -> Slurm:
         inherited["SLURM_CONF"] = str(engine / "slurm.conf")
         inherited["PATH"] = f"{engine / 'bin'}:{inherited.get('PATH', os.defpath)}"
         power = power or [str(_ROOT / "engines" / "slurm.sh")]
+    if power == ["none"]:
+        power = []
     absent = [name for name in COMMANDS if shutil.which(name, path=inherited.get("PATH")) is None]
     if absent:
         raise CannotRunError(f"no Slurm here: {', '.join(absent)} not found; `make engines` sets one up on this host")

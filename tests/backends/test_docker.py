@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Impairment, Node, Traffic, Verb, Workload
+from harness.backend import Impairment, Traffic, Workload
 from harness.backends import docker as backend
 from harness.container.engine import Engine
 from harness.errors import BackendError, NodeGone, UsageError
@@ -132,46 +130,6 @@ def test_a_signal_reaches_one_process_or_all_but_the_init(launch: Any) -> None:
         node.signal(signal.SIGKILL, 1)
 
 
-def test_a_killed_node_is_gone_at_once_and_another_takes_its_place(launch: Any, engine: Engine) -> None:
-    cluster = launch(*LOOP, nodes=2)
-    cluster.start()
-    node = cluster.nodes[0]
-    container = node.container
-    until(node.pids, "the command")
-    host_pid = engine.api.inspect_container(container)["State"]["Pid"]
-    node.kill()
-    assert not node.alive and node.pids() == [] and not pathlib.Path(f"/proc/{host_pid}").exists()
-    assert not engine.api.inspect_container(container)["State"]["Running"]
-    assert [(end.node, end.code) for end in cluster.exits()] == [("node0", -9)]
-    for verb in (node.kill, node.freeze, lambda: node.signal(signal.SIGTERM), lambda: node.notice("ec2", 1.0)):
-        with pytest.raises(NodeGone):
-            verb()
-    with pytest.raises(UsageError, match="still there"):
-        cluster.replace(cluster.nodes[1])
-    fresh = cluster.replace(node)
-    assert (fresh.name, fresh.index, fresh.incarnation) == ("node0", 0, 2) and cluster.nodes[0] is fresh
-    until(lambda: "started" in log_of(cluster, "node0.2"), "the replacement's command")
-    with pytest.raises(UsageError, match="replaced already"):
-        cluster.replace(node)
-
-
-def test_a_frozen_node_does_nothing_and_can_be_thawed_or_killed(launch: Any) -> None:
-    cluster = launch("sh", "-c", "while :; do echo tick; sleep 0.02; done")
-    cluster.start()
-    node = cluster.nodes[0]
-    until(lambda: "tick" in log_of(cluster, node.key), "the command")
-    node.freeze()
-    node.freeze()
-    before = log_of(cluster, node.key)
-    time.sleep(0.3)
-    assert log_of(cluster, node.key) == before and node.pids() and node.alive
-    node.thaw()
-    until(lambda: log_of(cluster, node.key) != before, "more ticks")
-    node.freeze()
-    node.kill()
-    assert not node.alive and node.pids() == []
-
-
 def test_a_notice_is_read_on_the_node_and_only_there(launch: Any) -> None:
     read = (
         "import os, time, urllib.request as u\n"
@@ -214,40 +172,6 @@ def test_an_eviction_tells_everything_on_the_node_and_then_takes_it(launch: Any)
     assert [end.code for end in cluster.exits()] == [-9]
 
 
-def test_two_runs_side_by_side_do_not_touch_each_other(launch: Any, engine: Engine) -> None:
-    one, two = launch(*LOOP, name="one"), launch(*LOOP, name="two")
-    one.start()
-    two.start()
-    until(two.nodes[0].pids, "the command")
-    assert backend.undo(one._place.run_id) >= 3
-    assert backend.undo(one._place.run_id) == 0
-    assert things(engine, one._place.run_id) == []
-    until(lambda: not one.nodes[0].alive, "the end of the first run")
-    assert two.nodes[0].alive and two.nodes[0].pids()
-
-
-def test_a_killed_harness_takes_its_nodes_along(engine: Engine, tmp_path: pathlib.Path) -> None:
-    run_id = f"test-orphans-{os.getpid()}"
-    script = (
-        "import pathlib, os, signal, sys\n"
-        "from harness.backend import Workload\n"
-        "from harness.backends.docker import BACKEND\n"
-        "cluster = BACKEND.open(Workload(('sleep', '600'), 1, 1), pathlib.Path(sys.argv[1]), sys.argv[2])\n"
-        "cluster.start()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path), run_id], timeout=WAIT_S)
-    try:
-        assert ended.returncode == -signal.SIGKILL
-        label = {"label": f"chaos.run_id={run_id}"}
-        assert engine.api.containers(all=True, filters=label), "nothing was ever there"
-        until(lambda: not engine.api.containers(filters=label), "no container running")
-        assert things(engine, run_id), "stopped containers stay until healed"
-    finally:
-        backend.undo(run_id)
-    assert things(engine, run_id) == []
-
-
 def test_what_cannot_start_leaves_nothing(
     engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,42 +190,6 @@ def test_an_image_of_other_source_is_refused(
     assert not capability.available and "make image" in capability.summary
 
 
-def test_what_the_probe_promises_can_be_done(engine: Engine) -> None:
-    capability = backend.BACKEND.probe()
-    assert {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.EVICT, Verb.REPLACE} <= capability.verbs
-    assert set(capability.missing) == set(Verb) - capability.verbs
-
-
-def reached(node: Node, peer: Node | None, back: bool = False) -> int:
-    return node.send_packets(peer, 40, 0.002, back).received
-
-
-def test_traffic_is_cut_for_those_meant_and_comes_back(launch: Any) -> None:
-    cluster = launch("sleep", "600", nodes=2, control=("sleep", "600"))
-    cluster.start()
-    node, other = cluster.nodes
-    assert reached(node, other) == reached(node, None) == 40
-    cut = node.cut(Traffic("egress", "control"))
-    assert (reached(node, None), reached(node, None, back=True), reached(node, other)) == (0, 40, 40)
-    cut.heal()
-    cut.heal()
-    unplugged = node.unplug()
-    assert (reached(node, other), reached(node, other, back=True), reached(node, None)) == (0, 0, 0)
-    unplugged.heal()
-    assert reached(node, other) == reached(node, None, back=True) == 40
-
-
-def test_a_rate_is_kept_in_each_direction(launch: Any) -> None:
-    cluster = launch("sleep", "600", nodes=2)
-    node, other = cluster.nodes
-    limit = node.limit_rate(50_000_000, Traffic())
-    for back in (False, True):
-        assert node.fill_path(other, 1.0, back) == pytest.approx(50e6, rel=0.3)
-        assert node.fill_path(other, 1.0, back, through=limit) == pytest.approx(50e6, rel=0.3)
-    limit.heal()
-    assert node.fill_path(other, 0.5) > 100e6
-
-
 @pytest.mark.parametrize("direction", ["egress", "ingress"])
 def test_a_delay_costs_time_and_not_the_path(launch: Any, direction: Any) -> None:
     cluster = launch("sleep", "600", nodes=2, control=("sleep", "600"))
@@ -318,50 +206,6 @@ def test_a_delay_costs_time_and_not_the_path(launch: Any, direction: Any) -> Non
     assert min(node.send_packets(fresh, 20, 0.002, back, wait_s=1.0).delays_s) >= 0.05
     impairment.heal()
     assert min(node.send_packets(fresh, 20, 0.002, back).delays_s) < 0.05
-
-
-def test_packets_are_lost_and_damaged_as_counted(launch: Any) -> None:
-    cluster = launch("sleep", "600", nodes=2)
-    node, other = cluster.nodes
-    impairment = node.impair(Impairment(loss=0.2, damage=0.1, seed=7), Traffic("egress", (other,)))
-    found = node.send_packets(other, 300, 0.001, wait_s=1.0)
-    counts = impairment.counts()
-    assert 20 < counts["lost"] < 120 and counts["damaged"] > 5
-    assert found.received == 300 - counts["lost"] - counts["damaged"] and found.damaged == counts["damaged"]
-
-
-BUSY = ("python3", "-c", "while True: pass")
-
-
-def cpu_share(node: Node) -> tuple[float, float]:
-    """Of one CPU: what the node's processes got, and for how much of the time they were kept from running."""
-    before = node.cpu_use()
-    time.sleep(1.0)
-    after = node.cpu_use()
-    elapsed_ns = after.at_ns - before.at_ns
-    return (after.used_ns - before.used_ns) / elapsed_ns, (after.throttled_ns - before.throttled_ns) / elapsed_ns
-
-
-def test_cpu_is_limited_by_quota_and_by_turns(launch: Any) -> None:
-    cluster = launch(*BUSY)
-    cluster.start()
-    node = cluster.nodes[0]
-    until(node.pids, "the command")
-    node.limit_cpu(0.2)
-    used, kept = cpu_share(node)
-    assert used < 0.35 and kept > 0
-    node.limit_cpu(None)
-    node.throttle(0.25)
-    used, kept = cpu_share(node)
-    assert used < 0.45 and 0.4 < kept < 0.95
-    node.throttle(None)
-    assert cpu_share(node)[1] == 0
-    node.crowd("cpu", 2.0)
-    pids = node.pids()
-    node.crowd("cpu", None)
-    until(lambda: node.pids() == pids, "the end of the strangers")
-    with pytest.raises(UsageError, match="above 0"):
-        node.limit_cpu(0)
 
 
 @pytest.mark.parametrize("keeper", ["kernel", "watchdog"])

@@ -7,16 +7,16 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from conformance.places import processes_of
 
 from harness.backend import Verb, Workload
 from harness.backends import slurm as backend
 from harness.backends.slurm import SlurmBackend, SlurmCluster
-from harness.errors import CannotRunError, NodeGone, UsageError
+from harness.errors import CannotRunError, UsageError
 from harness.slurm.engine import Slurm, find_slurm
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engines" / "slurm.sh"
@@ -73,7 +73,7 @@ def shell(text: str, nodes: int = 2) -> Workload:
 
 
 def said(cluster: SlurmCluster, key: str) -> str:
-    path = cluster._run_dir / "logs" / f"{key}.log"
+    path = cluster.run_dir / "logs" / f"{key}.log"
     return path.read_text() if path.exists() else ""
 
 
@@ -94,21 +94,6 @@ def test_without_slurm_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(CannotRunError):
         SlurmBackend().open(SLEEP, tmp_path, "x")
     backend.undo("x")  # nothing can have been submitted
-
-
-def test_nodes_run_their_command_and_their_exits_are_told(opened: Callable[..., SlurmCluster]) -> None:
-    text = 'echo "{index} {address} {incarnation} $CHAOS_NODE $CHAOS_INCARNATION $CHAOS_RUN_ID $SAYS"; exit $((3 * {index}))'
-    cluster = opened(shell(text))
-    until(lambda: not cluster.waiting)
-    assert sorted((end.node, end.incarnation, end.code) for end in cluster.exits()) == [
-        ("node0", 1, 0),
-        ("node1", 1, 3),
-    ]
-    for node in cluster.nodes:
-        line = f"{node.index} {node.address} 1 {node.name} 1 test-{os.getpid()}-a a 'b', c\n"
-        assert said(cluster, f"{node.name}.1") == line
-    assert cluster.nodes[0].address != cluster.nodes[1].address
-    assert cluster.changes() == [] and all(node.alive for node in cluster.nodes)
 
 
 def test_nothing_runs_before_the_start(slurm: Slurm, tmp_path: pathlib.Path) -> None:
@@ -133,39 +118,6 @@ def test_a_signal_reaches_all_of_one_node_and_nothing_else(opened: Callable[...,
     assert set(before[0]) <= set(first.pids())
 
 
-def test_a_frozen_node_stands_still(opened: Callable[..., SlurmCluster]) -> None:
-    cluster = opened(shell("while :; do echo x; sleep 0.05; done"))
-    until(lambda: len(said(cluster, "node0.1")) > 4)
-    cluster.nodes[0].freeze()
-    frozen, other = len(said(cluster, "node0.1")), len(said(cluster, "node1.1"))
-    time.sleep(0.5)
-    assert len(said(cluster, "node0.1")) == frozen and len(said(cluster, "node1.1")) > other
-    cluster.nodes[0].thaw()
-    until(lambda: len(said(cluster, "node0.1")) > frozen)
-
-
-def test_a_killed_node_leaves_nothing_and_its_job_starts_again(
-    slurm: Slurm, opened: Callable[..., SlurmCluster]
-) -> None:
-    cluster = opened()
-    running(cluster)
-    victim, peer = cluster.nodes
-    victim.kill()
-    assert not victim.alive and victim.pids() == []
-    with pytest.raises(NodeGone):
-        victim.signal(signal.SIGTERM)
-    with pytest.raises(UsageError, match="still there"):
-        cluster.replace(peer)
-    fresh = cluster.replace(victim)
-    until(lambda: fresh.alive)
-    assert [node.incarnation for node in cluster.nodes] == [2, 2] and cluster.nodes[0] is fresh
-    running(cluster)
-    ends = {(end.node, end.incarnation): end.code for end in cluster.exits()}
-    assert set(ends) == {("node0", 1), ("node1", 1)} and all(code < 0 for code in ends.values())
-    changes = [(change.node, change.incarnation, change.allocated) for change in cluster.changes()]
-    assert changes == [("node0", 1, False), ("node1", 1, False), ("node0", 2, True), ("node1", 2, True)]
-
-
 def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., SlurmCluster]) -> None:
     cluster = opened()
     running(cluster)
@@ -177,63 +129,58 @@ def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., Slurm
     until(lambda: cluster.nodes[0].pids())
 
 
-def test_slurm_evicts_by_a_job_of_higher_priority(slurm: Slurm, opened: Callable[..., SlurmCluster]) -> None:
-    cluster = opened(shell("trap 'echo told; exit 75' TERM; sleep 600 & wait"))
+TOLD = shell("[ {incarnation} = 2 ] && exit 0; trap 'echo told; exit 75' TERM; sleep 600 & wait")
+
+
+@pytest.mark.parametrize("way", ["priority", "drain", "requeue", "signal"])
+def test_slurm_evicts_in_each_of_its_ways(
+    way: str, slurm: Slurm, opened: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks are told and leave, the whole job is requeued, and it starts again once the place is given back."""
+    monkeypatch.setenv("CHAOS_SLURM_EVICTION", way)
+    cluster = opened(TOLD)
     running(cluster)
     victim = cluster.nodes[1]
+    host = victim.host
     victim.evict(0)
     until(lambda: not victim.alive)
     assert "told" in said(cluster, "node1.1")
+    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
+    assert state.startswith("drain") == (way == "drain"), state
     fresh = cluster.replace(victim)
     until(lambda: fresh.alive)
     assert [node.incarnation for node in cluster.nodes] == [2, 2]
-
-
-def test_a_notice_to_the_batch_script_ends_in_a_requeue(slurm: Slurm, opened: Callable[..., SlurmCluster]) -> None:
-    """What `--signal=B:USR1@…` does before a time limit: tasks are told, leave with a code, and the job queues again."""
-    cluster = opened(shell("[ {incarnation} = 2 ] && exit 0; trap 'exit 75' TERM; sleep 600 & wait"))
-    running(cluster)
-    slurm.run("scancel", "--batch", "--signal=USR1", str(cluster._job_id))
-    until(lambda: (job := slurm.job(cluster._job_id)) and job.pending and job.restarts == 1)
-    assert cluster.waiting
-    time.sleep(backend.SETTLED_S)
-    slurm.run("scontrol", "update", f"jobid={cluster._job_id}", "StartTime=now")
     until(lambda: not cluster.waiting)
-    codes = sorted((end.incarnation, end.code) for end in cluster.exits())
-    assert codes == [(1, 75), (1, 75), (2, 0), (2, 0)]
+    codes = {(end.node, end.incarnation): end.code for end in cluster.exits()}
+    assert codes["node0", 2] == codes["node1", 2] == 0 and codes["node1", 1] != 0
+    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
+    assert not state.startswith("drain"), "what was drained in the name of a run is given back"
 
 
-def test_two_runs_do_not_touch_each_other(slurm: Slurm, opened: Callable[..., SlurmCluster]) -> None:
-    one, two = opened(name="one"), opened(name="two")
-    running(one)
-    before = running(two)
-    one.nodes[0].signal(signal.SIGKILL)
-    one.close()
-    assert [node.pids() for node in two.nodes] == before
-    assert slurm.jobs_named(f"chaos-test-{os.getpid()}-one") == []
+def test_a_node_that_is_set_down_is_lost_and_comes_back(
+    slurm: Slurm, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `scontrol update state=down` does, where nothing can cut the power."""
+    monkeypatch.setenv("CHAOS_SLURM_POWER", "none")
+    with SlurmBackend().open(SLEEP, tmp_path, f"test-{os.getpid()}-down") as cluster:
+        cluster.start()
+        running(cluster)
+        victim = cluster.nodes[1]
+        host = victim.host
+        victim.kill()
+        assert not victim.alive and "down" in slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T")
+        until(lambda: not [line for line in processes_of(cluster._run_id) if "node1.1" in line])
+        fresh = cluster.replace(victim)
+        until(lambda: fresh.alive)
+        assert [node.incarnation for node in cluster.nodes] == [2, 2]
+        running(cluster)
+    assert host not in slurm.run("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N")
 
 
-KILLED_HARNESS = """
-import pathlib, sys, os, signal
-from harness.backend import Workload
-from harness.backends.slurm import SlurmBackend
-cluster = SlurmBackend().open(Workload(("sleep", "600"), 2, 1), pathlib.Path(sys.argv[1]), sys.argv[2])
-cluster.start()
-cluster.nodes[1].kill()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_harness_is_undone(slurm: Slurm, tmp_path: pathlib.Path) -> None:
-    run_id = f"test-{os.getpid()}-killed"
-    done = subprocess.run([sys.executable, "-c", KILLED_HARNESS, str(tmp_path), run_id], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert slurm.jobs_named(f"chaos-{run_id}")
-    backend.undo(run_id)
-    assert slurm.jobs_named(f"chaos-{run_id}") == []
-    count = slurm.count_nodes()
-    until(lambda: len(slurm.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", "--partition=low").split()) == count)
-    backend.undo(run_id)  # nothing is left to do
+def test_a_way_that_slurm_does_not_have_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_SLURM_EVICTION", "politely")
+    with pytest.raises(UsageError, match="'politely'"):
+        SlurmBackend().probe()
 
 
 def test_more_nodes_than_there_are_is_one_clear_message(slurm: Slurm, tmp_path: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ import harness
 from harness.backend import Verb, Workload, fill_placeholders
 from harness.backends import local
 from harness.errors import BackendError, UsageError
-from harness.lab import client, refusals
+from harness.lab import client, metadata, refusals
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 
@@ -126,8 +126,8 @@ def test_placeholders() -> None:
 
 
 def test_the_environment_of_the_metadata_endpoint() -> None:
-    assert local.metadata_environment("169.254.169.254:80")["GCE_METADATA_HOST"] == "169.254.169.254"
-    environment = local.metadata_environment("127.77.0.1:8080")
+    assert metadata.environment("169.254.169.254:80")["GCE_METADATA_HOST"] == "169.254.169.254"
+    environment = metadata.environment("127.77.0.1:8080")
     assert environment["GCE_METADATA_HOST"] == "127.77.0.1:8080"
     assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] == "http://127.77.0.1:8080"
     assert os.environ.items().isdisjoint(environment.items())

@@ -1,0 +1,247 @@
+"""One check a verb: it acts, which is measured and not believed, and once healed it acts no more."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from conformance.places import STORE, Job, until
+
+from harness import skew
+from harness.backend import Disturbance, Impairment, Node, StorageRule, Traffic, Verb
+
+MIB = 2**20
+PACKETS = 40
+CHECKS: dict[Verb, Callable[[Job], None]] = {}
+
+
+def check(verb: Verb) -> Callable[[Callable[[Job], None]], Callable[[Job], None]]:
+    """The check's docstring says in the documentation how the verb is measured."""
+
+    def register(function: Callable[[Job], None]) -> Callable[[Job], None]:
+        CHECKS[verb] = function
+        return function
+
+    return register
+
+
+def stands_still(job: Job, node: Node, seconds: float = 0.4) -> bool:
+    before = job.steps(node)
+    time.sleep(seconds)
+    return job.steps(node) == before
+
+
+def received(node: Node, peer: Node | None, **more: Any) -> int:
+    return node.send_packets(peer, PACKETS, 0.002, **more).received
+
+
+def shares(node: Node, seconds: float = 1.0) -> tuple[float, float]:
+    """Of one CPU: what the node's processes got, and for how much of the time they were kept from running."""
+    before = node.cpu_use()
+    time.sleep(seconds)
+    after = node.cpu_use()
+    elapsed_ns = after.at_ns - before.at_ns
+    return (after.used_ns - before.used_ns) / elapsed_ns, (after.throttled_ns - before.throttled_ns) / elapsed_ns
+
+
+@check(Verb.SIGNAL)
+def signal_arrives(job: Job) -> None:
+    """the node's processes hear it, those of the other node do not"""
+    node, other = job.nodes
+    assert node.signal(signal.SIGCONT) >= 2
+    assert node.signal(signal.SIGTERM, min(node.pids())) == 1
+    until(lambda: [event["source"] for event in job.events(node, "notice")] == ["signal"], "SIGTERM")
+    assert job.events(other, "notice") == []
+    job.wait_steps(node)
+
+
+@check(Verb.FREEZE)
+def frozen_node_stands_still(job: Job) -> None:
+    """steps in 0.4 s: none on the node, some on the other; both go on once thawed"""
+    node, other = job.nodes
+    node.freeze()
+    others = job.steps(other)
+    assert stands_still(job, node) and node.pids() and node.alive
+    job.wait_steps(other, others + 1 - job.steps(other))
+    node.thaw()
+    job.wait_steps(node, 3)
+
+
+@check(Verb.NOTICE)
+def notice_is_read(job: Job) -> None:
+    """the node's worker, which asks the metadata endpoint, reads it; the other node's does not"""
+    node, other = job.nodes
+    assert node.notice_seen() == 0
+    node.notice("ec2", 30.0)
+    until(lambda: "ec2" in [event["source"] for event in job.events(node, "notice")], "the notice")
+    assert node.notice_seen() >= 1
+    assert "ec2" not in [event["source"] for event in job.events(other, "notice")]
+
+
+@check(Verb.EVICT)
+def engine_evicts(job: Job) -> None:
+    """its processes are told first, and then the node is gone"""
+    node = job.nodes[1]
+    job.wait_steps(node)
+    node.evict(1.0)
+    until(lambda: job.events(node, "notice", 1), "the engine's notice")
+    until(lambda: not node.alive, "the end of the node")
+    assert job.wait_exits(1)[node.name, 1] != 0
+
+
+@check(Verb.NET_RATE)
+def rate_is_kept(job: Job) -> None:
+    """bits a second of a full path, each direction"""
+    node, other = job.nodes
+    limit = node.limit_rate(50_000_000, Traffic())
+    for back in (False, True):
+        assert 0.7 < node.fill_path(other, 0.8, back) / 50e6 < 1.3
+    limit.heal()
+    assert node.fill_path(other, 0.5) > 100e6
+
+
+@check(Verb.NET_DELAY)
+def packets_come_later(job: Job) -> None:
+    """delay of each of 40 packets, and bits a second of a full path, so that a delay costs time alone"""
+    node, other = job.nodes
+    impairment = node.impair(Impairment(delay_s=0.03), Traffic("egress"))
+    assert min(node.send_packets(other, PACKETS, 0.002, wait_s=1.0).delays_s) >= 0.03
+    assert min(node.send_packets(other, PACKETS, 0.002, back=True).delays_s) < 0.03
+    assert node.fill_path(other, 0.6) > 20e6
+    impairment.heal()
+    assert min(node.send_packets(other, PACKETS, 0.002).delays_s) < 0.03
+
+
+@check(Verb.NET_LOSS)
+def packets_are_lost(job: Job) -> None:
+    """packets received of 300, against the number counted as lost"""
+    node, other = job.nodes
+    impairment = node.impair(Impairment(loss=0.3, seed=7), Traffic("egress", (other,)))
+    found = node.send_packets(other, 300, 0.001, wait_s=1.0)
+    assert 40 < impairment.counts()["lost"] < 150
+    assert found.received == 300 - impairment.counts()["lost"]
+    impairment.heal()
+    assert received(node, other) == PACKETS
+
+
+def _silences(job: Job, disturb: Callable[[], Disturbance]) -> None:
+    node, other = job.nodes
+    assert received(node, other) == received(node, other, back=True) == PACKETS
+    disturbance = disturb()
+    assert received(node, other) == received(node, other, back=True) == 0
+    disturbance.heal()
+    disturbance.heal()
+    assert received(node, other) == received(node, other, back=True) == PACKETS
+
+
+@check(Verb.NET_LINK)
+def link_goes_down(job: Job) -> None:
+    """packets received of 40, both directions"""
+    _silences(job, job.nodes[0].unplug)
+
+
+@check(Verb.NET_PARTITION)
+def traffic_is_cut(job: Job) -> None:
+    """packets received of 40, from those meant and from those spared"""
+    node, other = job.nodes
+    _silences(job, lambda: node.cut(Traffic("both", (other,))))
+    cut = node.cut(Traffic("egress", "control"))
+    assert (received(node, None), received(node, other)) == (0, PACKETS)
+    cut.heal()
+    assert received(node, None) == PACKETS
+
+
+@check(Verb.CPU)
+def node_runs_in_turns(job: Job) -> None:
+    """share of the time in which the node was kept from running"""
+    node = job.nodes[0]
+    node.throttle(0.3)
+    assert 0.4 < shares(node)[1] < 0.95
+    node.throttle(None)
+    assert shares(node, 0.5)[1] == 0
+    job.wait_steps(node, 2)
+
+
+@check(Verb.CPU_QUOTA)
+def quota_is_kept(job: Job) -> None:
+    """CPU time of the node's processes, and the time for which the kernel held them back"""
+    node = job.nodes[0]
+    node.limit_cpu(0.1)
+    used, kept = shares(node)
+    assert used < 0.25 and kept > 0
+    node.limit_cpu(None)
+    job.wait_steps(node, 2)
+    assert shares(node, 0.5)[1] == 0
+
+
+def _memory_runs_out(job: Job, keeper: str) -> None:
+    node = job.nodes[0]
+    assert node.fill_memory(24 * MIB, spare=False) == 24 * MIB
+    before = node.memory_use()
+    assert node.limit_memory(before.used_bytes + 24 * MIB, keeper) == keeper
+    assert node.fill_memory(120 * MIB, spare=False) < 80 * MIB
+    assert node.memory_use().kills == before.kills + 1
+    node.limit_memory(None)
+    assert node.fill_memory(60 * MIB, spare=False) == 60 * MIB
+    job.wait_steps(node, 2)
+
+
+@check(Verb.MEMORY)
+def watchdog_kills(job: Job) -> None:
+    """bytes a stranger gets before it is killed for them, and the kills counted"""
+    _memory_runs_out(job, "watchdog")
+
+
+@check(Verb.MEMORY_KERNEL)
+def kernel_kills(job: Job) -> None:
+    """bytes a stranger gets before the kernel kills it for them, and the kills counted"""
+    _memory_runs_out(job, "kernel")
+
+
+@check(Verb.STORAGE)
+def storage_fails(job: Job) -> None:
+    """errors that the node's worker gets, against the number counted; the other node saves on"""
+    node, other = job.nodes
+    rule = StorageRule(operations=("write",), error="ENOSPC", after_bytes=8192)
+    disturbance = node.disturb_storage(STORE, rule)
+    errors = until(lambda: job.events(node, "checkpoint.failed"), "a failed save")
+    assert "No space left" in errors[0]["error"] and disturbance.counts()["failed"] >= 1
+    saved = len(job.events(other, "checkpoint.committed"))
+    until(lambda: len(job.events(other, "checkpoint.committed")) > saved, "a save on the other node")
+    assert job.events(other, "checkpoint.failed") == []
+    disturbance.heal()
+    saved = len(job.events(node, "checkpoint.committed"))
+    until(lambda: len(job.events(node, "checkpoint.committed")) > saved, "a save after healing")
+
+
+@check(Verb.CLOCK)
+def clock_is_off(job: Job) -> None:
+    """wall time in the events of the node's worker, against ours"""
+    node, other = job.nodes
+
+    def ahead_s(one: Node) -> float:
+        event = job.events(one, "step")[-1]
+        return float(event["wall_ns"] - event["mono_ns"] - (time.time_ns() - time.monotonic_ns())) / 1e9
+
+    node.skew_clock(7200.0)
+    until(lambda: abs(ahead_s(node) - 7200) < 60, "the other time")
+    assert abs(ahead_s(other)) < 60
+    node.skew_clock(0.0)
+    until(lambda: abs(ahead_s(node)) < 60, "our time")
+
+
+@check(Verb.CONTROL)
+def control_comes_back(job: Job) -> None:
+    """the end of the control command as told by the engine, and what it says when it starts again"""
+    assert job.log("control").count("up") == 1
+    job.cluster.kill_control()
+    until(lambda: [end for end in job.cluster.exits() if end.node == "control" and end.code == -9], "its end")
+    job.cluster.restart_control()
+    until(lambda: job.log("control").count("up") == 2, "its second start")
+
+
+def clock_environment(run_dir: pathlib.Path) -> dict[str, str]:
+    return skew.prepare(run_dir)

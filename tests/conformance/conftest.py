@@ -1,0 +1,66 @@
+"""One place after the other. Where a backend cannot run its tests are skipped, but in CI that is a failure."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from conformance.places import LIMIT_S, PLACES, ROOT, Job, OpenJob, Place, open_job, until
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=PLACES, ids=lambda place: place.name.replace(", ", "-"))
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    chosen: Place = request.param
+    if chosen.backend_name == "kubernetes" and not os.environ.get("CHAOS_KUBECONFIG"):
+        pytest.skip("CHAOS_KUBECONFIG names no cluster")
+    if chosen.mode == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    with pytest.MonkeyPatch.context() as patch, _engine(chosen):
+        if chosen.mode:
+            patch.setenv("CHAOS_LOCAL_MODE", chosen.mode)
+        capability = chosen.probe()
+        if not capability.available:
+            stop = pytest.fail if os.environ.get("CI") == "true" and chosen.needed_in_ci else pytest.skip
+            stop(f"{chosen.name}: {capability.summary}")
+        yield chosen
+
+
+@pytest.fixture
+def open_here(place: Place, tmp_path: pathlib.Path) -> Iterator[OpenJob]:
+    """Opens jobs; afterwards they are closed, and nothing of them may be left."""
+    jobs: list[Job] = []
+
+    def open_one(command: Sequence[str], **more: Any) -> Job:
+        number = next(_numbers)
+        jobs.append(open_job(place, tmp_path / f"run{number}", f"conform-{os.getpid()}-{number}", command, **more))
+        return jobs[-1]
+
+    yield open_one
+    for job in jobs:
+        job.cluster.close()
+        until(lambda run_id=job.run_id: not place.left_of(run_id), f"the end of all of {job.run_id}", LIMIT_S)  # type: ignore[misc]
+
+
+class _engine:
+    """Starts our Slurm for the time of the tests where it is installed and none runs."""
+
+    def __init__(self, place: Place):
+        script = ROOT / "engines" / "slurm.sh"
+        possible = place.backend_name == "slurm" and shutil.which("slurmctld") and os.geteuid() == 0
+        self._script = str(script) if possible and not place.probe().available else ""
+
+    def __enter__(self) -> None:
+        if self._script:
+            subprocess.run([self._script, "start"], check=True, timeout=60)
+
+    def __exit__(self, *_: object) -> None:
+        if self._script:
+            subprocess.run([self._script, "stop"], check=True, timeout=60)

@@ -1,0 +1,187 @@
+"""Where the suite runs: every backend, the local one in each of its modes; and what a run may leave there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from harness.backend import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
+from harness.events import read_log
+from harness.lab import cgroups, processes
+
+T = TypeVar("T")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORKER = (pathlib.Path(__file__).parent / "worker.py").read_text()
+STORE = "store"
+LIMIT_S = 60.0
+CONTROL = ("{python}", "-S", "-c", "import time; print('control is up', flush=True); time.sleep(900)")
+
+
+def until(look: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
+    """What `look` sees once there is something to see."""
+    deadline = time.monotonic() + limit_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"{what} did not come within {limit_s:g} s"
+        time.sleep(0.02)
+    return seen
+
+
+def worker(steps: int = 0, code: int = 0, store: str = "") -> tuple[str, ...]:
+    """The worker as a node's command; node i ends with `code` × i. No `steps`: it goes on until it is killed."""
+    return ("{python}", "-S", "-c", WORKER, str(steps), str(code), store)
+
+
+@dataclass(frozen=True)
+class Place:
+    """`name` is the column of the table; `mode` is the local backend's."""
+
+    name: str
+    backend_name: str
+    mode: str = ""
+
+    @property
+    def backend(self) -> Backend:
+        return load_backend(self.backend_name)
+
+    @property
+    def needed_in_ci(self) -> bool:
+        return self.backend_name != "kubernetes"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Nodes that run from this source tree are told where it is; an image has its own."""
+        return {"PYTHONPATH": str(ROOT)} if self.backend_name in ("local", "slurm") else {}
+
+    def probe(self) -> Capability:
+        return self.backend.probe()
+
+    def left_of(self, run_id: str) -> list[str]:
+        """Everything of the run that is still there, found without the backend's own bookkeeping where possible."""
+        here = [*processes_of(run_id), *map(str, cgroups.leftovers(run_id))]
+        return here + _WITNESSES[self.backend_name](run_id)
+
+
+def processes_of(run_id: str) -> list[str]:
+    """What runs on this machine with the run's mark in its environment, the node it is of and its command."""
+    found = []
+    for process in processes.every():
+        marks = processes.environment(process.pid) if process.running and process.pid != os.getpid() else {}
+        if marks.get("CHAOS_RUN_ID") == run_id:
+            node = f"{marks.get('CHAOS_NODE', '?')}.{marks.get('CHAOS_INCARNATION', '?')}"
+            found.append(f"process {process.pid} of {node}: {process}")
+    return found
+
+
+def _docker_things(run_id: str) -> list[str]:
+    from harness.container.engine import Engine
+
+    engine = Engine()
+    try:
+        label = {"label": f"chaos.run_id={run_id}"}
+        found = [str(entry["Id"]) for entry in engine.api.containers(all=True, filters=label)]
+        found += [str(entry["Id"]) for entry in engine.api.networks(filters=label)]
+        return found + [str(entry["Name"]) for entry in engine.api.volumes(filters=label)["Volumes"] or ()]
+    finally:
+        engine.close()
+
+
+def _slurm_things(run_id: str) -> list[str]:
+    from harness.slurm.engine import find_slurm
+
+    slurm = find_slurm()
+    jobs = [f"job {job.id}" for job in slurm.jobs() if run_id in job.name and not job.ended]
+    reasons = slurm.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
+    engine = pathlib.Path(os.environ.get("CHAOS_ENGINES_DIR", "/var/lib/chaos-engines")) / "slurm" / "killed"
+    dead = [f"dead node {mark.name}" for mark in engine.glob("*") if mark.read_text().strip() == run_id]
+    return jobs + dead + [line for line in reasons if run_id in line]
+
+
+def _kubernetes_things(run_id: str) -> list[str]:
+    found: list[str] = importlib.import_module("harness.backends.kubernetes").leftovers(run_id)
+    return found
+
+
+_WITNESSES: dict[str, Callable[[str], list[str]]] = {
+    "local": lambda run_id: [],
+    "docker": _docker_things,
+    "slurm": _slurm_things,
+    "kubernetes": _kubernetes_things,
+}
+
+PLACES = [
+    *(Place(f"local, {mode}", "local", mode) for mode in ("root", "user", "plain")),
+    Place("docker", "docker"),
+    Place("slurm", "slurm"),
+    *(Place(name, name) for name in backend_names() if name not in ("local", "docker", "slurm")),
+]
+
+
+@dataclass
+class Job:
+    """A running cluster and what can be seen of it."""
+
+    place: Place
+    cluster: Cluster
+    run_dir: pathlib.Path
+    run_id: str
+    changes: list[Any] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return self.cluster.nodes
+
+    def events(self, node: Node, kind: str, incarnation: int | None = None) -> list[dict[str, Any]]:
+        """The events of this kind that the worker on this node has written, oldest first."""
+        key = (node.name, incarnation or node.incarnation)
+        return [
+            event
+            for log in read_log(self.run_dir / "events")
+            if (log.header.get("node"), log.header.get("incarnation")) == key
+            for event in log.events
+            if event["event"] == kind
+        ]
+
+    def steps(self, node: Node) -> int:
+        return len(self.events(node, "step"))
+
+    def wait_steps(self, node: Node, more: int = 1) -> None:
+        wanted = self.steps(node) + more
+        until(lambda: self.steps(node) >= wanted, f"step {wanted} on {node.name}.{node.incarnation}")
+
+    def log(self, name: str) -> str:
+        path = self.run_dir / "logs" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def wait_exits(self, count: int) -> dict[tuple[str, int], int]:
+        """(node, incarnation) → code, the control command's left out."""
+        found: dict[tuple[str, int], int] = {}
+
+        def look() -> bool:
+            found.update({(end.node, end.incarnation): end.code for end in self.cluster.exits()})
+            found.pop(("control", 1), None)
+            return len(found) >= count
+
+        until(look, f"{count} exits")
+        return found
+
+
+OpenJob = Callable[..., Job]
+
+
+def open_job(place: Place, run_dir: pathlib.Path, run_id: str, command: Sequence[str], **more: Any) -> Job:
+    """A started job. Options: `nodes`, `control`, `mounts`, `env`."""
+    nodes, env = more.pop("nodes", 1), place.env | more.pop("env", {})
+    workload = Workload(tuple(command), nodes, 1, env, **more)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    cluster = place.backend.open(workload, run_dir, run_id)
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.close()
+        raise
+    return Job(place, cluster, run_dir, run_id)

@@ -1,0 +1,124 @@
+"""A run from its launch to its end, on every backend: what it promises about nodes, exits, logs, and what stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conformance.places import CONTROL, LIMIT_S, ROOT, Job, OpenJob, Place, until, worker
+
+from harness.backend import Verb
+from harness.errors import NodeGone, UsageError
+from harness.undo import heal
+
+DESTRUCTIVE = {Verb.KILL, Verb.REPLACE}
+
+
+def needs(place: Place, *verbs: Verb) -> None:
+    missing = place.probe().missing
+    for verb in verbs:
+        if verb in missing:
+            pytest.skip(f"{place.name} has no verb {verb.value}: {missing[verb]}")
+
+
+def test_a_job_is_launched_and_ends_and_its_exit_codes_are_told(open_here: OpenJob) -> None:
+    job = open_here(worker(steps=8, code=3), nodes=2, control=CONTROL)
+    assert job.wait_exits(2) == {("node0", 1): 0, ("node1", 1): 3}
+    for node in job.nodes:
+        assert job.steps(node) == 8
+        assert [event["code"] for event in job.events(node, "exiting")] == [3 * node.index]
+        assert f"rank {node.index} says goodbye" in job.log(f"{node.name}.1")
+    assert len({node.address for node in job.nodes}) == 2
+    assert "control is up" in job.log("control") + job.log("control.1")
+
+
+def test_a_killed_node_leaves_nothing_but_its_log_and_a_replacement_joins(place: Place, open_here: OpenJob) -> None:
+    needs(place, *DESTRUCTIVE)
+    job = open_here(worker(), nodes=2, control=CONTROL)
+    victim, peer = job.nodes
+    for node in job.nodes:
+        job.wait_steps(node, 3)
+    assert len(victim.pids()) >= 2, "the worker and its child"
+    victim.kill()
+    assert not victim.alive and victim.pids() == []
+    assert [line for line in place.left_of(job.run_id) if f"{victim.name}.1" in line] == []
+    with pytest.raises(NodeGone):
+        victim.signal(signal.SIGTERM)
+    with pytest.raises(UsageError, match="still there"):
+        job.cluster.replace(peer)
+    seen = job.steps(victim)
+    assert seen >= 3, "what a dead node wrote is not lost"
+    assert job.wait_exits(1)[victim.name, 1] < 0
+    fresh = job.cluster.replace(victim)
+    until(lambda: fresh.alive, "the replacement")
+    assert (fresh.name, fresh.index, fresh.incarnation) == (victim.name, victim.index, 2)
+    assert job.nodes[victim.index] is fresh
+    job.wait_steps(fresh, 3)
+    assert len(job.events(victim, "step", incarnation=1)) == seen, "nobody writes in the name of the dead"
+    with pytest.raises(UsageError, match="replaced already"):
+        job.cluster.replace(victim)
+
+
+def test_two_runs_side_by_side_do_not_touch_each_other(place: Place, open_here: OpenJob) -> None:
+    one, two = open_here(worker()), open_here(worker())
+    for job in (one, two):
+        job.wait_steps(job.nodes[0])
+    before = two.nodes[0].pids()
+    one.nodes[0].signal(signal.SIGKILL)
+    one.cluster.close()
+    until(lambda: not place.left_of(one.run_id), "the end of the first run")
+    assert two.nodes[0].alive and two.nodes[0].pids() == before
+    two.wait_steps(two.nodes[0], 5)
+
+
+KILLED_HARNESS = textwrap.dedent("""
+    import os, pathlib, signal, sys
+    sys.path[:0] = sys.argv[1:2]
+    from conformance.places import PLACES, open_job, worker
+    from harness.undo import Journal
+    run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
+    place = next(place for place in PLACES if place.name == sys.argv[3])
+    journal = Journal(run_dir)
+    journal.record(f"harness.backends.{place.backend_name}:undo", {"run_id": run_id})
+    job = open_job(place, run_dir, run_id, worker(), nodes=2)
+    for node in job.nodes:
+        job.wait_steps(node)
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+
+
+def test_after_sigkill_of_the_harness_heal_leaves_nothing(place: Place, tmp_path: pathlib.Path) -> None:
+    run_dir, run_id = tmp_path / "reports" / "killed", f"conform-{os.getpid()}-killed"
+    run_dir.mkdir(parents=True)
+    arguments = [sys.executable, "-c", KILLED_HARNESS, str(ROOT / "tests"), str(run_dir), place.name, run_id]
+    done = subprocess.run(arguments, timeout=LIMIT_S, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    healed, failed = heal(run_dir.parent)
+    assert done.returncode == -signal.SIGKILL, "it was to die in the middle of a run"
+    assert (healed, failed) == ([run_dir.name], [])
+    until(lambda: not place.left_of(run_id), "the end of everything")
+    assert heal(run_dir.parent) == ([], []), "nothing is left to do"
+
+
+def test_rendering_is_pure(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """The request of each backend is compared whole in the tests of that backend."""
+    from harness.backend import Workload
+
+    workload = Workload(("{python}", "train.py", "{index}"), 3, 2, {"LR": "1"}, ("store",), ("checkpoints",))
+    before = repr(place.backend.render(workload))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOME_SECRET_KEY", "hush-hush")
+    assert repr(place.backend.render(workload)) == before
+    assert "hush-hush" not in before and str(ROOT) not in before and json.dumps(before)
+
+
+def test_a_closed_cluster_can_be_closed_again(open_here: OpenJob) -> None:
+    job: Job = open_here(worker(steps=1))
+    job.wait_exits(1)
+    job.cluster.close()
+    job.cluster.close()

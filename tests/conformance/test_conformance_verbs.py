@@ -1,0 +1,50 @@
+"""Each verb that a backend says it has acts on a real node there, and is undone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from conformance.checks import CHECKS, clock_environment
+from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, until, worker
+
+from harness.backend import Verb
+
+TAKES_THE_NODE = {Verb.EVICT}
+
+
+@pytest.fixture(scope="module")
+def job(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Two working nodes and a control command, for all verbs that can be undone."""
+    verbs, run_dir = place.probe().verbs, tmp_path_factory.mktemp("verbs")
+    mounts = (STORE,) if Verb.STORAGE in verbs else ()
+    env = clock_environment(run_dir) if Verb.CLOCK in verbs else {}
+    run_id = f"conform-{os.getpid()}-verbs"
+    command = worker(store=f"{{run_dir}}/{STORE}" if mounts else "")
+    shared = open_job(place, run_dir, run_id, command, nodes=2, control=CONTROL, mounts=mounts, env=env)
+    with shared.cluster:
+        for node in shared.nodes:
+            shared.wait_steps(node)
+        yield shared
+    until(lambda: not place.left_of(run_id), "the end of everything")
+
+
+def test_every_verb_is_there_or_its_absence_has_a_reason(place: Place) -> None:
+    capability = place.probe()
+    assert set(capability.missing) == set(Verb) - capability.verbs
+    assert all(capability.missing.values())
+    lacks = place.backend.lacks()[place.name]
+    for verb, reason in lacks.items():
+        assert capability.missing.get(verb, "").startswith(reason), f"{place.name} says that it never has {verb.value}"
+
+
+@pytest.mark.parametrize("verb", list(CHECKS), ids=lambda verb: verb.name)
+def test_it_acts_is_measured_and_undone(place: Place, verb: Verb, request: pytest.FixtureRequest) -> None:
+    if reason := place.probe().missing.get(verb):
+        pytest.skip(reason)
+    if verb in TAKES_THE_NODE:
+        open_here: OpenJob = request.getfixturevalue("open_here")
+        CHECKS[verb](open_here(worker(), nodes=2))
+    else:
+        CHECKS[verb](request.getfixturevalue("job"))
