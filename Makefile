@@ -63,6 +63,7 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
 	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done
 	@$(VENV)/bin/python benches/restart.py
+
 .PHONY: backends
 backends: $(VENV)/.ready-dev ## Writes docs/backends.md again: which backend can do what
 	@PYTHONPATH=tests $(VENV)/bin/python -m conformance.table

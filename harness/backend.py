@@ -112,9 +112,9 @@ class Change:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """A host's wall clock minus the harness's; `host` as it calls itself in its events."""
+    """A host's wall clock minus the harness's; the truth lies within the uncertainty, either way."""
 
-    host: str
+    host: str  # as it calls itself in its events
     offset_ns: int
     uncertainty_ns: int
 

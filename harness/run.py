@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from harness import redaction
 from harness.backend import Backend, Cluster, Exit
 from harness.errors import ChaosError
 from harness.events import HOLDS_ENV, Emitter, Tail, clock_id
@@ -49,6 +50,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
 
     Raises `ChaosError` when the nodes cannot be had at all. Ctrl-C ends the run as `interrupted`, healed.
     """
+    secrets = redaction.known(redaction.resolve(render_workload(plan).env))
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
@@ -68,6 +70,8 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
+        for folder in ("events", "logs"):
+            redaction.redact(run_dir / folder, secrets)
     return outcome
 
 
@@ -84,7 +88,7 @@ class _Run:
         journal.record(f"harness.backends.{plan.backend}:undo", {"run_id": plan.run_id})
         write_data(plan, run_dir)
         workload = render_workload(plan)
-        env = dict(workload.env) | {HOLDS_ENV: str(self.holds.file)}
+        env = redaction.resolve(workload.env) | {HOLDS_ENV: str(self.holds.file)}
         for planned in plan.faults:
             env |= planned.build()[0].environment(run_dir)
         mounts = sorted({folder for planned in plan.faults for folder in planned.build()[0].mounts()})
@@ -97,6 +101,7 @@ class _Run:
             try:
                 for node in self.cluster.nodes:
                     self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
+                self._compare_clocks()
                 self.cluster.start()
                 outcome = self._loop(show)
             except KeyboardInterrupt:
@@ -124,6 +129,10 @@ class _Run:
             if outcome:
                 return outcome
             time.sleep(TICK_S)
+
+    def _compare_clocks(self) -> None:
+        for clock in self.cluster.clocks():
+            self.emit("clock", host=clock.host, offset_ns=clock.offset_ns, uncertainty_ns=clock.uncertainty_ns)
 
     def _collect_exits(self) -> None:
         for end in self.cluster.exits():
@@ -243,6 +252,7 @@ class _Run:
             self.holds.release(firing.planned.id)
         self._collect_exits()
         self._collect_changes()
+        self._compare_clocks()  # again: clocks drift apart, and nodes have come that were not there before
         for node in self.cluster.nodes:
             if node.alive:
                 self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from harness import units
 from harness.errors import ScenarioError, UsageError
 from harness.fault import Duration, Fault, fault_names, load_fault
+from harness.redaction import refuse_literals
 from harness.score import load_score, score_names
 
 Path = tuple[str | int, ...]
@@ -38,7 +39,9 @@ class CustomTrainer(_Model):
 
     command: list[str] = Field(min_length=1)
     control: list[str] | None = None
-    env: dict[str, str] = {}
+    env: Annotated[dict[str, str], AfterValidator(refuse_literals)] = Field(
+        {}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
+    )
     digest: list[str] = Field([], description="Files whose content decides what the trainer does.")
 
 

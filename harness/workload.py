@@ -51,7 +51,7 @@ def render_workload(plan: Plan) -> Workload:
         *(("--data", "{run_dir}/data") if spec.get("data") else ()),
         *spec["args"],
     )
-    store = ("{python}", "-m", "reference_trainer.store", "--host", "0.0.0.0", "--port", str(STORE_PORT))
+    store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
     if spec["checkpoint"].get("store") != "s3":
         return Workload((*launch, *train), control=store, **shape)
     # fsspec reads settings of a file system from the environment; botocore wants some region and some key.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import socket
 
 from torch.distributed import TCPStore
 
@@ -19,7 +20,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    store = TCPStore(options.host, options.port, is_master=True, wait_for_workers=False)
+    listener = socket.create_server((options.host, options.port))  # torch by itself would listen at every address
+    port = listener.getsockname()[1]
+    store = TCPStore(options.host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     print(f"rendezvous store at {options.host}:{store.port}", flush=True)
     signal.sigwait(signals)
 

@@ -100,11 +100,23 @@ def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) 
 def test_the_clock_decides_when_it_matters() -> None:
     history = simulate(Job(nodes=2, steps=40, every=10, foreign_clocks=True), KILL, seed=5)
     took = history.truth.episodes[0].t_regained - history.truth.episodes[0].t_stop
-    near = verdict(history, expect={"recovery_time": {"max": f"{took + 500}ns"}})
-    assert near.verdict is Verdict.INCONCLUSIVE
-    assert "clocks" in near.reasons[0]
-    assert verdict(history, expect={"recovery_time": {"max": f"{took + 1001}ns"}}).verdict is Verdict.PASS
-    assert verdict(history, expect={"recovery_time": {"max": f"{took - 1001}ns"}}).verdict is Verdict.FAIL
+    for off in (-1999, 500, 1999):
+        near = verdict(history, expect={"recovery_time": {"max": f"{took + off}ns"}})
+        assert near.verdict is Verdict.INCONCLUSIVE
+        assert "clocks" in near.reasons[0]
+    assert verdict(history, expect={"recovery_time": {"max": f"{took + 2001}ns"}}).verdict is Verdict.PASS
+    assert verdict(history, expect={"recovery_time": {"max": f"{took - 2001}ns"}}).verdict is Verdict.FAIL
+
+
+def test_the_clocks_decide_about_waste_when_it_matters() -> None:
+    history = simulate(Job(nodes=2, steps=40, every=10, foreign_clocks=True), KILL, seed=5)
+    wasted_s = verdict(history).scores["wasted_gpu_hours"]["gpu_seconds_wasted_by_faults"]
+
+    def judged(bound_s: float) -> Verdict:
+        return verdict(history, expect={"wasted_gpu_hours": {"max_gpu_seconds_by_faults": bound_s}}).verdict
+
+    assert judged(wasted_s + 1e-6) is judged(wasted_s - 1e-6) is Verdict.INCONCLUSIVE
+    assert judged(wasted_s + 1e-4) is Verdict.PASS and judged(wasted_s - 1e-4) is Verdict.FAIL
 
 
 def test_report_json_is_what_the_contract_says() -> None:

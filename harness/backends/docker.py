@@ -11,6 +11,7 @@ the harness dies, that connection ends and the containers with it. What then is 
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import pathlib
 import secrets
@@ -21,6 +22,7 @@ from typing import Any
 from harness.backend import (
     Backend,
     Capability,
+    ClockReading,
     Exit,
     Node,
     Verb,
@@ -104,6 +106,14 @@ class DockerCluster(probe.ProbedCluster):
         found = []
         while self._exits:
             found.append(self._exits.popleft())
+        return found
+
+    def clocks(self) -> list[ClockReading]:
+        found = []
+        for node in self._nodes:
+            with contextlib.suppress(NodeGone, BackendError):  # one that does not answer now is not compared
+                if node.alive and not node.frozen:
+                    found.append(node.clock())
         return found
 
     def close(self) -> None:

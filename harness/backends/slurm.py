@@ -12,6 +12,7 @@ Signals go through `srun --overlap` in the job's own allocation, to what carries
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -23,12 +24,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace as replaced
 
 from harness import skew
-from harness.backend import Backend, Capability, Change, Cluster, Exit, Node, Verb, Workload, refuse_replacement
+from harness.backend import (
+    Backend,
+    Capability,
+    Change,
+    ClockReading,
+    Cluster,
+    Exit,
+    Node,
+    Verb,
+    Workload,
+    refuse_replacement,
+)
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
 from harness.slurm import eviction, script
 from harness.slurm.engine import Job, Slurm, find_slurm
 from harness.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.slurm.node import NODE_PROGRAM, SlurmNode
+from harness.slurm.node import CLOCK_PROGRAM, NODE_PROGRAM, SlurmNode, ask_clock
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
@@ -141,16 +153,29 @@ class SlurmCluster(Cluster):
         marks = (f"CHAOS_RUN_ID={self._run_id}", f"CHAOS_NODE={node.name}")
         only = "all" if pid is None else str(pid)
         try:
-            found = self._slurm.run(
-                *("srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0"),
-                *(f"--nodelist={node.host}", "--export=NONE", "--mpi=none", "--input=none", "--chdir=/", "--quiet"),
-                *(sys.executable, "-S", "-E", "-c", NODE_PROGRAM, str(signum), only, *marks),
-            )
+            found = self._slurm.run(*self._beside(node, "--input=none"), NODE_PROGRAM, str(signum), only, *marks)
         except BackendError as error:
             if node.alive:
                 raise
             raise NodeGone(f"{node.key} is gone") from error
         return [int(word) for word in found.split()]
+
+    def clocks(self) -> list[ClockReading]:
+        """Of the allocated nodes that still answer."""
+        found = []
+        for node in self._nodes if self._is_running() else ():
+            if node.alive:
+                with contextlib.suppress(BackendError), self._slurm.talk(*self._beside(node), CLOCK_PROGRAM) as talk:
+                    found.append(ask_clock(talk))
+        return found
+
+    def _beside(self, node: SlurmNode, *options: str) -> list[str]:
+        """The command that runs a Python program, given next, on the node, beside the job's own task."""
+        return [
+            *("srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", *options),
+            *(f"--nodelist={node.host}", "--export=NONE", "--mpi=none", "--chdir=/", "--quiet"),
+            *(sys.executable, "-S", "-E", "-c"),
+        ]
 
     def take_down(self, node: SlurmNode) -> None:
         with self._lock:

@@ -77,6 +77,7 @@ class Init:
             "memory_use": self._memory_use,
             "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
             "doom": self._doom,
+            "clock": time.time_ns,
         }
 
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:

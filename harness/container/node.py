@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from harness import skew
-from harness.backend import CpuUse, Exit, MemoryUse, ProcessState
+from harness import clocks, skew
+from harness.backend import ClockReading, CpuUse, Exit, MemoryUse, ProcessState
 from harness.container import request
 from harness.container.engine import Engine, speaking
 from harness.container.line import Line
@@ -58,6 +58,10 @@ class DockerNode(NetworkedNode, StoringNode):
     @property
     def running(self) -> bool:
         return self._running > 0
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen_pids is not None
 
     @property
     def metadata(self) -> str:
@@ -199,6 +203,10 @@ class DockerNode(NetworkedNode, StoringNode):
 
     def skew_clock(self, offset_s: float) -> None:
         skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def clock(self) -> ClockReading:
+        """Of the daemon's host. Processes of the node that were given another clock are not asked."""
+        return clocks.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
         self._must_be_there()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness import closed_forms, forecast, ledger, slowdown
 from harness.ledger import Ledger
-from harness.score import Bounds, Evidence, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.score import Bounds, Evidence, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Timeline
+from harness.units import format_duration
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
 
@@ -41,18 +43,32 @@ class WastedGpuHours(Score):
             return ScoreResult(
                 values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
             )
+        # Each window may begin by one host's clock and end by another's, on every GPU.
+        doubt_s = 2 * run.uncertainty_ns * len(windows) * max((epoch.size for epoch in run.epochs), default=0) / S
+        doubt_percent = 100 * doubt_s * S / booked.allocated
         lines = [
-            at_most(f"wasted_gpu_hours.{name}", values[key], bound, show)
-            for name, key, show in (
-                ("max_percent", "percent", _percent),
-                ("max_percent_by_faults", "percent_by_faults", _percent),
-                ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds),
-                ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds),
+            _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt)
+            for name, key, show, doubt in (
+                ("max_percent", "percent", _percent, doubt_percent),
+                ("max_percent_by_faults", "percent_by_faults", _percent, doubt_percent),
+                ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, doubt_s),
+                ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, doubt_s),
             )
             if (bound := getattr(bounds, name)) is not None
         ]
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         return ScoreResult(values, lines, _doubts(booked), summary)
+
+
+def _line(
+    run: Timeline, name: str, observed: float, bound: float, show: Callable[[Any], str], doubt: float
+) -> Expectation:
+    """`doubt`: by how much clocks that are not known exactly may mislead."""
+    line = at_most(name, observed, bound, show)
+    if abs(observed - bound) >= doubt:
+        return line
+    reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
+    return Expectation(line.name, line.bound, line.observed, Verdict.INCONCLUSIVE, reason)
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:

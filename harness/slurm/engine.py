@@ -9,6 +9,7 @@ A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWE
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -16,8 +17,9 @@ import pathlib
 import shlex
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +92,26 @@ class Slurm:
             words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
             raise BackendError(f"{' '.join(command[:3])}: {words.splitlines()[-1][:300]}")
         return done.stdout
+
+    @contextlib.contextmanager
+    def talk(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        """A command to speak with, line by line; it is over at the end of the block."""
+        path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
+        with subprocess.Popen(
+            [path, *command[1:]],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            limit = threading.Timer(COMMAND_S_MAX, process.kill)
+            limit.start()
+            try:
+                yield process
+            finally:
+                limit.cancel()
+                process.kill()
 
     # Jobs
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pathlib
 import signal
+import subprocess
 from typing import Protocol
 
-from harness import skew
-from harness.backend import Node
-from harness.errors import NodeGone
+from harness import clocks, skew
+from harness.backend import ClockReading, Node
+from harness.errors import BackendError, NodeGone
 
 # Runs on a node. Prints the processes with the marks and their descendants; signals them if asked.
 NODE_PROGRAM = """
@@ -40,6 +41,37 @@ for pid in sorted(found):
     except ProcessLookupError:
         pass
 """
+
+
+# Says its host's name, and then the time for every line it is sent.
+CLOCK_PROGRAM = """
+import socket, sys, time
+print(socket.gethostname(), flush=True)
+for _ in sys.stdin:
+    print(time.time_ns(), flush=True)
+"""
+
+
+def ask_clock(talk: subprocess.Popen[str]) -> ClockReading:
+    """`talk` runs `CLOCK_PROGRAM`. Raises `BackendError` when it ends before it has answered."""
+    assert talk.stdin is not None and talk.stdout is not None
+    questions, answers = talk.stdin, talk.stdout
+
+    def answer() -> str:
+        line = answers.readline().strip()
+        if not line:
+            raise BackendError("a node did not tell its time")
+        return line
+
+    def ask() -> int:
+        questions.write("\n")
+        questions.flush()
+        return int(answer())
+
+    try:
+        return clocks.compare(answer(), ask)
+    except BrokenPipeError as error:
+        raise BackendError("a node did not tell its time") from error
 
 
 class Job(Protocol):

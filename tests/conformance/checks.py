@@ -134,7 +134,8 @@ def _silences(job: Job, disturb: Callable[[], Disturbance]) -> None:
     assert received(node, other) == received(node, other, back=True) == 0
     disturbance.heal()
     disturbance.heal()
-    assert received(node, other) == received(node, other, back=True) == PACKETS
+    # A link that comes up again first has to learn who its neighbours are.
+    until(lambda: received(node, other) == received(node, other, back=True) == PACKETS, "all packets", 5.0)
 
 
 @check(Verb.NET_LINK)

@@ -11,10 +11,11 @@ import sys
 import textwrap
 
 import pytest
-from conformance.places import CONTROL, LIMIT_S, ROOT, Job, OpenJob, Place, until, worker
+from conformance.places import CONTROL, LIMIT_S, ROOT, Job, OpenJob, Place, processes_of, until, worker
 
 from harness.backend import Verb
 from harness.errors import NodeGone, UsageError
+from harness.events import clock_id, read_log
 from harness.undo import heal
 
 DESTRUCTIVE = {Verb.KILL, Verb.REPLACE}
@@ -47,7 +48,7 @@ def test_a_killed_node_leaves_nothing_but_its_log_and_a_replacement_joins(place:
     assert len(victim.pids()) >= 2, "the worker and its child"
     victim.kill()
     assert not victim.alive and victim.pids() == []
-    assert [line for line in place.left_of(job.run_id) if f"{victim.name}.1" in line] == []
+    assert [line for line in processes_of(job.run_id) if f"{victim.name}.1" in line] == []
     with pytest.raises(NodeGone):
         victim.signal(signal.SIGTERM)
     with pytest.raises(UsageError, match="still there"):
@@ -115,6 +116,20 @@ def test_rendering_is_pure(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("SOME_SECRET_KEY", "hush-hush")
     assert repr(place.backend.render(workload)) == before
     assert "hush-hush" not in before and str(ROOT) not in before and json.dumps(before)
+
+
+def test_clocks_of_other_hosts_are_compared(open_here: OpenJob) -> None:
+    """The places here are all on one machine, so the truth is known: no offset at all."""
+    job = open_here(worker(steps=3), nodes=2)
+    readings = job.cluster.clocks()
+    job.wait_exits(2)
+    headers = {log.header["host"]: log.header for log in read_log(job.run_dir / "events") if "host" in log.header}
+    for reading in readings:
+        assert reading.host in headers, "by this name the reader finds the events of the host"
+        assert headers[reading.host]["clock"] != clock_id() or abs(reading.offset_ns) <= reading.uncertainty_ns
+        assert 0 < reading.uncertainty_ns < 10**9
+    foreign = {host for host, header in headers.items() if header["clock"] != clock_id()}
+    assert foreign <= {reading.host for reading in readings}, "a clock that is not ours must be compared"
 
 
 def test_a_closed_cluster_can_be_closed_again(open_here: OpenJob) -> None:

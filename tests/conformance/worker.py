@@ -25,11 +25,11 @@ FOR_EVER = 10**9
 
 
 def save(folder: pathlib.Path, step: int) -> None:
-    path = folder / f"step-{os.getpid()}"
+    path = folder / f"{os.environ['CHAOS_NODE']}.tmp"
     with path.open("wb") as file:
         file.write(WORK[:65536])
-    path.rename(folder / f"step-{step}")
-    (folder / f"step-{step}").unlink()
+    path.rename(path.with_suffix(f".{step}"))
+    path.with_suffix(f".{step}").unlink()
 
 
 def ask(path: str, method: str = "GET", **headers: str) -> str:
