@@ -18,10 +18,12 @@ import pathlib
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replaced
+from typing import Any
 
 from harness import skew
 from harness.backend import (
@@ -36,14 +38,18 @@ from harness.backend import (
     Workload,
     refuse_replacement,
 )
+from harness.container.network import Host
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
 from harness.slurm import eviction, script
 from harness.slurm.engine import Job, Slurm, find_slurm
 from harness.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.slurm.node import CLOCK_PROGRAM, NODE_PROGRAM, SlurmNode, ask_clock
+from harness.slurm.line import Line
+from harness.slurm.network import SIDECAR, TAKES_ROOT, VERBS, JobNetwork
+from harness.slurm.node import SlurmNode
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
+PROBE_S = 10
 LOOK_S = 0.1  # between two looks at what the tasks left behind
 ASK_S = 0.25  # between two questions to Slurm
 SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
@@ -63,6 +69,8 @@ class SlurmCluster(Cluster):
         self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
         self._lock = threading.RLock()
+        self._lines: list[Line] = []  # to processes of ours on the nodes
+        self.network = JobNetwork(lambda: self._nodes, lambda: self._nodes[0].address, self._start_sidecar)
         self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
         self._places = workload.nodes  # how many nodes the job is to have
         self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
@@ -144,38 +152,34 @@ class SlurmCluster(Cluster):
         self._stop.set()
         if self._watcher.is_alive():
             self._watcher.join(30)
+        self.network.close()
+        for line in self._lines:
+            line.close()
         end_run(self._slurm, self._run_id)
 
     # What nodes ask for
 
-    def on_node(self, node: SlurmNode, signum: int, pid: int | None = None) -> list[int]:
-        """The processes of the run on the node, each sent `signum` (0: none), or `pid` alone if it is one of them."""
-        marks = (f"CHAOS_RUN_ID={self._run_id}", f"CHAOS_NODE={node.name}")
-        only = "all" if pid is None else str(pid)
-        try:
-            found = self._slurm.run(*self._beside(node, "--input=none"), NODE_PROGRAM, str(signum), only, *marks)
-        except BackendError as error:
-            if node.alive:
-                raise
-            raise NodeGone(f"{node.key} is gone") from error
-        return [int(word) for word in found.split()]
+    def agent(self, node: SlurmNode) -> Line:
+        return self._line(node, "harness.slurm.agent", (node.name, self._run_id), "agent")
+
+    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> Line:
+        where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
+        line = Line(self._slurm, where, module, arguments, self.run_dir / "logs" / f"{node.key}.{name}.log")
+        self._lines.append(line)
+        return line
+
+    def _start_sidecar(self, host: Host) -> Any:
+        assert isinstance(host, SlurmNode), "the hosts of this cluster are its nodes"
+        return self._line(host, SIDECAR, (), "network")
 
     def clocks(self) -> list[ClockReading]:
         """Of the allocated nodes that still answer."""
         found = []
         for node in self._nodes if self._is_running() else ():
             if node.alive:
-                with contextlib.suppress(BackendError), self._slurm.talk(*self._beside(node), CLOCK_PROGRAM) as talk:
-                    found.append(ask_clock(talk))
+                with contextlib.suppress(BackendError, NodeGone):  # one that does not answer now is not compared
+                    found.append(node.clock())
         return found
-
-    def _beside(self, node: SlurmNode, *options: str) -> list[str]:
-        """The command that runs a Python program, given next, on the node, beside the job's own task."""
-        return [
-            *("srun", f"--jobid={self._job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", *options),
-            *(f"--nodelist={node.host}", "--export=NONE", "--mpi=none", "--chdir=/", "--quiet"),
-            *(sys.executable, "-S", "-E", "-c"),
-        ]
 
     def take_down(self, node: SlurmNode) -> None:
         with self._lock:
@@ -390,26 +394,19 @@ class SlurmBackend(Backend):
         return SlurmCluster(find_slurm(), workload, run_dir, run_id)
 
 
-_LACKS = (
-    {
-        Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
-        Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
-        Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
-    }
-    | dict.fromkeys(
-        (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
-        "the network of Slurm nodes is the site's, and Slurm itself speaks over it",
-    )
-    | dict.fromkeys(
-        (Verb.CPU, Verb.CPU_QUOTA, Verb.MEMORY, Verb.MEMORY_KERNEL),
-        "what a job may use on a node is for Slurm to say",
-    )
-)
+_LACKS = {
+    Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
+    Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
+    Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
+    Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
+    Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",
+}
 
 
 def _capability(slurm: Slurm) -> Capability:
-    verbs = {Verb.SIGNAL, Verb.FREEZE}
-    missing = dict(_LACKS)
+    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY}
+    missing = _LACKS | _network_refusals(slurm)
+    verbs |= set(VERBS) - set(missing)
     if reason := skew.why_not():
         missing[Verb.CLOCK] = reason
     else:
@@ -427,6 +424,24 @@ def _capability(slurm: Slurm) -> Capability:
     return Capability(
         True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
     )
+
+
+def _network_refusals(slurm: Slurm) -> dict[Verb, str]:
+    """Tried on one node, for the moment that takes."""
+    if os.geteuid() != 0:
+        return dict.fromkeys(VERBS, TAKES_ROOT)
+    try:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+            where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
+            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            try:
+                place = {"address": "127.0.0.1", "control": "", "others": []}
+                refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
+            finally:
+                line.close()
+    except BackendError as error:
+        return dict.fromkeys(VERBS, f"no node was free to find out whether it can be done there ({error})")
+    return {Verb(verb): reason for verb, reason in refused.items()}
 
 
 BACKEND = SlurmBackend()

@@ -48,7 +48,7 @@ class Init:
         self._main_pid = 0
         self._lab = Lab("", True, "", iter(()))
         self._lab.hosts = {f"{node}.1": cast(Any, SimpleNamespace(name=node)) for node in nodes}
-        self._limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
+        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
         self._duty = DutyCycle(self._turn)
         self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
         self._turns: asyncio.Task[None] | None = None

@@ -9,19 +9,18 @@ A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWE
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
 import pathlib
 import shlex
 import shutil
+import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from harness.errors import BackendError, CannotRunError
 
@@ -93,25 +92,20 @@ class Slurm:
             raise BackendError(f"{' '.join(command[:3])}: {words.splitlines()[-1][:300]}")
         return done.stdout
 
-    @contextlib.contextmanager
-    def talk(self, *command: str) -> Iterator[subprocess.Popen[str]]:
-        """A command to speak with, line by line; it is over at the end of the block."""
+    def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        """A command that goes on, `link` being its standard input and output."""
         path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
-        with subprocess.Popen(
-            [path, *command[1:]],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            limit = threading.Timer(COMMAND_S_MAX, process.kill)
-            limit.start()
-            try:
-                yield process
-            finally:
-                limit.cancel()
-                process.kill()
+        try:
+            return subprocess.Popen(
+                [path, *command[1:]],
+                env=self.environment,
+                stdin=link.fileno(),
+                stdout=link.fileno(),
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for the harness, which then ends this
+            )
+        except OSError as error:
+            raise BackendError(f"{command[0]}: {error.strerror}") from error
 
     # Jobs
 

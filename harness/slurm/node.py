@@ -1,90 +1,37 @@
-"""A place of a Slurm job, and what is done to it through `srun --overlap` in the job's own allocation."""
+"""A place of a Slurm job, and what is done to it by an agent of ours in the job's own allocation."""
 
 from __future__ import annotations
 
 import pathlib
 import signal
-import subprocess
-from typing import Protocol
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 from harness import clocks, skew
-from harness.backend import ClockReading, Node
-from harness.errors import BackendError, NodeGone
+from harness.backend import ClockReading, CpuUse, MemoryUse, ProcessState
+from harness.errors import BackendError, NodeGone, UsageError
+from harness.lab.client import LabClient
+from harness.lab.net_node import NetworkedNode
+from harness.slurm.line import Line
+from harness.slurm.network import JobNetwork
 
-# Runs on a node. Prints the processes with the marks and their descendants; signals them if asked.
-NODE_PROGRAM = """
-import os, sys
-signum, only, *marks = sys.argv[1:]
-parents, found = {}, set()
-for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            state, parent = file.read().rpartition(")")[2].split()[:2]
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read().split(b"\\0")
-    except OSError:
-        continue
-    if state in "ZX" or pid == os.getpid():
-        continue
-    parents[pid] = int(parent)
-    if all(mark.encode() in environment for mark in marks):
-        found.add(pid)
-while more := {pid for pid, parent in parents.items() if parent in found} - found:
-    found |= more
-if only != "all":
-    found &= {int(only)}
-for pid in sorted(found):
-    try:
-        if int(signum):
-            os.kill(pid, int(signum))
-        print(pid)
-    except ProcessLookupError:
-        pass
-"""
-
-
-# Says its host's name, and then the time for every line it is sent.
-CLOCK_PROGRAM = """
-import socket, sys, time
-print(socket.gethostname(), flush=True)
-for _ in sys.stdin:
-    print(time.time_ns(), flush=True)
-"""
-
-
-def ask_clock(talk: subprocess.Popen[str]) -> ClockReading:
-    """`talk` runs `CLOCK_PROGRAM`. Raises `BackendError` when it ends before it has answered."""
-    assert talk.stdin is not None and talk.stdout is not None
-    questions, answers = talk.stdin, talk.stdout
-
-    def answer() -> str:
-        line = answers.readline().strip()
-        if not line:
-            raise BackendError("a node did not tell its time")
-        return line
-
-    def ask() -> int:
-        questions.write("\n")
-        questions.flush()
-        return int(answer())
-
-    try:
-        return clocks.compare(answer(), ask)
-    except BrokenPipeError as error:
-        raise BackendError("a node did not tell its time") from error
+CALL_S_MAX = 10.0
+FILL_S_MAX = 40.0
 
 
 class Job(Protocol):
     """What a node asks of its cluster."""
 
     run_dir: pathlib.Path
+    network: JobNetwork
 
-    def on_node(self, node: SlurmNode, signum: int, pid: int | None = None) -> list[int]: ...
+    def agent(self, node: SlurmNode) -> Line: ...
     def take_down(self, node: SlurmNode) -> None: ...
     def evict(self, node: SlurmNode) -> None: ...
 
 
-class SlurmNode(Node):
+class SlurmNode(NetworkedNode):
     """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
 
     def __init__(self, cluster: Job, index: int, incarnation: int):
@@ -95,6 +42,9 @@ class SlurmNode(Node):
         self.address = ""
         self.gone = False
         self._cluster = cluster
+        self._lab = cast(LabClient, cluster.network)
+        self._line: Line | None = None
+        self._lock = threading.Lock()
 
     @property
     def key(self) -> str:
@@ -105,12 +55,13 @@ class SlurmNode(Node):
         return bool(self.host) and not self.gone
 
     def pids(self) -> list[int]:
-        return self._cluster.on_node(self, 0) if self.alive else []
+        return self._unless_gone("pids")
+
+    def processes(self) -> list[ProcessState]:
+        return [ProcessState(**each) for each in self._unless_gone("states")]
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        if not self.alive:
-            raise NodeGone(f"{self.key} is gone")
-        return len(self._cluster.on_node(self, int(signum), pid))
+        return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
@@ -121,9 +72,68 @@ class SlurmNode(Node):
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def skew_clock(self, offset_s: float) -> None:
-        skew.set_offset(self._cluster.run_dir, self.name, offset_s)
-
     def evict(self, grace_s: float) -> None:
         """The grace is the site's (GraceTime of our partition, KillWait): Slurm lets nobody choose it for one job."""
         self._cluster.evict(self)
+
+    def throttle(self, share: float | None) -> None:
+        self._call("throttle", share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._call("crowd", kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        return CpuUse(**self._call("cpu_use"))
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
+        if limit_bytes is not None and keeper == "kernel":
+            raise UsageError(f"node {self.key}: on Slurm no memory limit is kept by the kernel for us")
+        self._call("watch_memory", limit_bytes=limit_bytes)
+        return "" if limit_bytes is None else "watchdog"
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._call("memory_use"))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        return int(self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare))
+
+    def doom(self, pid: int) -> None:
+        self._call("doom", pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        skew.set_offset(self._cluster.run_dir, self.name, offset_s)
+
+    def clock(self) -> ClockReading:
+        ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
+        ask()  # the first one starts the agent
+        assert self._line is not None
+        return clocks.compare(str(self._line.ready["host"]), ask)
+
+    def end_line(self) -> None:
+        with self._lock:
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _unless_gone(self, method: str) -> list[Any]:
+        try:
+            found: list[Any] = self._call(method)
+        except NodeGone:
+            return []
+        return found
+
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        if not self.alive:
+            raise NodeGone(f"{self.key} is gone")
+        try:
+            with self._lock:
+                if self._line is None or self._line.ended:
+                    self._line = self._cluster.agent(self)
+                line = self._line
+            return line.call(method, limit_s, **params)
+        except BackendError as error:
+            if self.alive:
+                raise
+            raise NodeGone(f"{self.key} is gone") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pathlib
@@ -19,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKER = (pathlib.Path(__file__).parent / "worker.py").read_text()
 STORE = "store"
 LIMIT_S = 60.0
+LISTENING = "0A"  # a state in /proc/net/tcp
 CONTROL = ("{python}", "-S", "-c", "import time; print('control is up', flush=True); time.sleep(900)")
 
 
@@ -53,6 +55,11 @@ class Place:
         return self.backend_name != "kubernetes"
 
     @property
+    def control_is_apart(self) -> bool:
+        """Whether the control command has an address that no node has."""
+        return self.backend_name != "slurm"
+
+    @property
     def env(self) -> dict[str, str]:
         """Nodes that run from this source tree are told where it is; an image has its own."""
         return {"PYTHONPATH": str(ROOT)} if self.backend_name in ("local", "slurm") else {}
@@ -74,6 +81,23 @@ def processes_of(run_id: str) -> list[str]:
         if marks.get("CHAOS_RUN_ID") == run_id:
             node = f"{marks.get('CHAOS_NODE', '?')}.{marks.get('CHAOS_INCARNATION', '?')}"
             found.append(f"process {process.pid} of {node}: {process}")
+    return found
+
+
+def listeners_of(run_id: str) -> list[str]:
+    """Addresses (hexadecimal, as the kernel shows them) at which the run listens in *this machine's* own network."""
+    marked = [each.pid for each in processes.every() if processes.environment(each.pid).get("CHAOS_RUN_ID") == run_id]
+    held = set()
+    for pid in {*marked, *(each.pid for each in processes.descendants(os.getpid()))}:
+        with contextlib.suppress(OSError):  # it has just ended
+            for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                held.add(os.readlink(link))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTENING and f"socket:[{words[9]}]" in held:
+                found.append(words[1])
     return found
 
 

@@ -30,6 +30,29 @@ measures that it is undone. A number: it is refused before anything is launched,
 """
 
 
+SETTINGS = """
+## Settings
+
+| variable | what it says |
+|---|---|
+| `CHAOS_LOCAL_MODE` | `root`, `user` or `plain` instead of the best that works |
+| `DOCKER_HOST` | the daemon; it must see the run's folder at the same path. Default: that of `make engines`, else the usual socket |
+| `CHAOS_DOCKER_IMAGE` | another image than `chaos-node` (`make image`) |
+| `CHAOS_DOCKER_GPUS=1` | a GPU for every rank |
+| `CHAOS_DOCKER_EGRESS=1` | nodes reach the outside, an object store for instance |
+| `SLURM_CONF` | the cluster. Default: that of `make engines`, else the site's |
+| `CHAOS_SLURM_OPTIONS` | what the site wants on every `sbatch`: `--partition=… --account=… --gpus-per-node=8` |
+| `CHAOS_SLURM_QUEUE_S` | how long to wait for the allocation (600) |
+| `CHAOS_SLURM_EVICTION` | how Slurm evicts: `priority` (a job of a higher partition, with its GraceTime), `drain`, `requeue`, `signal` (`scancel --signal`). Default: the first that is possible here of `priority` and `drain` |
+| `CHAOS_SLURM_EVICT_PARTITION` | whose jobs preempt ours, instead of one found by its PriorityTier |
+| `CHAOS_SLURM_POWER` | a command that is called with `kill NODE RUN`, `boot NODE` and `heal RUN`; `none`: lost nodes are set down by `scontrol` |
+
+On Slurm a lost or evicted node ends the whole job, which Slurm then starts again: every place gets its next
+incarnation. What is to disturb *all* traffic of a Slurm node disturbs its traffic with the other nodes of the job, as
+Slurm itself must go on speaking with it.
+"""
+
+
 def declared() -> dict[str, Mapping[Verb, str]]:
     """Column → verbs that are never there, with the reason."""
     columns = list(dict.fromkeys(place.name for place in PLACES))
@@ -47,7 +70,7 @@ def page() -> str:
         cells = ["✓" if verb not in lacks else str(reasons.index(lacks[verb]) + 1) for lacks in table.values()]
         lines.append(f"| {verb.value} | {' | '.join(cells)} | {measured(verb)} |")
     notes = [f"{number}. {reason[0].upper()}{reason[1:]}." for number, reason in enumerate(reasons, 1)]
-    return HEAD + "\n".join([*lines, "", *notes]) + "\n"
+    return HEAD + "\n".join([*lines, "", *notes]) + "\n" + SETTINGS
 
 
 def measured(verb: Verb) -> str:

@@ -1,0 +1,23 @@
+"""A container's sidecar on a Slurm node. The node stays when the job has gone, so it undoes all it did when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.container.sidecar import Sidecar
+from harness.lab import net_verbs
+from harness.slurm.agent import until_told
+
+
+class JobSidecar(Sidecar):
+    async def serve(self) -> None:
+        """Until the harness is gone, or Slurm ends the job."""
+        try:
+            await until_told(super().serve())
+        finally:
+            for disturbance in list(self._lab.disturbances):
+                await net_verbs.heal(self._lab, disturbance)
+
+
+if __name__ == "__main__":
+    asyncio.run(JobSidecar().serve())
