@@ -101,7 +101,6 @@ class _Run:
             try:
                 for node in self.cluster.nodes:
                     self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
-                self._compare_clocks()
                 self.cluster.start()
                 outcome = self._loop(show)
             except KeyboardInterrupt:
@@ -129,10 +128,6 @@ class _Run:
             if outcome:
                 return outcome
             time.sleep(TICK_S)
-
-    def _compare_clocks(self) -> None:
-        for clock in self.cluster.clocks():
-            self.emit("clock", host=clock.host, offset_ns=clock.offset_ns, uncertainty_ns=clock.uncertainty_ns)
 
     def _collect_exits(self) -> None:
         for end in self.cluster.exits():
@@ -252,7 +247,6 @@ class _Run:
             self.holds.release(firing.planned.id)
         self._collect_exits()
         self._collect_changes()
-        self._compare_clocks()  # again: clocks drift apart, and nodes have come that were not there before
         for node in self.cluster.nodes:
             if node.alive:
                 self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)

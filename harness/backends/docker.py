@@ -11,7 +11,6 @@ the harness dies, that connection ends and the containers with it. What then is 
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import pathlib
 import secrets
@@ -46,6 +45,7 @@ class DockerCluster(probe.ProbedCluster):
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
         self._exits: Exits = collections.deque()
+        self._clocks: collections.deque[ClockReading] = collections.deque()
         self._closed = False
         self._control_starts = 0
         for name in ("events", "logs", *workload.mounts):
@@ -110,10 +110,8 @@ class DockerCluster(probe.ProbedCluster):
 
     def clocks(self) -> list[ClockReading]:
         found = []
-        for node in self._nodes:
-            with contextlib.suppress(NodeGone, BackendError):  # one that does not answer now is not compared
-                if node.alive and not node.frozen:
-                    found.append(node.clock())
+        while self._clocks:
+            found.append(self._clocks.popleft())
         return found
 
     def close(self) -> None:
@@ -149,6 +147,7 @@ class DockerCluster(probe.ProbedCluster):
         names = request.node_names(self._workload)
         wanted = request.container(self._place, node.name, node.incarnation, gpus, names)
         node.create(wanted, self._network, self._workload.mounts if node is not self._control else ())
+        self._clocks.append(node.clock())
 
     def _start_sidecar(self, host: Host) -> Line:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"

@@ -43,7 +43,7 @@ from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
 from harness.slurm import eviction, script
 from harness.slurm.engine import Job, Slurm, find_slurm
 from harness.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.slurm.line import Line
+from harness.slurm.line import READY_S_MAX, Line
 from harness.slurm.network import SIDECAR, TAKES_ROOT, VERBS, JobNetwork
 from harness.slurm.node import SlurmNode
 
@@ -81,6 +81,8 @@ class SlurmCluster(Cluster):
         self._recorded: set[tuple[str, int]] = set()  # exits
         self._exits: list[Exit] = []
         self._changes: list[Change] = []
+        self._clocks: list[ClockReading] = []
+        self._comparing: threading.Thread | None = None
         self._job: Job | None = None
         self._broken: BackendError | None = None
         self._stop = threading.Event()
@@ -152,6 +154,8 @@ class SlurmCluster(Cluster):
         self._stop.set()
         if self._watcher.is_alive():
             self._watcher.join(30)
+        if self._comparing is not None:
+            self._comparing.join(READY_S_MAX)
         self.network.close()
         for line in self._lines:
             line.close()
@@ -173,13 +177,16 @@ class SlurmCluster(Cluster):
         return self._line(host, SIDECAR, (), "network")
 
     def clocks(self) -> list[ClockReading]:
-        """Of the allocated nodes that still answer."""
-        found = []
-        for node in self._nodes if self._is_running() else ():
-            if node.alive:
-                with contextlib.suppress(BackendError, NodeGone):  # one that does not answer now is not compared
-                    found.append(node.clock())
+        with self._lock:
+            found, self._clocks = self._clocks, []
         return found
+
+    def _compare_clocks(self, nodes: Sequence[SlurmNode]) -> None:
+        for node in nodes:
+            with contextlib.suppress(BackendError):  # one that is lost just now is not compared
+                if self._stop.is_set():
+                    return
+                self._clocks.append(node.clock())
 
     def take_down(self, node: SlurmNode) -> None:
         with self._lock:
@@ -297,6 +304,9 @@ class SlurmCluster(Cluster):
                 node = self._nodes[index] = SlurmNode(self, index, incarnation)
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
             self._changes.append(Change(node.name, incarnation, allocated=True))
+        # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
+        self._comparing = threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True)
+        self._comparing.start()
 
     def _end_incarnation(self, reason: str) -> None:
         for node in self._nodes:

@@ -60,10 +60,6 @@ class DockerNode(NetworkedNode, StoringNode):
         return self._running > 0
 
     @property
-    def frozen(self) -> bool:
-        return self._frozen_pids is not None
-
-    @property
     def metadata(self) -> str:
         """Where its metadata endpoint listens."""
         return "{}:{}".format(*self._line.ready["metadata"])

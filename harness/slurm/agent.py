@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -55,21 +54,8 @@ class Agent(Init):
 
     async def serve(self) -> None:
         """Until the harness is gone."""
-        calls: server.Calls = {
-            "signal": self._signal,
-            "pids": self._pids,
-            "states": self._states,
-            "throttle": self._throttle,
-            "crowd": self._crowd,
-            "cpu_use": self._cpu_use,
-            "watch_memory": self._watch_memory,
-            "memory_use": self._memory_use,
-            "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
-            "doom": self._doom,
-            "clock": time.time_ns,
-        }
         try:
-            await until_told(server.serve(calls, self._lab.reap, {"host": socket.gethostname()}))
+            await until_told(server.serve(self.calls(), self._lab.reap, {"host": socket.gethostname()}))
         finally:
             self._duty.set_share(1.0)  # nothing may be left standing in the middle of a turn
 
