@@ -472,8 +472,9 @@ class Backend(abc.ABC):
         """For each way it can run, by name: the verbs it has there on no machine, and why. Pure.
 
         What this machine takes away besides is told by `probe`, whose reasons begin with these where both say one.
+        A backend that declares nothing has no column in docs/backends.md.
         """
-        return {self.name: {}}
+        return {}
 
     @abc.abstractmethod
     def render(self, workload: Workload) -> Any:

@@ -191,6 +191,9 @@ class DockerBackend(Backend):
             self._probed = Capability(True, summary, frozenset(Verb) - set(missing), missing)
         return self._probed
 
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: {}}
+
     def render(self, workload: Workload) -> dict[str, Any]:
         return request.render(workload, request.Place())
 
