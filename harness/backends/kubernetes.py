@@ -319,10 +319,9 @@ class KubeCluster(Cluster):
         """From a thread of the pool: attach, learn who it is, give it what it needs."""
         try:
             self._greet_or_raise(wanted)
-        except ChaosError as error:
-            gone = not self._is_there(wanted["metadata"]["name"])
-            if not gone and not self._stop.is_set():
-                self._broken = error if isinstance(error, CannotRunError) else BackendError(str(error))
+        except Exception as error:  # whatever it is, nobody else would hear of it
+            if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
+                self._broken = error if isinstance(error, CannotRunError) else BackendError(f"{error!r}")
 
     def _greet_or_raise(self, wanted: Object) -> None:
         metadata = wanted["metadata"]

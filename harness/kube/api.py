@@ -200,8 +200,9 @@ class Api:
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
         """The line to process 1 of this container; what it says on standard error goes to the file."""
         from kubernetes.stream.ws_client import create_websocket
-        from websocket import WebSocketException
+        from websocket import WebSocketException, setdefaulttimeout
 
+        setdefaulttimeout(CALL_S_MAX)  # the client gives no other way to bound the connecting
         query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "tty": "false"}
         path = self.path("v1", "pods", f"{pod}/attach")
         url = f"{self._configuration.host}{path}?{urllib.parse.urlencode(query)}".replace("http", "ws", 1)

@@ -1,7 +1,7 @@
 """The run's folder, here and in the pods: what the harness writes goes there, what the pods write comes here.
 
-Small files by which faults and trainers speak to each other (`holds/`, `damage/`, `clock/`) go to every pod a few
-milliseconds after they change; the data set goes once. Events and logs come back as they are written.
+Files by which faults and trainers speak to each other (`holds/`, `damage/`, `clock/`) and the plan's own data set go to
+every pod, and again a few milliseconds after they change. Events and logs come back as they are written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from harness.errors import BackendError
 from harness.events import CRASH_TAKEN
 from harness.kube.manifests import RUN_DIR
 
-PUSHED = ("holds.json", "holds", "damage", "clock")
-ONCE = ("data",)
+PUSHED = ("holds.json", "holds", "damage", "clock", "data")
 LOOK_S = 0.004
 PART_BYTES = 512 * 2**10
 _NAME = re.compile(r"(events|logs)/[A-Za-z0-9_][A-Za-z0-9._-]{0,250}")
@@ -56,7 +55,7 @@ class Mirror:
     def greet(self, line: Line) -> None:
         """Everything a new pod needs is there when this returns. It must not be among `lines` before."""
         with self._lock:
-            for name in [*self._found(PUSHED), *self._found(ONCE)]:
+            for name in self._found(PUSHED):
                 self._send(line, name)
 
     def push(self) -> None:
