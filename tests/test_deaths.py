@@ -133,7 +133,7 @@ def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
     def at_once(logs: Logs) -> None:
         injected = of_faults(logs, "fault.injected")["mono_ns"]
         for rank, code in ((1, -15), (0, 1)):
-            exits(logs, rank)[0].update(code=code, mono_ns=injected + 20 - rank)
+            exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
             worker = trainers(logs, rank=rank, life=0)[0]
             remove(worker, lambda line: line["mono_ns"] > injected)
         of_faults(logs, "fault.taking")["mono_ns"] += 1000 * MS
@@ -194,6 +194,19 @@ def test_who_crashes_before_that_node_came_is_not_excused() -> None:
 
     found = unexplained(judged(early, Outage(12, "shrink", victim=1, regrow_after=5)))
     assert found == ["rank 0 on node0 ended with 1"]
+
+
+def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> None:
+    def leaves(logs: Logs, code: int = 75) -> None:
+        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
+        exits(logs, 0)[1].update(code=code, mono_ns=back[0]["mono_ns"] - 1)
+        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
+
+    regrown = Outage(12, "shrink", victim=1, regrow_after=5)
+    assert unexplained(judged(leaves, regrown)) == []
+    assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with 74"]
+    early = judged(lambda logs: exits(logs, 0)[0].update(code=75), CRASH)
+    assert "rank 0 on node0 ended with 75" in unexplained(early), "the world that came was no larger"
 
 
 @pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])

@@ -162,7 +162,11 @@ def report(name: str) -> dict[str, Any]:
 def differences(found: Any, expected: Any, where: str = "") -> list[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = [*found, *(key for key in expected if key not in found)]
-        return [line for key in keys for line in differences(found.get(key), expected.get(key), f"{where}.{key}")]
+        return [
+            line
+            for key in keys
+            for line in differences(found.get(key, "no value"), expected.get(key, "no value"), f"{where}.{key}")
+        ]
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         pairs = enumerate(zip(found, expected, strict=True))
         return [line for n, (one, other) in pairs for line in differences(one, other, f"{where}[{n}]")]
@@ -184,7 +188,7 @@ def test_no_report_is_left_over() -> None:
 def test_a_difference_is_found() -> None:
     assert differences({"a": [1.0, {"b": None}]}, {"a": [1, {"b": 2}], "c": 0}) == [
         ".a[1].b: None instead of 2",
-        ".c: None instead of 0",
+        ".c: 'no value' instead of 0",
     ]
 
 
