@@ -108,9 +108,8 @@ def main() -> None:
         end = time.monotonic()
     usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"{events:,} step events: read in {read - begin:.1f} s, judged in {end - read:.1f} s", end="")
-    print(
-        f" ({_cpu_s() - used:.1f} s of CPU in all), peak memory {usage[0]:.2f} GiB (largest child {usage[1]:.2f}); {card.verdict}: {card.reasons[0]}"
-    )
+    print(f" ({_cpu_s() - used:.1f} s of CPU in all), peak memory {usage[0]:.2f} GiB ", end="")
+    print(f"(largest child {usage[1]:.2f}); {card.verdict}: {card.reasons[0]}")
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ Role `harness`: `plan` (first event: the whole plan) · `environment` · `node.a
 `expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed`, `fault.postponed` (`reason`: it is due
 and must wait for others) (each with `fault`: the id; injected: `kind`, `targets`: list of
 `{node, incarnation, rank}`, `kills`: whether processes of the target are meant to die, `stops`: whether a healthy
-job may have to stop over it) · `fault.taking` (`fault`, `node`: it is killed now) · `clock` (`host`, `offset_ns`,
-`uncertainty_ns`) · `abort` (`reason`) · `run.finished` (`outcome`: `completed`, `failed`, `aborted`,
-`interrupted`; `reason`).
+job may have to stop over it, `spoils`: whether it may damage checkpoints) · `fault.taking` (`fault`, `node`: it is
+killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
+`run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`).
 """
 
 from __future__ import annotations

@@ -161,6 +161,7 @@ class Fault(BaseModel, abc.ABC):
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
     stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
+    spoils: ClassVar[bool] = False  # checkpoints: a restart may have to take an older one
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
     packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
 

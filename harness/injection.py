@@ -112,6 +112,7 @@ class Injection:
     def injected(self) -> None:
         self._moment("injected")
         told = {"targets": self._aimed, "kills": self.fault.kills, "stops": self.fault.stops}
+        told |= {"spoils": self.fault.spoils}
         self.log("fault.injected", kind=self.firing.planned.fault, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:

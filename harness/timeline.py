@@ -126,6 +126,7 @@ class FaultRecord:
     healed: int | None
     error: str | None
     stops: bool = False  # a healthy job may have to stop over it
+    spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
 
 
@@ -339,8 +340,8 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
             continue
         record = current.get(str(event["fault"]))
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
-            record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "targets": ()}
-            record |= {"injected": None, "told": [], "taken": [], "effects": []}
+            record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
+            record |= {"targets": (), "injected": None, "told": [], "taken": [], "effects": []}
             record |= {"recovered": None, "healed": None, "error": None}
             current[record["id"]] = record
             records.append(record)
@@ -362,6 +363,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["told"].append(event["at"])
             record["kills"] = bool(event.get("kills", False))
             record["stops"] = bool(event.get("stops", False))
+            record["spoils"] = bool(event.get("spoils", not record["kills"]))
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, steps, trainers, twin_of, verdict
-from mutants.bent import JOB, KILL, a_rank_has_no_log, loss_is_nan
+from mutants.bent import JOB, KILL, a_rank_has_no_log, loss_is_nan, starts_from_scratch_after_a_hang
 from simulator import KINDS, Job, Outage, simulate
 
 from harness.score import Verdict, to_report_json
@@ -31,6 +31,19 @@ def test_a_cut_log_of_a_process_that_nothing_killed() -> None:
     history = simulate(JOB, KILL, seed=5)
     [w for w in history.writers if w.name.startswith("trainer")][-1].torn = True
     assert "is cut, though nothing killed it" in verdict(history).reasons[0]
+
+
+def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
+    def spoilt(logs: Logs) -> None:
+        starts_from_scratch_after_a_hang(logs)
+        next(line for line in logs["harness"] if line.get("event") == "fault.injected")["spoils"] = True
+
+    def untold(logs: Logs) -> None:
+        starts_from_scratch_after_a_hang(logs)
+        del next(line for line in logs["harness"] if line.get("event") == "fault.injected")["spoils"]
+
+    for bend in (spoilt, untold):
+        assert verdict(simulate(JOB, KILL, seed=5), bend).verdict is Verdict.PASS
 
 
 def test_a_smaller_world_must_keep_the_global_batch() -> None:

@@ -59,6 +59,8 @@ class CheckpointCorruption(Fault):
     unfinished: str = Field(".tmp-*", description="Names there while one is being written: waited for.")
     manifest: str = Field("manifest*", description="Name of the file with the checksums.")
 
+    spoils = True
+
     def describe(self, targets: Sequence[Target]) -> str:
         file = f"the {self.file} file" if self.file == "largest" else f"file {self.file!r}"
         return f"the newest checkpoint in {self.directory}/: {_KINDS[self.kind].format(file=file)}"

@@ -39,6 +39,7 @@ class ObjectStore(Fault):
     duration: Duration = Field("10s", description="How long it acts.")
 
     stops = True
+    spoils = True
 
     packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
 

@@ -28,6 +28,7 @@ class StorageError(StorageFault):
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 
     stops = True
+    spoils = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         what = ", ".join(self.operations)

@@ -18,6 +18,7 @@ class StorageFull(StorageFault):
     free: Size = Field("0B", description="What still fits, to the byte.")
 
     stops = True
+    spoils = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"no space left after {self.free}: {self.where(targets)}"

@@ -154,8 +154,8 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
 
 def _restores(run: Timeline) -> Iterator[Finding]:
     """A start takes the newest committed checkpoint, or says why not. Nothing is said about a run in which some fault
-    may have harmed the checkpoints, some were passed over with a reason, or the job went back by its own decision."""
-    harmless = all(fault.kills for fault in run.faults if fault.injected is not None)
+    may have spoilt the checkpoints, some were passed over with a reason, or the job went back by its own decision."""
+    harmless = not any(fault.spoils for fault in run.faults if fault.injected is not None)
     went_back = len({epoch.world for epoch in run.epochs}) < len(run.epochs)
     if not harmless or went_back or any(process.fallback for process in run.processes):
         return

@@ -157,6 +157,13 @@ def starts_from_scratch(logs: Logs) -> None:
         lines[at:at] = repeated
 
 
+def starts_from_scratch_after_a_hang(logs: Logs) -> None:
+    """The same where nothing was killed: the job had to stop over the fault, and its checkpoints are as they were."""
+    starts_from_scratch(logs)
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+
+
 def healed_too_early(logs: Logs) -> None:
     """The plan says ten seconds; the fault was undone after a millisecond, and the job went on stepping."""
     plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
@@ -227,6 +234,11 @@ BROKEN = [
     Bent(interrupted, Verdict.INCONCLUSIVE, "the run was interrupted at step 35 of 40: stopped by the user"),
     Bent(full_disk, Verdict.INCONCLUSIVE, "(6) left no event; 12 were lost to a full disk"),
     Bent(starts_from_scratch, Verdict.FAIL, "resumed from step 0 without a reason, though a checkpoint of step 10"),
+    Bent(
+        starts_from_scratch_after_a_hang,
+        Verdict.FAIL,
+        "resumed from step 0 without a reason, though a checkpoint of step 10",
+    ),
     Bent(healed_too_early, Verdict.INVALID, "slow was undone after 1 ms, before its 10s were over"),
     Bent(wrong_target, Verdict.INVALID, "fault1 struck ranks 1, not 0"),
     Bent(
