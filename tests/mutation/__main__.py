@@ -38,7 +38,10 @@ TARGETS = [
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
 ]
 TESTS = [
-    *(f"tests/test_{name}.py" for name in ("timeline_truth", "phases_edge", "metrics_doc", "invariants", "deaths")),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("timeline_truth", "phases_edge", "metrics_doc", "invariants", "deaths", "bare_logs")
+    ),
     *(f"tests/test_{name}.py" for name in ("verdicts", "slowdown", "reading", "plan", "undo", "repeats", "statistics")),
     *(f"tests/test_{name}.py" for name in ("closed_forms", "forecast", "controls", "golden", "score")),
     "tests/mutants/test_bent.py",

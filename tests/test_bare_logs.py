@@ -1,0 +1,122 @@
+"""Logs that hold hardly anything: what is not told is taken as the page says, and nothing is made up."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from test_phases_edge import Logs, S, phases
+
+from harness import ledger, slowdown, timeline
+from harness.errors import EventLogError
+from harness.score import Evidence, Verdict, judge
+
+
+@pytest.fixture
+def logs(tmp_path: pathlib.Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def accounts(run: timeline.Timeline) -> dict[str, float]:
+    booked = ledger.settle(run, {}, [])
+    return {name: amount / S for name, amount in booked.accounts.items() if amount}
+
+
+def test_a_run_in_which_nobody_started(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 2)
+    run = logs.finish(10)
+    assert phases(run) == [("startup", 0, 10)]
+    assert accounts(run) == {"startup": 18}
+    assert (run.reached_step, run.finished, run.outcome, len(run.steps), run.epochs) == (0, False, "completed", 0, [])
+    assert slowdown.degraded(run, {}) == [] and ledger.bands([run]) == {}
+    card = judge(Evidence(run, run), "x")
+    assert card.verdict is Verdict.FAIL and card.reasons == ["the job ended without an error at step 0 of 6"]
+    assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
+
+
+def test_a_log_of_the_harness_alone_and_an_empty_one(tmp_path: pathlib.Path) -> None:
+    run = Logs(tmp_path).finish(0)
+    assert (run.begin, run.end, run.slots, run.segments) == (0, 0, [], [])
+    assert judge(Evidence(run), "x").scores["wasted_gpu_hours"]["percent"] == 0.0
+    empty = tmp_path / "empty"
+    (empty / "events").mkdir(parents=True)
+    with pytest.raises(EventLogError, match="the event log is empty"):
+        timeline.load(empty)
+    (empty / "events" / "trainer.jsonl").write_text('{"schema":1,')
+    with pytest.raises(EventLogError, match="the event log is empty"):
+        timeline.load(empty)
+
+
+def test_a_trainer_that_tells_of_nothing_but_its_steps(logs: Logs) -> None:
+    """No rank, no node, no begin of a step, no launcher: one process on the host that wrote."""
+    logs.log("harness", 0, "node.allocated", node="h", incarnation=1)
+    name = logs.open("trainer", "trainer", 1)
+    for step in range(1, 7):
+        logs.log(name, 2 + step, "step", step=step)
+    run = logs.finish(9)
+    [process] = run.processes
+    assert (process.rank, process.local_rank, process.node, process.incarnation, process.pid) == (0, 0, "h", 1, 0)
+    assert (process.world_size, process.started, process.exited, process.exit_code) == (2, S, None, None)
+    assert run.steps.begin.tolist() == [3 * S, *(n * S for n in range(3, 8))], "each began when the one before ended"
+    assert len(run.progress) == 0, "two ranks were planned, and one was heard of"
+
+
+def test_it_is_whole_when_one_rank_was_planned(tmp_path: pathlib.Path) -> None:
+    logs = Logs(tmp_path, nodes=1)
+    logs.log("harness", 0, "node.allocated", node="h", incarnation=1)
+    name = logs.open("trainer", "trainer", 1)
+    for step in range(1, 7):
+        logs.log(name, 2 + step, "step", step=step)
+    run = logs.finish(9)
+    assert run.progress.step.tolist() == [1, 2, 3, 4, 5, 6] and run.finished
+    assert accounts(run) == {"startup": 1, "rendezvous": 2, "productive": 5, "teardown": 1}
+    steps = run.steps
+    assert (steps.first.tolist(), steps.count.tolist(), steps.digest.tolist()) == ([-1] * 6, [-1] * 6, [0] * 6)
+    assert (steps.data_ns.sum(), steps.checkpoint_ns.sum(), steps.sync_ns.sum()) == (0, 0, 0)
+
+
+def test_exits_are_matched_by_place_where_there_is_no_process_id(logs: Logs) -> None:
+    for node in (0, 1):
+        logs.node(node, 1, 0)
+        agent = logs.open(f"agent-{node}", "agent", 0, node=f"node{node}", incarnation=1)
+        logs.worker(node, 1, 1, 2, 3)
+        logs.log(agent, 5 + node, "worker.exit", local_rank=0, rank=node, code=3 + node)
+        logs.log(agent, 8, "worker.exit", local_rank=0, rank=node, code=9)
+    run = logs.finish(10)
+    found = sorted((p.rank, p.exited, p.exit_code) for p in run.processes)
+    assert found == [(0, 5 * S, 3), (1, 6 * S, 4)], "an exit is of one process, and the first"
+
+
+def test_a_pid_decides_where_two_workers_stood_in_one_place(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    agent = logs.open("agent-0", "agent", 0, node="node0", incarnation=1)
+    logs.worker(0, 1, 1)
+    logs.worker(0, 2, 2)
+    logs.log(agent, 5, "worker.exit", local_rank=0, rank=0, pid=10, code=7)
+    run = logs.finish(10)
+    assert [(p.pid, p.exit_code) for p in run.processes] == [(10, 7), (20, None)]
+
+
+def test_a_worker_without_an_exit_is_gone_when_its_successor_comes(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 0)
+    for rank in (0, 1):
+        first = logs.worker(rank, 1, 1, 2, 3)
+        logs.steps(first, 1, 3, 3)
+        again = logs.worker(rank, 2, 8, 9, 10)
+        logs.steps(again, 1, 6, 10)
+    run = logs.finish(17)
+    assert phases(run)[-7:] == [
+        ("interrupted_step", 6, 8),
+        ("rendezvous", 8, 9),
+        ("restore", 9, 10),
+        ("first_step", 10, 11),
+        ("recompute", 11, 14),
+        ("running", 14, 16),
+        ("finish", 16, 17),
+    ]
+    assert [(e.t_stop / S, e.t_first and e.t_first / S, e.t_regained and e.t_regained / S) for e in run.episodes] == [
+        (6, 11, 14)
+    ]
+    assert int((~run.steps.survives).sum()) == 6
