@@ -82,6 +82,35 @@ def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
         plan_of([fault])
 
 
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"node": 4}, "there is no node 4; there is node 0 to 3"),
+        ({"node": {"count": 5}}, "5 nodes asked for; there are 4"),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(target: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of([{"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": target}])
+
+
+def test_all_but_a_rank_and_its_node() -> None:
+    chosen = {plan_of([kill({"not_rank": 3})], seed).faults[0].targets[0]["rank"] for seed in range(60)}
+    assert chosen == {0, 1, 2, 4, 5, 6, 7}
+    spare = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"not_rank": 3}}}
+    nodes = {plan_of([spare], seed).faults[0].targets[0]["node_index"] for seed in range(40)}
+    assert nodes == {0, 2, 3}
+    with pytest.raises(ScenarioError, match="there is no rank without rank 0"):
+        plan_of([kill({"not_rank": 0})], nodes=1, ranks_per_node=1)
+
+
+def test_the_last_place_and_all_of_them_can_be_had() -> None:
+    assert plan_of([kill(7)]).faults[0].targets == ({"node_index": 3, "rank": 7},)
+    assert len(plan_of([kill({"count": 8})]).faults[0].targets) == 8
+    assert plan_of([kill("any", {"step": 199})]).faults[0].when == {"step": 199}
+    assert len(plan_of([kill({"percent": 100})]).faults[0].targets) == 8
+
+
 def test_times_and_rates_unfold_into_single_faults() -> None:
     every = plan_of([kill("any", {"every": "10s", "times": 3})]).faults
     assert [fault.id for fault in every] == ["a.1", "a.2", "a.3"]
@@ -99,6 +128,21 @@ def test_a_missing_verb_is_refused_with_its_reason() -> None:
         check_capabilities(plan, lacking)
     with pytest.raises(CannotRunError, match="no namespaces here"):
         check_capabilities(plan, Capability(False, "no namespaces here", frozenset()))
+
+
+def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Able:
+        def probe(self) -> Capability:
+            return ALL_VERBS
+
+    monkeypatch.setattr("harness.backend.backend_names", lambda: ["able", "local"])
+    monkeypatch.setattr("harness.plan.load_backend", lambda name: Able())
+    lacking = Capability(True, "", frozenset())
+    with pytest.raises(CannotRunError, match="backend local does not have it; backend able can do it here"):
+        check_capabilities(plan_of([kill("any")]), lacking)
+    monkeypatch.setattr("harness.backend.backend_names", lambda: ["local"])
+    with pytest.raises(CannotRunError, match="backend local does not have it$"):
+        check_capabilities(plan_of([kill("any")]), lacking)
 
 
 def test_the_twin_has_no_faults_and_the_same_workload() -> None:
