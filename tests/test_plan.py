@@ -141,7 +141,7 @@ def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(CannotRunError, match="backend local does not have it; backend able can do it here"):
         check_capabilities(plan_of([kill("any")]), lacking)
     monkeypatch.setattr("harness.backend.backend_names", lambda: ["local"])
-    with pytest.raises(CannotRunError, match="backend local does not have it$"):
+    with pytest.raises(CannotRunError, match=r"backend local does not have it$"):
         check_capabilities(plan_of([kill("any")]), lacking)
 
 
