@@ -49,7 +49,7 @@ run() { # PROGRAM ARGUMENT…: in the background, known by its pid
 }
 
 api() { curl --silent --fail --max-time 5 --cacert "$STATE/pki/apiserver.crt" -H "Authorization: Bearer $(cat "$STATE/token")" "https://127.0.0.1:16443$1"; }
-ready() { api /api/v1/nodes/m1 | tr -d ' \n' | grep -q '"type":"Ready","status":"True"\|"status":"True","lastHeartbeatTime":"[^"]*","lastTransitionTime":"[^"]*","reason":"KubeletReady"'; }
+ready() { api /api/v1/nodes/m1 | tr -d ' \n' | grep -q '"type":"Ready","status":"True"'; }
 
 settings() {
     mkdir -p "$STATE"/{pki,log,cni}

@@ -72,6 +72,7 @@ class KubeCluster(Cluster):
         self._control_starts = 0
         self._vault = ""
         self._arrived: dict[int, Pod] = {}  # greeted, not yet a node
+        self._known: list[Pod] = []  # all there ever were
         self._greeting: dict[str, Future[None]] = {}  # by uid; also those that are done
         self._held: set[int] = set()  # places whose node was taken by us and is not back yet
         self._given_up: set[int] = set()
@@ -190,9 +191,7 @@ class KubeCluster(Cluster):
             self._collect_last_words()
         finally:
             self._pool.shutdown(wait=True, cancel_futures=True)
-            with self._lock:
-                pods = [*self._pods(), *self._arrived.values()]
-            for pod in pods:
+            for pod in self._known:
                 pod.running = 0
                 pod.line.close()
             end_run(self._api, self._place)
@@ -335,6 +334,7 @@ class KubeCluster(Cluster):
         )  # fmt: skip
         pod = Pod(wanted, line)
         known.append(pod)
+        self._known.append(pod)
         if pod.hello["digest"] != source_digest():
             line.close()
             raise CannotRunError(

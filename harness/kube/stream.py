@@ -51,9 +51,13 @@ class PodStream:
         self._closed = True
 
     def close(self) -> None:
+        from websocket import WebSocketException
+
         self._closed = True
-        with contextlib.suppress(Exception), self._lock:  # its other end may be gone, in any of a dozen ways
-            self._link.close(timeout=1)
+        with self._lock:
+            with contextlib.suppress(WebSocketException, OSError):  # its other end may be gone
+                self._link.send_close()
+            self._link.shutdown()
         self._errors.close()
 
     def _take(self) -> bool:
