@@ -41,10 +41,11 @@ class StorageFault(Fault):
             self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
         context.injected()
         context.wait(units.parse_duration_ns(self.duration) / 1e9)
-        for target, disturbance in zip(targets, self._acting, strict=True):
-            self.judge(
-                dict(disturbance.counts()), context, f"{context.node(target).name}: {self.directory}/{self.path}"
-            )
+        found = [dict(disturbance.counts()) for disturbance in self._acting]
+        for target, counts in zip(targets, found, strict=True):
+            # Where nothing was tried, there was nothing to fail. But if nobody tried anything, the fault never acted.
+            if counts["matched"] or not any(each["matched"] for each in found):
+                self.judge(counts, context, f"{context.node(target).name}: {self.directory}/{self.path}")
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         while self._acting:

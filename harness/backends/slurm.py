@@ -18,14 +18,12 @@ import pathlib
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any
 
-from harness import skew
 from harness.backend import (
     Backend,
     Capability,
@@ -40,16 +38,16 @@ from harness.backend import (
 )
 from harness.container.network import Host
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
-from harness.slurm import eviction, script
+from harness.slurm import script
+from harness.slurm.capability import LACKS, capability_of
 from harness.slurm.engine import Job, Slurm, find_slurm
 from harness.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.slurm.line import READY_S_MAX, Line
-from harness.slurm.network import SIDECAR, TAKES_ROOT, VERBS, JobNetwork
+from harness.slurm.network import SIDECAR, JobNetwork
 from harness.slurm.node import SlurmNode
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
-PROBE_S = 10
 LOOK_S = 0.1  # between two looks at what the tasks left behind
 ASK_S = 0.25  # between two questions to Slurm
 SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
@@ -386,12 +384,12 @@ class SlurmBackend(Backend):
             slurm = find_slurm()
             slurm.run("scontrol", "ping", limit_s=10)
             slurm.run("sbatch", "--test-only", "--nodes=1", *site_options(), "--wrap=true", limit_s=10)
-            return _capability(slurm)
+            return capability_of(slurm)
         except (BackendError, CannotRunError) as error:
             return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
 
     def lacks(self) -> dict[str, dict[Verb, str]]:
-        return {self.name: _LACKS}
+        return {self.name: LACKS}
 
     def render(self, workload: Workload) -> script.Request:
         return script.render(workload)
@@ -402,56 +400,6 @@ class SlurmBackend(Backend):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
             raise UsageError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' are allowed")
         return SlurmCluster(find_slurm(), workload, run_dir, run_id)
-
-
-_LACKS = {
-    Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
-    Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
-    Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
-    Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
-    Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",
-}
-
-
-def _capability(slurm: Slurm) -> Capability:
-    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY}
-    missing = _LACKS | _network_refusals(slurm)
-    verbs |= set(VERBS) - set(missing)
-    if reason := skew.why_not():
-        missing[Verb.CLOCK] = reason
-    else:
-        verbs.add(Verb.CLOCK)
-    if slurm.takes_nodes:
-        verbs |= {Verb.KILL, Verb.REPLACE}
-    else:
-        reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
-        missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
-    if reason := eviction.why_not(slurm):
-        missing[Verb.EVICT] = reason
-    else:
-        verbs |= {Verb.EVICT, Verb.REPLACE}
-    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
-    return Capability(
-        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
-    )
-
-
-def _network_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Tried on one node, for the moment that takes."""
-    if os.geteuid() != 0:
-        return dict.fromkeys(VERBS, TAKES_ROOT)
-    try:
-        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-            where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
-            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
-            try:
-                place = {"address": "127.0.0.1", "control": "", "others": []}
-                refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
-            finally:
-                line.close()
-    except BackendError as error:
-        return dict.fromkeys(VERBS, f"no node was free to find out whether it can be done there ({error})")
-    return {Verb(verb): reason for verb, reason in refused.items()}
 
 
 BACKEND = SlurmBackend()

@@ -1,0 +1,67 @@
+"""What can be done to the nodes of a Slurm, by this user."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+from harness import skew
+from harness.backend import Capability, Verb
+from harness.errors import BackendError
+from harness.slurm import eviction
+from harness.slurm.engine import Slurm
+from harness.slurm.eviction import site_options
+from harness.slurm.line import Line
+from harness.slurm.network import SIDECAR, TAKES_ROOT, VERBS
+
+PROBE_S = 10
+
+LACKS = {
+    Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
+    Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
+    Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
+    Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
+    Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",
+}
+
+
+def capability_of(slurm: Slurm) -> Capability:
+    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY}
+    missing = LACKS | _network_refusals(slurm)
+    verbs |= set(VERBS) - set(missing)
+    if reason := skew.why_not():
+        missing[Verb.CLOCK] = reason
+    else:
+        verbs.add(Verb.CLOCK)
+    if slurm.takes_nodes:
+        verbs |= {Verb.KILL, Verb.REPLACE}
+    else:
+        reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
+        missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
+    if reason := eviction.why_not(slurm):
+        missing[Verb.EVICT] = reason
+    else:
+        verbs |= {Verb.EVICT, Verb.REPLACE}
+    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
+    return Capability(
+        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
+    )
+
+
+def _network_refusals(slurm: Slurm) -> dict[Verb, str]:
+    """Tried on one node, for the moment that takes."""
+    if os.geteuid() != 0:
+        return dict.fromkeys(VERBS, TAKES_ROOT)
+    try:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+            where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
+            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            try:
+                place = {"address": "127.0.0.1", "control": "", "others": []}
+                refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
+            finally:
+                line.close()
+    except BackendError as error:
+        return dict.fromkeys(VERBS, f"no node was free to find out whether it can be done there ({error})")
+    return {Verb(verb): reason for verb, reason in refused.items()}
