@@ -58,7 +58,9 @@ class DockerCluster(probe.ProbedCluster):
         try:
             engine.create_network(request.network(place))
             hosts = {host.name: host for host in self._hosts()}
-            each(lambda name: self._create(hosts[name]), hosts)
+            for host in hosts.values():  # in order, as their addresses are: by these a job numbers its ranks
+                self._create(host)
+            each(lambda name: self._come_up(hosts[name]), hosts)
         except BaseException:
             self.close()
             raise
@@ -96,6 +98,7 @@ class DockerCluster(probe.ProbedCluster):
         refuse_replacement(self._nodes[node.index], node)
         fresh = self._new(node.name, node.incarnation + 1)
         self._create(fresh)
+        self._come_up(fresh)
         self._nodes[node.index].disconnect()
         self._nodes[node.index] = fresh
         self._network.joined(fresh)
@@ -146,14 +149,17 @@ class DockerCluster(probe.ProbedCluster):
         gpus = request.gpu_ids(self._workload, node.index, self._place)
         names = request.node_names(self._workload)
         wanted = request.container(self._place, node.name, node.incarnation, gpus, names)
-        node.create(wanted, self._network, self._workload.mounts if node is not self._control else ())
+        node.create(wanted, self._network)
+
+    def _come_up(self, node: DockerNode) -> None:
+        node.come_up(self._workload.mounts if node is not self._control else ())
         self._clocks.append(node.clock())
 
     def _start_sidecar(self, host: Host) -> Line:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
         wanted = request.sidecar(self._place, host.name, host.incarnation, host.container)
         name = f"{self._place.container(host.name, host.incarnation)}-network"
-        return Line(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log")
+        return Line(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").wait_ready()
 
     def _start_node(self, node: DockerNode) -> None:
         values = {

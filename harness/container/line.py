@@ -34,17 +34,23 @@ class Line:
         self.container = engine.create(name, wanted)
         stream = engine.attach(self.container, errors.open("ab"))
         self._client = rpc.Client(cast(socket.socket, stream), self._take, self._note_end)
+        self._name, self._errors = name, errors
         try:
             with speaking(f"starting container {name}"):
                 engine.api.start(self.container)
-            if not self._came_up.wait(READY_S_MAX) or self.ended:
-                text = errors.read_text(errors="replace").strip()
-                raise BackendError(
-                    f"container {name} did not come up in {READY_S_MAX:g} s: {text[-1000:] or 'no message'}"
-                )
         except BaseException:
             self.close()
             raise
+
+    def wait_ready(self) -> Line:
+        """Until it answers. Raises `BackendError`, and ends the container, when it does not."""
+        if self._came_up.wait(READY_S_MAX) and not self.ended:
+            return self
+        self.close()
+        text = self._errors.read_text(errors="replace").strip()
+        raise BackendError(
+            f"container {self._name} did not come up in {READY_S_MAX:g} s: {text[-1000:] or 'no message'}"
+        )
 
     @property
     def ended(self) -> bool:

@@ -64,19 +64,23 @@ class DockerNode(NetworkedNode, StoringNode):
         """Where its metadata endpoint listens."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
-    def create(self, wanted: request.Request, network: Network, mounts: Sequence[str]) -> None:
-        """Starts the container and waits until its init answers. `mounts`: folders whose storage can be disturbed."""
+    def create(self, wanted: request.Request, network: Network) -> None:
+        """Starts the container, whose address is the next one that is free."""
         logs = self._run_dir / "logs"
         self._network = network
         self._lab = cast(LabClient, network)
         name = self._place.container(self.name, self.incarnation)
         self._line = Line(self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end)
         self.container = self._line.container
+
+    def come_up(self, mounts: Sequence[str]) -> None:
+        """Waits until its init answers. `mounts`: folders whose storage can be disturbed."""
+        self._line.wait_ready()
         state = self._engine.inspect(self.container)
         self.address = str(state["NetworkSettings"]["Networks"][self._place.network]["IPAddress"])
         if mounts:
             folders = [self._run_dir / mount for mount in mounts]
-            log, pid = logs / f"{self.key}.storage.log", int(state["State"]["Pid"])
+            log, pid = self._run_dir / "logs" / f"{self.key}.storage.log", int(state["State"]["Pid"])
             self._storage = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:

@@ -25,7 +25,8 @@ Made by `make backends` from what the backends declare; a test fails when it is 
 this very machine takes away besides (no `/dev/fuse`, no C compiler, a kernel without a module …), with the remedy.
 
 ✓: the conformance suite (`tests/conformance/`) makes it act on a real node there, measures that, undoes it, and
-measures that it is undone. A number: it is refused before anything is launched, for the reason below.
+measures that it is undone. A number: it is refused before anything is launched, for the reason below. A new backend is
+one file in `harness/backends/` that declares what it lacks (`Backend.lacks`) and passes that suite.
 
 """
 
