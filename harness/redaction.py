@@ -11,7 +11,8 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from harness.errors import UsageError
 
@@ -43,10 +44,18 @@ def resolve(env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def known(env: Mapping[str, str]) -> set[str]:
-    """The values that must not be seen: of this environment and of the harness's."""
-    both = [*env.items(), *os.environ.items()]
-    return {value for name, value in both if is_secret(name) and len(value) >= LENGTH_MIN and not value.startswith("/")}
+def references(env: Mapping[str, str]) -> list[str]:
+    """The variables of the harness's environment that are referred to as secrets. Raises `UsageError` as `resolve`."""
+    resolve(env)
+    found = {reference[1] for value in env.values() if (reference := _REFERENCE.fullmatch(value))}
+    return sorted(found)
+
+
+def undo(run_dir: str, references: Collection[str]) -> int:
+    """Called from the undo journal: makes secrets of this process's environment unreadable in the files of a run."""
+    named = {name: value for name, value in os.environ.items() if is_secret(name) or name in references}
+    secrets = {value for value in named.values() if len(value) >= LENGTH_MIN and not value.startswith("/")}
+    return sum(redact(pathlib.Path(run_dir) / folder, secrets) for folder in ("events", "logs"))
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
@@ -54,18 +63,47 @@ def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
 
     Files keep their size, so that whoever still reads or appends to one is not disturbed.
     """
-    words = {form.encode() for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()] if words else []
-    return sum(_redact_file(path, words) for path in files)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()] if secrets else []
+    return sum(_redact_file(path, sorted(secrets, key=len, reverse=True)) for path in files)
 
 
-def _redact_file(path: pathlib.Path, words: Collection[bytes]) -> bool:
+def _redact_file(path: pathlib.Path, secrets: Sequence[str]) -> bool:
     data = path.read_bytes()
-    clean = data
-    for word in sorted(words, key=len, reverse=True):
-        clean = clean.replace(word, b"*" * len(word))
-    if clean == data:
+    if not any(form in data for secret in secrets for form in _forms(secret)):
         return False
+    lines = data.split(b"\n")
+    clean = [_redact_line(line, secrets, path.suffix == ".jsonl") for line in lines]
     with path.open("r+b") as file:
-        file.write(clean)
+        file.write(b"\n".join(clean))
     return True
+
+
+def _redact_line(line: bytes, secrets: Sequence[str], is_json: bool) -> bytes:
+    if is_json:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None  # cut by a kill, or empty
+        if record is not None:
+            clean = _redact_value(record, secrets)
+            return line if clean == record else json.dumps(clean, separators=(",", ":")).encode().ljust(len(line))
+    for secret in secrets:
+        for form in _forms(secret):
+            line = line.replace(form, b"*" * len(form))
+    return line
+
+
+def _forms(secret: str) -> set[bytes]:
+    """As it is, and as JSON writes it."""
+    return {form.encode() for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])}
+
+
+def _redact_value(value: Any, secrets: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {_redact_value(key, secrets): _redact_value(item, secrets) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_redact_value(item, secrets) for item in value]
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "*" * len(secret))
+    return value

@@ -50,7 +50,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
 
     Raises `ChaosError` when the nodes cannot be had at all. Ctrl-C ends the run as `interrupted`, healed.
     """
-    secrets = redaction.known(redaction.resolve(render_workload(plan).env))
+    references = redaction.references(render_workload(plan).env)
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
@@ -58,6 +58,8 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
     emit("plan", plan=plan.to_json())
     emit("environment", **environment_facts())
     journal = Journal(run_dir)
+    # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
+    journal.record("harness.redaction:undo", {"run_dir": str(run_dir), "references": references})
     reverter = start_reverter(run_dir)
     try:
         outcome = _Run(plan, run_dir, backend, emit, journal).drive(show)
@@ -70,8 +72,6 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
-        for folder in ("events", "logs"):
-            redaction.redact(run_dir / folder, secrets)
     return outcome
 
 

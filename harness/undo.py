@@ -22,7 +22,7 @@ from typing import Any
 from harness.errors import FaultError
 
 JOURNAL = "undo.jsonl"
-_ALLOWED = ("harness.faults.", "harness.backends.", "harness.lab.")
+_ALLOWED = ("harness.faults.", "harness.backends.", "harness.lab.", "harness.redaction")
 
 
 class Journal:
