@@ -154,10 +154,12 @@ class SlurmCluster(Cluster):
             self._watcher.join(30)
         if self._comparing is not None:
             self._comparing.join(READY_S_MAX)
-        self.network.close()
-        for line in self._lines:
-            line.close()
-        end_run(self._slurm, self._run_id)
+        try:
+            self.network.close()  # its processes undo what they did, and so come before the end of the job
+            for line in self._lines:
+                line.close()
+        finally:
+            end_run(self._slurm, self._run_id)
 
     # What nodes ask for
 
