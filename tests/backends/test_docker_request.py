@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.backend import Workload
 from harness.backends import docker as backend
-from harness.container import engine, request
+from harness.container import engine, request, storage
 from harness.container.stream import AttachedStream
 from harness.errors import CannotRunError, UsageError
 
@@ -171,6 +171,12 @@ def test_no_daemon_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(CannotRunError, match="DOCKER_HOST"):
         backend.DockerBackend().open(TRAINING, tmp_path, "run")
     gc.collect()
+
+
+def test_storage_is_refused_where_it_cannot_be_mounted() -> None:
+    assert "another machine" in storage.why_not("tcp://elsewhere:2376", "10001:10001")
+    assert "another machine" in storage.why_not("ssh://elsewhere", "10001:10001")
+    assert "root" in storage.why_not("unix:///run/user/1000/docker.sock", "0:0"), "a daemon without root"
 
 
 def test_a_relative_run_directory_is_refused() -> None:

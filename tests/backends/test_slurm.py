@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from conformance.places import processes_of
 
-from harness.backend import Verb, Workload
+from harness.backend import Traffic, Verb, Workload
 from harness.backends import slurm as backend
 from harness.backends.slurm import SlurmBackend, SlurmCluster
 from harness.errors import CannotRunError, UsageError
@@ -130,6 +130,37 @@ def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., Slurm
 
 
 TOLD = shell("[ {incarnation} = 2 ] && exit 0; trap 'echo told; exit 75' TERM; sleep 600 & wait")
+
+
+def network_of(host: str) -> str:
+    """What there is in the kernel of the network of a node of engines/slurm.sh: devices, queues, packet rules."""
+    inside = (
+        pathlib.Path(os.environ.get("CHAOS_ENGINES_DIR", "/var/lib/chaos-engines")) / f"slurm/run/{host}.ns"
+    ).read_text()
+    enter = ["nsenter", "--target", inside.strip(), "--net"]
+    commands = (["ip", "-brief", "link"], ["tc", "qdisc"], ["nft", "list", "ruleset"])
+    return "\n".join(
+        subprocess.run([*enter, *command], capture_output=True, text=True, check=True).stdout for command in commands
+    )
+
+
+def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
+    slurm: Slurm, opened: Callable[..., SlurmCluster]
+) -> None:
+    """The node goes on living after the job, unlike a container; also when Slurm and not the harness ends it."""
+    if "engines/slurm.sh" not in slurm.label:
+        pytest.skip("the nodes are not on this machine")
+    cluster = opened(TOLD)
+    running(cluster)
+    node, other = cluster.nodes
+    host = node.host
+    before = network_of(host)
+    node.limit_rate(10**7, Traffic())
+    node.cut(Traffic("ingress", (other,)))
+    assert network_of(host) != before
+    slurm.run("scontrol", "requeue", str(cluster._job_id))
+    until(lambda: not node.alive)
+    until(lambda: network_of(host) == before)
 
 
 @pytest.mark.parametrize("way", ["priority", "drain", "requeue", "signal"])
