@@ -80,7 +80,7 @@ class SlurmCluster(Cluster):
         self._exits: list[Exit] = []
         self._changes: list[Change] = []
         self._clocks: list[ClockReading] = []
-        self._comparing: threading.Thread | None = None
+        self._comparing: list[threading.Thread] = []
         self._job: Job | None = None
         self._broken: BackendError | None = None
         self._stop = threading.Event()
@@ -152,8 +152,8 @@ class SlurmCluster(Cluster):
         self._stop.set()
         if self._watcher.is_alive():
             self._watcher.join(30)
-        if self._comparing is not None:
-            self._comparing.join(READY_S_MAX)
+        for comparing in self._comparing:
+            comparing.join(READY_S_MAX)
         try:
             self.network.close()  # its processes undo what they did, and so come before the end of the job
             for line in self._lines:
@@ -170,6 +170,8 @@ class SlurmCluster(Cluster):
         where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
         line = Line(self._slurm, where, module, arguments, self.run_dir / "logs" / f"{node.key}.{name}.log")
         self._lines.append(line)
+        if self._stop.is_set() and self._closed:  # too late: nobody would end it
+            line.close()
         return line
 
     def _start_sidecar(self, host: Host) -> Any:
@@ -305,8 +307,8 @@ class SlurmCluster(Cluster):
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
             self._changes.append(Change(node.name, incarnation, allocated=True))
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
-        self._comparing = threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True)
-        self._comparing.start()
+        self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
+        self._comparing[-1].start()
 
     def _end_incarnation(self, reason: str) -> None:
         for node in self._nodes:
