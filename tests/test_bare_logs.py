@@ -120,3 +120,49 @@ def test_a_worker_without_an_exit_is_gone_when_its_successor_comes(logs: Logs) -
         (6, 11, 14)
     ]
     assert int((~run.steps.survives).sum()) == 6
+
+
+def test_a_survivor_that_steps_on_beside_a_newcomer_is_in_its_world(logs: Logs) -> None:
+    """It joins nothing anew and says nothing: only its steps tell."""
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 0)
+    survivor = logs.worker(0, 1, 1, 2, 3)
+    logs.steps(survivor, 1, 3, 3)
+    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.kill(1, 6.5, "kill")
+    logs.steps(logs.worker(1, 2, 7, 8, 9), 4, 6, 9)
+    logs.steps(survivor, 4, 6, 9)
+    run = logs.finish(13)
+    assert run.progress.step.tolist() == [1, 2, 3, 4, 5, 6] and run.finished
+    assert [(epoch.first, epoch.last, epoch.processes) for epoch in run.epochs] == [(1, 3, (0, 1)), (4, 6, (0, 2))]
+    assert [(e.t_stop / S, e.end / S, e.faults) for e in run.episodes] == [(6, 10, ("kill",))]
+    assert bool(run.steps.survives.all())
+
+
+def test_a_survivor_that_joins_again_and_goes_back_is_in_one_epoch_with_the_newcomer(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 0)
+    survivor = logs.worker(0, 1, 1, 2, 3)
+    logs.steps(survivor, 1, 3, 3)
+    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.kill(1, 6.5, "kill")
+    logs.steps(logs.worker(1, 2, 7, 8, 9), 2, 6, 9)
+    logs.log(survivor, 8, "rendezvous", world_size=2)
+    logs.steps(survivor, 2, 6, 9)
+    run = logs.finish(15)
+    assert [(epoch.first, epoch.last, epoch.kept) for epoch in run.epochs] == [(1, 3, 1), (2, 6, 2**62)]
+    assert run.progress.step.tolist() == [1, 2, 3, 2, 3, 4, 5, 6]
+    assert int((~run.steps.survives).sum()) == 4
+
+
+def test_ranks_that_go_back_twice_without_a_restart(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 0)
+    for rank in (0, 1):
+        name = logs.worker(rank, 1, 1, 2, 3)
+        for first, last, begin in ((1, 4, 3), (3, 5, 8), (2, 6, 12)):
+            logs.steps(name, first, last, begin)
+    run = logs.finish(18)
+    assert [(epoch.first, epoch.last, epoch.kept) for epoch in run.epochs] == [(1, 4, 1), (3, 5, -1), (2, 6, 2**62)]
+    assert [(e.t_stop / S, e.t_regained and e.t_regained / S) for e in run.episodes] == [(7, 11), (11, 17)]
+    assert run.processes[0].first_step == 1 and {epoch.world for epoch in run.epochs} == {0}
