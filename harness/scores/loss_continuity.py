@@ -242,7 +242,8 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
             # Runs that once differ drift apart further: the band never narrows again.
             band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
     sizes = sorted({int(e.size) for t in repeats for e in t.epochs})
-    source = f"{BAND_FACTOR:g} × the spread of {len(repeats)} fault-free runs besides the twin (at {sizes} ranks)"
+    runs = f"{len(repeats)} fault-free run{'' if len(repeats) == 1 else 's'} besides the twin"
+    source = f"{BAND_FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
     return band, source
 
 

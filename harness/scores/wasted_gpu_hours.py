@@ -109,9 +109,13 @@ def _ettr(run: Timeline, booked: Ledger) -> float | None:
 def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:
     """From what the baseline band of straggler drag was taken, world size by world size."""
     sizes = sorted({epoch.size for epoch in run.epochs})
-    known = [f"{_steps_of_runs(bands[size])} at {size} ranks" for size in sizes if size in bands]
-    unknown = [f"none at {size} ranks, so no drag is booked there" for size in sizes if size not in bands]
+    known = [f"{_steps_of_runs(bands[size])} at {_ranks(size)}" for size in sizes if size in bands]
+    unknown = [f"none at {_ranks(size)}, so no drag is booked there" for size in sizes if size not in bands]
     return "; ".join(known + unknown) or "none"
+
+
+def _ranks(size: int) -> str:
+    return f"{size} rank{'' if size == 1 else 's'}"
 
 
 def _steps_of_runs(band: ledger.Band) -> str:
