@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_phases_edge import Logs, S, phases
 
 from harness import ledger, slowdown, timeline
 from harness.errors import EventLogError
+from harness.lineage import cells
 from harness.score import Evidence, Verdict, judge
 
 
@@ -166,3 +171,27 @@ def test_ranks_that_go_back_twice_without_a_restart(logs: Logs) -> None:
     assert [(epoch.first, epoch.last, epoch.kept) for epoch in run.epochs] == [(1, 4, 1), (3, 5, -1), (2, 6, 2**62)]
     assert [(e.t_stop / S, e.t_regained and e.t_regained / S) for e in run.episodes] == [(7, 11), (11, 17)]
     assert run.processes[0].first_step == 1 and {epoch.world for epoch in run.epochs} == {0}
+
+
+def test_a_job_that_stops_again_before_it_is_back_never_recovered(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    logs.node(1, 1, 0)
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 4, 3)
+        logs.steps(logs.worker(rank, 2, 8, 9, 10), 3, 3, 10)
+    logs.log("harness", 20, "abort", reason="no step")
+    run = logs.finish(21)
+    [episode] = run.episodes
+    assert (episode.t_stop, episode.t_first, episode.t_regained) == (7 * S, 11 * S, None)
+    assert (episode.furthest_step, episode.end) == (4, 21 * S)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), max_size=30), st.sampled_from([1, 10**6]))
+def test_rows_are_numbered_by_their_keys_however_far_apart(rows: list[tuple[int, int]], scale: int) -> None:
+    keys = [np.array([row[place] * scale for row in rows], np.int64) for place in (0, 1)]
+    number, count = cells(*keys)
+    assert len(number) == len(rows) and all(0 <= n < count for n in number.tolist())
+    for one, other in itertools.combinations(range(len(rows)), 2):
+        assert (number[one] == number[other]) == (rows[one] == rows[other])
+    if scale > 1 and len(set(rows)) > 1:
+        assert count <= max(8 * len(rows) + 1000, len(set(rows)))

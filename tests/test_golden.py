@@ -141,8 +141,12 @@ def planned() -> dict[str, Any]:
     }
 
 
+def plain() -> Scorecard:
+    return verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), expect=EXPECT)
+
+
 CASES: dict[str, Callable[[], Scorecard]] = {
-    case.__name__: case for case in (documented, eventful, shrunk, dragged, alarmed)
+    case.__name__: case for case in (documented, eventful, shrunk, dragged, alarmed, plain)
 }
 CASES |= {f"broken: {mutant.name}": mutant.judge for mutant in BROKEN}
 

@@ -15,6 +15,7 @@ from simulator import simulate
 from harness import score
 from harness.errors import UsageError
 from harness.score import EXIT_CODES, Expectation, ScoreResult, Verdict, at_least, at_most, merge
+from harness.timeline import FaultRecord
 
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
 
@@ -37,6 +38,7 @@ def test_an_upper_bound(observed: float, found: Verdict, reason: str, share: flo
 def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
     assert at_most("x", 5.0, 4.0, str, "too much").reason == "too much"
     assert at_most("x", 3.0, 4.0, str, "too much").reason == ""
+    assert at_most("x", 0.5, 1.0, str).share == 0.5
     assert at_most("x", 0, 0, str) == Expectation("x", "≤ 0", "0", Verdict.PASS)
 
 
@@ -80,6 +82,26 @@ def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
         "losses",
     ]
     assert verdict(simulate(JOB, KILL, seed=5), expect={}).reasons == ["the job did all its steps"]
+
+
+def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
+    def effects(*ok: bool) -> FaultRecord:
+        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
+        return FaultRecord("f", "kind", True, ({"node": "n"},), 3 * score.S, told, None, None, None)
+
+    assert score._fault(effects(True, False, False), score.S)["effect"]["measured"] == 1
+    assert score._fault(effects(True, True), score.S)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
+    assert score._fault(effects(), score.S)["effect"] == {"measured": None, "expected": None, "unit": None}
+    line = score._fault(effects(True), score.S)
+    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
+    assert line["healed"] is False
+
+
+def test_a_card_is_headed_by_its_plan() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect={})
+    told = (card.run_id, card.scenario, card.title, card.backend, card.seed)
+    assert told == ("simulated", "simulated", "A simulated job", "local", 7)
+    assert card.environment == {"python": "3.11"}
 
 
 def test_the_report_is_strict_json() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
 from mutants.bent import JOB, KILL, a_rank_has_no_log, loss_is_nan, starts_from_scratch_after_a_hang
 from simulator import KINDS, Job, Outage, simulate
 
@@ -44,6 +46,68 @@ def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
 
     for bend in (spoilt, untold):
         assert verdict(simulate(JOB, KILL, seed=5), bend).verdict is Verdict.PASS
+
+
+def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
+    def silent(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                del line["loss"]
+
+    history = simulate(JOB, seed=99)
+    logs = history.logs()
+    silent(logs)
+    card = verdict(simulate(JOB, KILL, seed=5), silent, twin=load(history, logs))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0] == "loss_continuity.mode: the trainer reports no loss"
+
+
+def lost_steps(*numbers: int) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] in numbers)
+
+    return bend
+
+
+def test_a_step_at_the_seam_may_have_lost_its_event_and_no_other() -> None:
+    history = simulate(JOB, KILL, seed=5)  # goes on from the checkpoint of step 10
+    seam = verdict(history, lost_steps(10))
+    assert seam.verdict is Verdict.INCONCLUSIVE
+    assert "loss_continuity.steps: step 10: its event was lost when its workers died" in seam.reasons
+    for numbers, text in (((9, 10), "steps 9, 10 (2)"), ((5,), "step 5"), ((5, 10), "steps 5, 10 (2)")):
+        card = verdict(history, lost_steps(*numbers))
+        assert card.verdict is Verdict.FAIL
+        claimed = f"loss_continuity.steps: {text} are in no surviving history: progress was claimed, not made"
+        assert claimed in card.reasons
+
+
+def test_a_checkpoint_that_a_living_trainer_never_finished_has_failed() -> None:
+    def unfinished(logs: Logs) -> None:
+        for lines in trainers(logs, rank=0):
+            remove(lines, lambda line: line.get("event") == "checkpoint.committed" and line["step"] in (30, 40))
+
+    def killed_while_saving(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        lines.insert(-1, steps(lines)[-1] | {"event": "checkpoint.started", "step": 17, "kind": "periodic"})
+
+    history = simulate(JOB, [Outage(17, "rank", victim=0)], seed=5)
+    found = verdict(history, unfinished).metrics
+    assert (found["checkpoints_committed"], found["checkpoints_failed"]) == (2, 2)
+    assert found["checkpoint_success_percent"] == 50
+    found = verdict(history, killed_while_saving).metrics
+    assert (found["checkpoints_committed"], found["checkpoints_failed"]) == (4, 0)
+
+
+def test_bounds_tell_how_much_of_them_was_used() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    took = history.truth.episodes[0].t_regained - history.truth.episodes[0].t_stop
+    for bound_ms in (10, 60_000):
+        card = verdict(history, expect={"recovery_time": {"max": f"{bound_ms}ms"}})
+        [line] = card.expectations
+        assert line.share == pytest.approx(took / bound_ms / 1e6)
+    [line] = verdict(history, expect={"wasted_gpu_hours": {"max_percent": 80}}).expectations
+    assert line.share is not None and line.observed == f"{80 * line.share:.1f} %"
 
 
 def test_a_smaller_world_must_keep_the_global_batch() -> None:

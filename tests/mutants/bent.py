@@ -71,6 +71,10 @@ def goes_on_without_a_rank(logs: Logs) -> None:
     remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("event") == "step" and line["step"] > 20)
 
 
+def goes_on_alone_from_the_start(logs: Logs) -> None:
+    remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("event") == "step")
+
+
 def stops_early(logs: Logs) -> None:
     for lines in trainers(logs, life=None):
         remove(lines, lambda line: line.get("event") == "step" and line["step"] > 35)
@@ -222,6 +226,11 @@ BROKEN = [
     Bent(one_rank_restores_another_step, Verdict.FAIL, "ranks of one world restored different steps: 5, 10"),
     Bent(skips_the_recompute, Verdict.FAIL, "said it restored step 10, but went on with step 18"),
     Bent(goes_on_without_a_rank, Verdict.FAIL, "ranks [0] of 2 went on to step 40 without the others, left at step 20"),
+    Bent(
+        goes_on_alone_from_the_start,
+        Verdict.FAIL,
+        "ranks [0] of 2 went on to step 40 without the others, left at step 10",
+    ),
     Bent(stops_early, Verdict.FAIL, "ended without an error at step 35 of 40"),
     Bent(command_failed, Verdict.FAIL, "KeyError"),
     Bent(stuck, Verdict.FAIL, "stuck in rendezvous"),

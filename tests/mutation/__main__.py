@@ -101,14 +101,13 @@ class Coverage:
         return self._line
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that execute the changed statement; all, when it is executed by the import of the module."""
+        """Those that execute the changed statement; all of the file's, when its import executes it."""
         path = str(mutant.path.relative_to(ROOT))
-        span = _statement(mutant)
-        chosen = [test for test, lines in self.lines.items() if any((path, line) in lines for line in span)]
-        if not chosen and not _in_function(mutant):
-            stem = mutant.path.stem
+        if _in_function(mutant):
+            span = _statement(mutant)
+            chosen = [test for test, lines in self.lines.items() if any((path, line) in lines for line in span)]
+        else:
             chosen = [test for test, lines in self.lines.items() if any(file == path for file, _ in lines)]
-            chosen = chosen or [test for test in self.lines if stem in test]
         return sorted(chosen, key=lambda test: self.seconds[test])
 
 
