@@ -115,6 +115,18 @@ def test_slow_before_and_after_a_restart_is_one_interval() -> None:
     assert interval.recovered and abs(interval.end - end) < 6 * BAND[2].upper
 
 
+@pytest.mark.parametrize("said", [{}, {"kills": False, "stops": True}])
+def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, Any]) -> None:
+    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    slowed(logs, 25, 60, 4.0, healed=None, across=True)
+    logs["harness"] = [line for line in logs["harness"] if line.get("fault") != "slow"]
+    next(line for line in logs["harness"] if line.get("event") == "fault.injected").update(said)
+    run = load(history, logs)
+    assert run.episodes[0].faults == ("fault1",)
+    assert slowdown.degraded(run, BAND) == []
+
+
 def test_without_a_twin_nothing_can_be_said() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()

@@ -213,10 +213,16 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     names = ", ".join(_WORDS[c] for c in found)
     reason = (
         f"{names} differ{'s' if len(found) == 1 else ''} from the twin's: at step {comparison.step[row]} "
-        f"{_WORDS[curve]} {mine:.9g} instead of {other:.9g}"
+        f"{_WORDS[curve]} {_apart(mine, other)}"
     )
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
     return Expectation(name, bound, observed, Verdict.FAIL, reason)
+
+
+def _apart(mine: float, other: float) -> str:
+    """Both, with as many digits as tell them apart."""
+    short = f"{mine:.9g} instead of {other:.9g}"
+    return short if f"{mine:.9g}" != f"{other:.9g}" else f"{mine:.17g} instead of {other:.17g}"
 
 
 _WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}

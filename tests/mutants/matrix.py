@@ -1,6 +1,6 @@
 """`make verdict-matrix`: every mutant and every healthy control, what the harness must say, and what it says.
 
-python -m mutants.matrix [FOLDER for runs] [PATTERN of names]
+python -m mutants.matrix [FOLDER for runs] [PATTERN of names]      --stored: judges what is there, runs nothing
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mutants.bent import BROKEN
 from mutants.catalogue import CONTROLS, MUTANTS, Real
-from mutants.rehearsal import run
+from mutants.rehearsal import NotRun, run
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -53,6 +53,7 @@ class Row:
         return self.name, self.how, self.expected.value, self.found, self.reason, "✓" if self.right else "✗"
 
 
+NOT_RUN = "not run"
 HEAD = ("Mutant", "How", "Expected", "Verdict", "Reason", "Right")
 
 
@@ -64,17 +65,19 @@ def bent_rows() -> Iterator[Row]:
         yield Row(_words(mutant.name), "log", mutant.verdict, card.verdict.value, (named or card.reasons)[0], right)
 
 
-def real_rows(folder: pathlib.Path, pattern: str) -> Iterator[Row]:
+def real_rows(folder: pathlib.Path, pattern: str, stored_only: bool) -> Iterator[Row]:
     for mutant in [*CONTROLS, *MUTANTS]:
         if not re.search(pattern, mutant.name):
             continue
         how = f"run: {mutant.rehearsal}"
         try:
-            card = run(mutant.bug, mutant.rehearsal, folder)
+            card = run(mutant.bug, mutant.rehearsal, folder, stored_only)
+        except NotRun:
+            yield Row(_words(mutant.name), how, mutant.verdict, NOT_RUN, "", False)
         except (ChaosError, AssertionError) as error:
             yield Row(_words(mutant.name), how, mutant.verdict, "did not run", str(error), False)
         else:
-            reason = _reason(mutant, card)
+            reason = _reason(mutant, card).replace(f"{folder}/", "")
             yield Row(_words(mutant.name), how, mutant.verdict, card.verdict.value, reason, mutant.accepts(card))
 
 
@@ -87,22 +90,26 @@ def _words(name: str) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    healthy = [row for row in rows if row.expected is Verdict.PASS]
-    broken = [row for row in rows if row not in healthy]
+    ran = [row for row in rows if row.found != NOT_RUN]
+    healthy = [row for row in ran if row.expected is Verdict.PASS]
+    broken = [row for row in ran if row not in healthy]
     caught, accused = sum(row.right for row in broken), sum(not row.right for row in healthy)
     summary = f"{caught} of {len(broken)} mutants are caught for the right reason; "
     summary += f"{accused} of {len(healthy)} healthy runs are accused."
+    missing = [row.name for row in rows if row not in ran]
+    summary += f" Not run for this page: {', '.join(missing)}." if missing else ""
     tables = [markdown.table(HEAD, [row.cells for row in part]) for part in (broken, healthy)]
     return f"{INTRODUCTION}\n{summary}\n\n{tables[0]}\n\n{HEALTHY}\n{tables[1]}\n"
 
 
 def main() -> int:
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(tempfile.mkdtemp(prefix="mutants-"))
-    pattern = sys.argv[2] if len(sys.argv) > 2 else ""
+    given = [argument for argument in sys.argv[1:] if argument != "--stored"]
+    folder = pathlib.Path(given[0]) if given else pathlib.Path(tempfile.mkdtemp(prefix="mutants-"))
+    pattern = given[1] if len(given) > 1 else ""
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     rows = []
-    for row in itertools.chain(bent_rows(), real_rows(folder, pattern)):
+    for row in itertools.chain(bent_rows(), real_rows(folder, pattern, "--stored" in sys.argv)):
         rows.append(row)
         console.print(f"{'✓' if row.right else '✗'} {row.name}, {row.how}: {row.found}", markup=False)
     table = Table(*HEAD, header_style="bold", box=None)

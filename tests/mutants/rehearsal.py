@@ -33,6 +33,10 @@ SAVED = {"metrics": {"checkpoint_success_min": 100}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 
 
+class NotRun(Exception):
+    """The run is not stored, and was not asked for."""
+
+
 def fault(identity: str, name: str, when: dict[str, Any], target: dict[str, Any], **own: Any) -> dict[str, Any]:
     return {"id": identity, "fault": name, "when": when, "target": target, **own}
 
@@ -81,11 +85,13 @@ REHEARSALS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(bug: str | None, rehearsed: str, folder: pathlib.Path) -> Scorecard:
+def run(bug: str | None, rehearsed: str, folder: pathlib.Path, stored_only: bool = False) -> Scorecard:
     """Runs a rehearsal with a bug (`None`: the healthy trainer). Twins are cached in `folder`, and so are runs:
-    one that is there already is only judged again."""
+    one that is there already is only judged again. Raises `NotRun` when it is not there and `stored_only`."""
     name = f"{bug or 'healthy'}-{rehearsed}".replace("_", "-").replace(",", "").replace(" ", "-")
     run_dir = next((mark.parent for mark in folder.glob(f"{name}.*/{COMPLETE}")), None)
+    if run_dir is None and stored_only:
+        raise NotRun(f"{name} is not in {folder}")
     if run_dir is None:
         run_dir = folder / f"{name}.{random.SystemRandom().getrandbits(32):08x}"
         _rehearse(bug, rehearsed, run_dir)
