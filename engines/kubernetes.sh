@@ -19,7 +19,7 @@ build() {
     local work=$STATE/build
     export DEBIAN_FRONTEND=noninteractive
     apt-get install -y --no-install-recommends golang-1.19-go golang-1.19-src rsync make gcc libc6-dev dpkg-dev \
-        etcd-server etcd-client containernetworking-plugins iptables >&2
+        golang-github-modern-go-reflect2-dev etcd-server containernetworking-plugins iptables >&2
     mkdir -p "$work/lists/partial" "$work/go/src/k8s.io" "$BIN"
     local mirror
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
@@ -29,6 +29,10 @@ build() {
     local options=(-o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::Lists=$work/lists")
     (cd "$work" && apt-get "${options[@]}" update && apt-get "${options[@]}" source --download-only kubernetes) >&2
     [ -d "$work/go/src/k8s.io/kubernetes" ] || dpkg-source -x "$work"/kubernetes_*.dsc "$work/go/src/k8s.io/kubernetes" >&2
+    # The vendored reflect2 is older than Go 1.18 and breaks with it: an API server that answers in JSON dies now and then.
+    local reflect=$work/go/src/k8s.io/kubernetes/vendor/github.com/modern-go/reflect2
+    rm -rf "$reflect" && mkdir -p "$reflect"
+    cp /usr/share/gocode/src/github.com/modern-go/reflect2/*.{go,s} "$reflect"
     export GOPATH=$work/go GO111MODULE=off CGO_ENABLED=0 GOCACHE=$work/cache PATH=/usr/lib/go-1.19/bin:$PATH
     cd "$work/go/src/k8s.io/kubernetes"
     make WHAT=cmd/kube-apiserver >&2 # also makes the generated code that the others need
