@@ -121,7 +121,8 @@ def read(directory: pathlib.Path) -> Log:
         raise EventLogError(f"{directory}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
-        writer.steps.update({name: column[writer.start : following] for name, column in steps.items()})
+        mine = slice(writer.start, following)  # an empty view would keep the whole table in memory
+        writer.steps.update({n: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for n, c in steps.items()})
     return _on_one_clock(writers, steps, problems)
 
 

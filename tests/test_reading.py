@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulator import Job, simulate
 
 from harness import reading, timeline
 from harness.errors import EventLogError
@@ -117,3 +118,11 @@ def test_an_unknown_clock_is_a_problem(tmp_path: pathlib.Path) -> None:
     write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h"})
     write(tmp_path, "trainer", HEADER | {"host": "b", "clock": "other"}, step(1))
     assert reading.read(tmp_path).problems == ("the clock of host 'b' was never compared with the harness's",)
+
+
+def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib.Path) -> None:
+    """The table of all steps is let go column by column; a view of it, even an empty one, would keep it."""
+    log = reading.read(simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events")
+    for writer in log.writers:
+        held = [column.base is not None for column in writer.steps.values()]
+        assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
