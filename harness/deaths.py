@@ -95,7 +95,8 @@ def _explained(run: Timeline, death: Death, everyone: Collection[Death]) -> bool
         return False
     if any(_is_peer(run, fault, death, everyone) for fault in killers):
         return True
-    arrivals = [slot.allocated for slot in run.slots if slot.incarnation > 1]
+    own = (death.node, death.incarnation)  # whose own arrival excuses nothing
+    arrivals = [slot.allocated for slot in run.slots if slot.incarnation > 1 and (slot.node, slot.incarnation) != own]
     if any(_went_with(run, death, at, ()) for at in arrivals):
         return True
     return any(_stopped_by(run, fault, death) for fault in run.faults if fault.stops and fault.injected is not None)

@@ -195,3 +195,26 @@ def test_rows_are_numbered_by_their_keys_however_far_apart(rows: list[tuple[int,
         assert (number[one] == number[other]) == (rows[one] == rows[other])
     if scale > 1 and len(set(rows)) > 1:
         assert count <= max(8 * len(rows) + 1000, len(set(rows)))
+
+
+def test_what_comes_after_the_harness_gave_up_is_not_the_job_s_doing(logs: Logs) -> None:
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        name = logs.worker(rank, 1, 1, 2, 3)
+        logs.steps(name, 1, 3, 3)
+        logs.log(name, 25, "exiting", code=1, reason="error")
+    logs.kill(1, 7, "kill")
+    logs.log("harness", 20, "abort", reason="no step")
+    run = logs.finish(30)
+    assert phases(run)[-2:] == [("interrupted_step", 6, 7), ("detect", 7, 30)]
+    assert (run.aborted, run.outcome_reason) == (20 * S, "no step")
+
+
+def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -> None:
+    logs = Logs(tmp_path)
+    logs.steps(logs.worker(0, 1, 1, world_size=1), 1, 3, 3)
+    (tmp_path / "events" / "harness.jsonl").unlink()
+    run = timeline.load(tmp_path)
+    assert list(run.problems) == ["no harness wrote into this log"]
+    assert (run.begin, run.end, run.outcome, run.plan, run.slots) == (S, 6 * S, None, {}, [])
+    assert judge(Evidence(run), "x").verdict is Verdict.INCONCLUSIVE

@@ -196,6 +196,24 @@ def test_who_crashes_before_that_node_came_is_not_excused() -> None:
     assert found == ["rank 0 on node0 ended with 1"]
 
 
+def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival() -> None:
+    def dies(logs: Logs) -> None:
+        back = next(line for line in logs["harness"] if line.get("incarnation") == 2)
+        stamp = {"mono_ns": back["mono_ns"] + 10, "wall_ns": back["wall_ns"]}
+        exit_ = stamp | {"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1}
+        logs["harness"].insert(logs["harness"].index(back) + 1, exit_)
+
+    assert "the command on node1 ended with 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
+
+
+def test_three_are_named_and_the_rest_counted() -> None:
+    for ranks, told in ((1, []), (2, ["1 more unexplained deaths"])):
+        job = Job(nodes=2 if ranks == 2 else 3, ranks_per_node=ranks, steps=40, every=10)
+        reasons = judged(nothing, CRASH, job=job).reasons
+        assert sum(text.startswith("unexplained death: ") for text in reasons) == 3
+        assert [text for text in reasons if "more unexplained" in text] == told
+
+
 def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> None:
     def leaves(logs: Logs, code: int = 75) -> None:
         back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]

@@ -12,6 +12,7 @@ from mutants.bent import JOB, KILL, a_rank_has_no_log, loss_is_nan, starts_from_
 from simulator import KINDS, Job, Outage, simulate
 
 from harness.score import Verdict, to_report_json
+from harness.timeline import Timeline
 
 
 def test_a_death_that_no_fault_explains() -> None:
@@ -75,7 +76,12 @@ def test_a_step_at_the_seam_may_have_lost_its_event_and_no_other() -> None:
     seam = verdict(history, lost_steps(10))
     assert seam.verdict is Verdict.INCONCLUSIVE
     assert "loss_continuity.steps: step 10: its event was lost when its workers died" in seam.reasons
-    for numbers, text in (((9, 10), "steps 9, 10 (2)"), ((5,), "step 5"), ((5, 10), "steps 5, 10 (2)")):
+    for numbers, text in (
+        ((9, 10), "steps 9, 10 (2)"),
+        ((5,), "step 5"),
+        ((39,), "step 39"),
+        ((5, 10), "steps 5, 10 (2)"),
+    ):
         card = verdict(history, lost_steps(*numbers))
         assert card.verdict is Verdict.FAIL
         claimed = f"loss_continuity.steps: {text} are in no surviving history: progress was claimed, not made"
@@ -134,6 +140,68 @@ def test_a_world_smaller_than_allowed() -> None:
     card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
     assert card.verdict is Verdict.FAIL
     assert any("went on with 1 ranks; it needs at least 2" in text for text in card.reasons)
+
+
+def test_the_least_world_is_counted_in_ranks() -> None:
+    job = Job(nodes=3, ranks_per_node=2, steps=60, every=10, min_nodes=3)
+    card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
+    assert "the job went on with 4 ranks; it needs at least 6" in card.reasons
+
+
+def moved(by: float, first: int, last: int = 10**9) -> Callable[[Logs], None]:
+    """The loss of these steps is so much higher."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, first, last):
+                line["loss"] += by
+
+    return bend
+
+
+def bent_twin(seed: int, bend: Callable[[Logs], None]) -> Timeline:
+    history = simulate(JOB, seed=seed)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (moved(2.9e-3, 20), Verdict.PASS),
+        (moved(3.1e-3, 20), Verdict.FAIL),
+        (moved(-2.9e-3, 35), Verdict.PASS),  # the band never narrows again
+        (moved(2.9e-3, 19, 19), Verdict.FAIL),  # before the calibration runs drifted, only rounding is allowed
+        (moved(1e-6, 5, 5), Verdict.PASS),
+        (moved(3e-6, 5, 5), Verdict.FAIL),
+    ],
+)
+def test_the_envelope_is_three_times_what_calibration_runs_drift(run: Callable[[Logs], None], found: Verdict) -> None:
+    drifted = [bent_twin(1, moved(1e-3, 20, 22)), bent_twin(2, moved(5e-4, 20, 30))]
+    expect = {"loss_continuity": {"mode": "envelope"}}
+    card = verdict(simulate(JOB, KILL, seed=5), run, expect=expect, calibration=drifted)
+    assert card.verdict is found, card.reasons
+    assert "3 × the spread of 2 fault-free runs besides the twin (ranks: 2)" in card.expectations[0].bound
+
+
+def test_a_trainer_that_does_not_tell_its_samples() -> None:
+    """Losses that are the twin's bit for bit speak for the samples, too; a band around them does not."""
+
+    def silent(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                del line["first"], line["count"], line["digest"]
+
+    history = simulate(JOB, KILL, seed=5)
+    exact = verdict(history, silent)
+    assert exact.verdict is Verdict.PASS, "digests that one of two runs does not tell differ from nothing"
+    told = {line.name: line.observed for line in exact.expectations}
+    assert told["loss_continuity.max_samples_skipped"] == "the losses are the twin's, bit for bit"
+    expect = {"loss_continuity": {"mode": "ulp"}}
+    card = verdict(history, silent, expect=expect)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "the trainer does not report which samples a step consumed" in card.reasons[0]
 
 
 def test_an_envelope_without_calibration_says_nothing() -> None:
