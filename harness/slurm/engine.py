@@ -242,7 +242,10 @@ class Slurm:
         self.resume_drained(run_id)
 
     def _resume(self, host: str) -> None:
-        self.run("scontrol", "update", f"nodename={host}", "state=resume")
+        """A node that was set down may be back already: with `ReturnToService=2` its slurmd brings it back itself."""
+        states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
+        if any(state.startswith(("down", "drain")) for state in states):
+            self.run("scontrol", "update", f"nodename={host}", "state=resume")
 
 
 def _reason(run_id: str) -> str:
