@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, auto
 
 import numpy as np
 
@@ -30,27 +30,27 @@ PHASES = (  # of a recovery episode, in the order in which they usually come
 )
 
 
-class Mark(StrEnum):
+class Mark(Enum):
     """What can change at an instant."""
 
-    STRIKE = "strike"  # a fault acts
-    KILL_STRIKE = "kill strike"  # a fault acts that takes processes or a node: it must be noticed anew
-    NOTICE = "notice"  # the job has seen an eviction notice
-    EVIDENCE = "evidence"  # the job has noticed that something is wrong
-    UNCLEAN = "unclean exit"  # evidence, and nobody is saving any more
-    STAY = "stay"  # a worker runs
-    LEAVE = "leave"  # a worker begins to exit or is gone
-    OLD = "old"  # a worker is of no more use to the job ...
-    OLD_GONE = "old gone"  # ... and is gone
-    SPENT = "spent"  # a worker begins to exit, is old or gone: it no longer works for the job
-    NODE = "node"  # a node can be used
-    NODE_LOST = "node lost"  # a node cannot be used, or will be taken away
-    AGENT = "agent"  # a launcher waits in its rendezvous
-    AGENT_BUSY = "agent busy"  # it no longer does
-    JOIN = "join"  # all ranks of world `who` are in
-    BROKEN = "broken"  # world `who` lost a member
-    RESTORED = "restored"  # all ranks of world `who` have restored their state
-    ABORT = "abort"  # the harness gave up: nothing that follows is the job's own doing
+    STRIKE = auto()  # a fault acts
+    KILL_STRIKE = auto()  # a fault acts that takes processes or a node: it must be noticed anew
+    NOTICE = auto()  # the job has seen an eviction notice
+    EVIDENCE = auto()  # the job has noticed that something is wrong
+    UNCLEAN = auto()  # evidence, and nobody is saving any more
+    STAY = auto()  # a worker runs
+    LEAVE = auto()  # a worker begins to exit or is gone
+    OLD = auto()  # a worker is of no more use to the job ...
+    OLD_GONE = auto()  # ... and is gone
+    SPENT = auto()  # a worker begins to exit, is old or gone: it no longer works for the job
+    NODE = auto()  # a node can be used
+    NODE_LOST = auto()  # a node cannot be used, or will be taken away
+    AGENT = auto()  # a launcher waits in its rendezvous
+    AGENT_BUSY = auto()  # it no longer does
+    JOIN = auto()  # all ranks of world `who` are in
+    BROKEN = auto()  # world `who` lost a member
+    RESTORED = auto()  # all ranks of world `who` have restored their state
+    ABORT = auto()  # the harness gave up: nothing that follows is the job's own doing
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,3 +218,56 @@ def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -
     assert list(run.problems) == ["no harness wrote into this log"]
     assert (run.begin, run.end, run.outcome, run.plan, run.slots) == (S, 6 * S, None, {}, [])
     assert judge(Evidence(run), "x").verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_fault_that_kills_nobody_must_be_noticed_anew(logs: Logs) -> None:
+    """An alarm while all was well is no evidence of what struck later; one in the outage is."""
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        name = logs.worker(rank, 1, 1, 2, 3)
+        logs.steps(name, 1, 3, 3)
+        if rank == 0:
+            logs.log(name, 4.5, "anomaly", kind="straggler", detail="")
+            logs.log(name, 9, "anomaly", kind="hang", detail="")
+    told = {"kind": "hang", "targets": [], "kills": False, "stops": True}
+    logs.log("harness", 5.5, "fault.injected", fault="a", **told)
+    logs.log("harness", 10, "fault.injected", fault="b", **told)
+    logs.log("harness", 5.6, "fault.effect", fault="a", measured=1, expected=1, unit="x", ok=True, detail="d")
+    run = logs.finish(12)
+    assert phases(run)[-3:-1] == [("running", 4, 6), ("detect", 6, 9)]
+    assert phases(run)[-1][0] not in ("detect", "interrupted_step"), "b struck an outage that had been noticed"
+    effect = {"fault": "a", "measured": 1, "expected": 1, "unit": "x", "ok": True, "detail": "d", "at": round(5.6 * S)}
+    assert run.faults[0].effects == (effect,)
+
+
+def test_where_things_were_said(logs: Logs) -> None:
+    logs.node(1, 3, 0)
+    name = logs.worker(1, 1, 1, 2, 3, incarnation=3)
+    logs.log(name, 4, "checkpoint.committed", step=1, path="x")
+    logs.log(name, 5, "")
+    agent = logs.open("agent", "agent", 0, node="node1", incarnation=3)
+    logs.log(agent, 6, "worker.exit", local_rank=0)
+    logs.log("harness", 7, "process.exit", node="node1", incarnation=3)
+    run = logs.finish(12)
+    [saved] = run.checkpoints
+    assert (saved["rank"], saved["node"], saved["incarnation"], saved["process"]) == (1, "node1", 3, 0)
+    assert [(e["node"], e["incarnation"], e["rank"], e["code"]) for e in run.exits] == [
+        ("node1", 3, -1, 0),
+        ("node1", 3, None, 0),
+    ], "an exit without a code is a clean one"
+
+
+def test_the_world_is_as_large_as_planned_where_nobody_says(tmp_path: pathlib.Path) -> None:
+    logs = Logs(tmp_path)
+    workload = {"nodes": 3, "min_nodes": 3, "ranks_per_node": 4, "steps": 6}
+    (tmp_path / "events" / "harness.jsonl").unlink()
+    logs.open("harness", "harness", 0)
+    logs.log("harness", 0, "plan", plan={"workload": workload, "faults": []})
+    logs.open("trainer", "trainer", 1)
+    assert logs.finish(3).processes[0].world_size == 12
+
+
+def test_a_clock_of_unknown_uncertainty_is_taken_as_exact(logs: Logs) -> None:
+    logs.log("harness", 1, "clock", host="far", offset_ns=5)
+    logs._line("trainer", 2, {"schema": 1, "role": "trainer", "host": "far", "clock": "other"})
+    assert logs.finish(3).uncertainty_ns == 0

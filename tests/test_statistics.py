@@ -71,3 +71,17 @@ def test_one_run_bounds_nothing() -> None:
 
 def test_no_number_of_runs_helps_a_figure_that_is_over_its_limit() -> None:
     assert statistics.assess([9.0, 10.0, 12.0], limit=8.0).more is None
+
+
+def test_the_interval_of_the_median_is_always_the_same() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
+    assert statistics.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
+    narrow, wide = (statistics.median_interval(values, confidence) for confidence in (0.5, 0.99))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert statistics.median_interval([4.0]) == (4.0, 4.0)
+
+
+def test_figures_with_a_zero_are_taken_as_they_are() -> None:
+    assert statistics.tail_bound([0.0, 0.0, 0.0]) == 0.0
+    assert statistics.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
+    assert statistics.assess([0.0, 0.0, 0.0], limit=0.0).within

@@ -64,6 +64,18 @@ def test_one_undo_that_fails_does_not_keep_the_others_from_it(
     assert not undo.is_closed(tmp_path)
 
 
+def test_a_record_is_durable_before_anything_is_done(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
+) -> None:
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((tmp_path / undo.JOURNAL).read_bytes()))
+    journal = undo.Journal(tmp_path)
+    journal.record(ACTION, {"name": "first"})
+    assert json.loads(synced[-1]) == {"undo": ACTION, "arguments": {"name": "first"}}
+    journal.close()
+    assert removed == ["first"] and synced[-1].endswith(b'{"closed": true}\n')
+
+
 def test_only_our_own_functions_are_called(tmp_path: pathlib.Path) -> None:
     (tmp_path / undo.JOURNAL).write_text(json.dumps({"undo": "os:system", "arguments": {"command": "true"}}) + "\n")
     with pytest.raises(FaultError, match="no undo function"):
@@ -90,4 +102,5 @@ def test_the_reverter_undoes_after_sigkill_of_the_harness(tmp_path: pathlib.Path
     deadline = time.monotonic() + 20
     while not undo.is_closed(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert (tmp_path / "logs" / "reverter.log").exists()
     assert undo.is_closed(tmp_path), (tmp_path / "logs" / "reverter.log").read_text()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
-from mutants.bent import JOB, KILL, a_rank_has_no_log, loss_is_nan, starts_from_scratch_after_a_hang
+from mutants.bent import JOB, KILL, a_rank_has_no_log, healed_too_early, loss_is_nan, starts_from_scratch_after_a_hang
 from simulator import KINDS, Job, Outage, simulate
 
 from harness.score import Verdict, to_report_json
@@ -86,6 +86,40 @@ def test_a_step_at_the_seam_may_have_lost_its_event_and_no_other() -> None:
         assert card.verdict is Verdict.FAIL
         claimed = f"loss_continuity.steps: {text} are in no surviving history: progress was claimed, not made"
         assert claimed in card.reasons
+
+
+def test_the_largest_spike_of_all_resumes_counts() -> None:
+    def spiky(logs: Logs) -> None:
+        moved(0.5, 11)(logs)  # from the first resume on, and more from the second one
+        moved(0.25, 21)(logs)
+
+    history = simulate(JOB, [Outage(15, "rank"), Outage(18, "rank", victim=1)], seed=5)
+    values = verdict(history, spiky).scores["loss_continuity"]
+    assert [(r["step"], pytest.approx(r["spike"])) for r in values["resumes"]] == [(11, 0.5), (21, 0.25)]
+    assert values["spike_max"] == pytest.approx(0.5)
+
+
+def test_the_longest_checkpoint_counts() -> None:
+    def took(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed":
+                    line["duration_ns"] = line["step"] * 10**8
+
+    found = verdict(simulate(JOB, KILL, seed=5), took).metrics
+    assert (found["checkpoint_seconds_p50"], found["checkpoint_seconds_max"]) == (2.5, 4.0)
+
+
+def test_a_fault_whose_victim_is_gone_is_not_undone_too_early() -> None:
+    def replaced(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        exit_ = {"event": "process.exit", "node": "node0", "incarnation": 1, "code": 0}
+        logs["harness"].append(injected | exit_ | {"mono_ns": injected["mono_ns"] + 10})
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    card = verdict(simulate(JOB, KILL, seed=5), replaced)
+    assert not any("was undone after" in text for text in card.reasons)
 
 
 def test_a_checkpoint_that_a_living_trainer_never_finished_has_failed() -> None:
