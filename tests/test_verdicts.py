@@ -122,6 +122,23 @@ def test_a_fault_whose_victim_is_gone_is_not_undone_too_early() -> None:
     assert not any("was undone after" in text for text in card.reasons)
 
 
+@pytest.mark.parametrize(("late_ns", "accused"), [(30 * 10**6, False), (3 * 10**9, True)])
+def test_a_launcher_may_report_the_end_of_a_frozen_rank_after_the_fault_saw_it(late_ns: int, accused: bool) -> None:
+    def frozen(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        injected["targets"] = [{"node": "node9", "incarnation": 1, "rank": 9}]
+        healed = next(
+            line for line in logs["harness"] if line.get("event") == "fault.healed" and line["fault"] == "slow"
+        )
+        exit_ = {"event": "worker.exit", "local_rank": 0, "rank": 9, "pid": 1, "code": -9, "fault": None}
+        header = next(lines[0] for lines in logs.values() if lines[0].get("role") == "agent")
+        logs["frozen"] = [header | {"node": "node9"}, healed | exit_ | {"mono_ns": healed["mono_ns"] + late_ns}]
+
+    card = verdict(simulate(JOB, KILL, seed=5), frozen)
+    assert any("was undone after" in text for text in card.reasons) == accused
+
+
 def test_a_checkpoint_that_a_living_trainer_never_finished_has_failed() -> None:
     def unfinished(logs: Logs) -> None:
         for lines in trainers(logs, rank=0):

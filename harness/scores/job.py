@@ -17,6 +17,7 @@ from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration, parse_duration_ns
 
 NAMED_DEATHS = 3
+REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 Finding = tuple[Verdict, str]
 
 
@@ -107,8 +108,12 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
         return  # it has no duration, or lasts until the run ends
     lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
     nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
-    exits = [exit_["at"] for exit_ in run.exits if (exit_["node"], exit_["incarnation"]) in nodes]
-    victim_gone = any(fault.injected <= at <= fault.healed for at in exits)
+    ranks = {target.get("rank") for target in fault.targets} - {None}
+    victim_gone = any(
+        fault.injected <= exit_["at"] <= fault.healed + (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0)
+        for exit_ in run.exits
+        if (exit_["node"], exit_["incarnation"]) in nodes
+    )
     over = not len(run.steps) or int(run.steps.end.max()) <= fault.healed
     if lasted < duration and not victim_gone and not over:
         text = f"was undone after {format_duration(lasted)}, before its {asked} were over"
