@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from judging import twin_of, verdict
+from judging import Logs, remove, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness import closed_forms
@@ -67,3 +67,17 @@ def test_the_reports_show_both() -> None:
     for text in (markdown.render(card), html.render(card)):
         assert "Held against closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
+
+
+def test_only_failures_that_were_recovered_from_are_counted() -> None:
+    """One never was, and one struck before the first step: neither says what a failure costs."""
+
+    def stops(logs: Logs) -> None:
+        last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, 171, 171))
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: line["mono_ns"] > last)
+        logs["harness"][-1].update(outcome="aborted", reason="no step")
+
+    card = verdict(simulate(JOB, [Outage(47, "rank")], 3), stops, expect={}, twin=TWIN)
+    assert len(card.evidence.run.episodes) == 2 and card.evidence.run.episodes[-1].t_regained is None
+    assert found(card)["failures"] == 1

@@ -126,3 +126,10 @@ def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib
     for writer in log.writers:
         held = [column.base is not None for column in writer.steps.values()]
         assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "trainer", HEADER, step(1))
+    path.write_text(path.read_text() + "[1]\n")
+    with pytest.raises(EventLogError, match="trainer"):
+        reading.read(tmp_path)
