@@ -9,7 +9,7 @@ from judging import Logs, load, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness import ledger, slowdown
-from harness.score import Verdict
+from harness.score import Evidence, Verdict, judge
 
 JOB = Job(nodes=2, steps=80, every=100)
 TWIN = twin_of(JOB)
@@ -147,3 +147,14 @@ def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
     card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, twin=TWIN)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "slow struck, but progress never stopped" in card.reasons[0]
+
+
+def test_a_fault_that_only_slows_cannot_be_judged_without_a_twin() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 3.0, healed=10**9)
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["expect"] = {"recovery_time": {"max": "60s"}}
+    card = judge(Evidence(load(history, logs)), "x")
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "slow stopped nothing, and without a fault-free twin its slowdown cannot be judged" in card.reasons[0]

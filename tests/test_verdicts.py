@@ -99,6 +99,29 @@ def test_the_largest_spike_of_all_resumes_counts() -> None:
     assert values["spike_max"] == pytest.approx(0.5)
 
 
+def test_without_a_fault_there_was_nothing_to_recover_from() -> None:
+    card = verdict(simulate(JOB, seed=5), expect={"recovery_time": {"max": "60s"}})
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["recovery_time.max: no fault struck, so there was nothing to recover from"]
+    [line] = card.expectations
+    assert (line.bound, line.observed) == ("≤ 60.00 s", "—")
+    passed = verdict(simulate(JOB, seed=5), expect={"loss_continuity": {"mode": "exact"}}).reasons
+    assert len(passed) == 1 and passed[0].endswith("losses identical bit for bit") and "recover" not in passed[0]
+
+
+def test_a_recovery_that_never_came_is_the_longest() -> None:
+    def stops_again(logs: Logs) -> None:
+        last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, 38, 38))
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: line["mono_ns"] > last)
+        logs["harness"][-1].update(outcome="aborted", reason="no step")
+
+    values = verdict(simulate(JOB, KILL, seed=5), stops_again).scores["recovery_time"]
+    first, second = values["episodes"]
+    assert first["seconds"] > 1 and second["seconds"] is None
+    assert values["seconds"] is None and values["phases"] == second["phases"]
+
+
 def test_the_longest_checkpoint_counts() -> None:
     def took(logs: Logs) -> None:
         for lines in trainers(logs):
