@@ -67,6 +67,7 @@ from typing import Any
 from harness.errors import EventLogError
 
 SCHEMA_VERSION = 1
+EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"
 NODE_ENV = "CHAOS_NODE"

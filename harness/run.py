@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from harness import redaction
 from harness.backend import Backend, Cluster, Exit
 from harness.errors import ChaosError
-from harness.events import HOLDS_ENV, Emitter, Tail, clock_id
+from harness.events import EXIT_LEFT, HOLDS_ENV, Emitter, Tail, clock_id
 from harness.injection import Injection
 from harness.plan import Plan
 from harness.trigger import Firing, Holds, Progress, obstacle
@@ -24,7 +24,6 @@ from harness.workload import environment_facts, render_workload, write_data
 
 TICK_S = 0.004
 THREAD_END_S = 15.0
-EXIT_LEFT = 75  # sysexits' EX_TEMPFAIL: this node has left the job, which goes on without it
 
 
 @dataclass(frozen=True)

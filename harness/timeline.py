@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import lineage, reading
+from harness.events import EXIT_LEFT
 from harness.lineage import NEVER, Epoch, Key, Life, Progress, World
 from harness.phases import (
     PHASES,
@@ -50,7 +51,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
-CLEAN_CODES = (0, 75)  # completed; drained after a notice (EX_TEMPFAIL: run me again)
+CLEAN_CODES = (0, EXIT_LEFT)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Slot:
     local_rank: int
     allocated: int
     released: int
+    kept: bool = True  # the job had it until the run was over
 
 
 @dataclass(frozen=True)
@@ -318,13 +320,16 @@ def _span(log: reading.Log) -> tuple[int, int]:
 def _slots(harness: Sequence[dict[str, Any]], end: int) -> list[Slot]:
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
+    taken: set[Key] = set()
     for event in harness:
         if event["event"] == "node.allocated":
             allocated.setdefault(_key(event), event)
         elif event["event"] == "node.released":
             released.setdefault(_key(event), event["at"])
+            if event.get("reason") not in OUTCOMES:
+                taken.add(_key(event))
     return [
-        Slot(key[0], key[1], gpu, event["at"], released.get(key, end))
+        Slot(key[0], key[1], gpu, event["at"], released.get(key, end), key not in taken)
         for key, event in allocated.items()
         for gpu in range(int(event.get("gpus", 1)))
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness import deaths
+from harness.events import EXIT_LEFT
 from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
 from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration, parse_duration_ns
@@ -34,7 +35,8 @@ class Job(Score):
     def score(self, evidence: Evidence, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
-        reasons = [*_faults(run), *_ending(run), *_worlds(run), *_restores(run), *_evidence(run)]
+        reasons = [*_faults(run), *_ending(run), *_left_untold(run)]
+        reasons += [*_worlds(run), *_restores(run), *_evidence(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -140,6 +142,17 @@ def _ending(run: Timeline) -> Iterator[Finding]:
         yield Verdict.INCONCLUSIVE, f"the log ends at {done}, and {run.dropped} events were lost to a full disk"
     elif not run.finished:
         yield Verdict.FAIL, f"the job ended without an error at {done}"
+
+
+def _left_untold(run: Timeline) -> Iterator[Finding]:
+    """Nodes that left the job as a drained one does, though nobody took them or had given them a notice."""
+    kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
+    told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
+    for exit_ in run.exits:
+        place = (exit_["node"], exit_["incarnation"])
+        if exit_["rank"] is None and exit_["code"] == EXIT_LEFT and place in kept - told:
+            at = format_duration(exit_["at"] - run.begin)
+            yield Verdict.FAIL, f"{exit_['node']} left the job with {EXIT_LEFT} at {at}; it had been given no notice"
 
 
 def _worlds(run: Timeline) -> Iterator[Finding]:

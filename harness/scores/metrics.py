@@ -9,7 +9,7 @@ import numpy as np
 
 from harness import slowdown
 from harness.score import Bounds, DurationNs, Evidence, Expectation, Percent, S, Score, ScoreResult, at_least, at_most
-from harness.timeline import FaultRecord, Timeline
+from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 
 QUANTILES = (50, 95, 99)
 
@@ -78,7 +78,7 @@ def _checkpoints(run: Timeline) -> dict[str, Any]:
             durations.append(int(event.get("duration_ns", 0)))
         else:
             failed.add(key)
-    lived = {index for index, process in enumerate(run.processes) if process.exit_code in (0, 75)}
+    lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     failed |= {key for key in begun - done if key[0] in lived}
     tried = len(done) + len(failed - done)
     return {

@@ -116,6 +116,12 @@ def interrupted(logs: Logs) -> None:
     logs["harness"][-1].update(outcome="interrupted", reason="stopped by the user")
 
 
+def a_node_leaves_untold(logs: Logs) -> None:
+    """One that was only a peer of the killed rank says goodbye like a drained one, and the others go on."""
+    end = next(line for line in logs["harness"] if line.get("event") == "process.exit" and line["node"] == "node0")
+    end.update(code=75)
+
+
 def command_failed(logs: Logs) -> None:
     logs["harness"][-1].update(outcome="failed", reason="the command on node0 ended with 1: KeyError")
 
@@ -233,6 +239,7 @@ BROKEN = [
     ),
     Bent(stops_early, Verdict.FAIL, "ended without an error at step 35 of 40"),
     Bent(command_failed, Verdict.FAIL, "KeyError"),
+    Bent(a_node_leaves_untold, Verdict.FAIL, "node0 left the job with 75"),
     Bent(stuck, Verdict.FAIL, "stuck in rendezvous"),
     Bent(no_effect_measured, Verdict.INVALID, "fault1 was injected, but no effect of it was measured"),
     Bent(effect_too_small, Verdict.INVALID, "fault1 did not act as meant: 0 deaths measured, 1 expected"),
