@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 from pydantic import Field, PrivateAttr
@@ -24,13 +25,13 @@ class StorageFault(Fault):
     def mounts(self) -> Sequence[str]:
         return (self.directory,)
 
+    @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
         """What happens to the operations."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
         """Reports what the file system itself has counted."""
-        raise NotImplementedError
 
     def where(self, targets: Sequence[Target]) -> str:
         return f"{self.path} in {self.directory}/ on {name_nodes(targets)}, for {self.duration}"

@@ -21,6 +21,7 @@ from harness.errors import UsageError
 PROVIDERS = ("ec2", "gcp", "azure")
 REQUEST_BYTES_MAX = 16 * 2**10
 REQUEST_S_MAX = 10.0
+_CLIENT_GONE = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)  # nobody to answer
 WAIT_S_MAX = 3600.0
 TOKEN_TTL_S_MAX = 21600
 
@@ -102,13 +103,12 @@ class Endpoint:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            request = await asyncio.wait_for(_read_request(reader), REQUEST_S_MAX)
-            reply = await self._reply(request) if request else Reply(400, "not an HTTP request\n")
-            writer.write(_encode(reply))
-            await writer.drain()
-            self.seen += reply.notice
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client went away, or never finished its request: nothing to answer
+            with contextlib.suppress(*_CLIENT_GONE):
+                request = await asyncio.wait_for(_read_request(reader), REQUEST_S_MAX)
+                reply = await self._reply(request) if request else Reply(400, "not an HTTP request\n")
+                writer.write(_encode(reply))
+                await writer.drain()
+                self.seen += reply.notice
         finally:
             self._writers.discard(writer)
             writer.close()

@@ -148,11 +148,9 @@ class Client:
         self._link.close()
 
     def _read(self) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # no longer our protocol: that is the end of the line as well
             while True:
                 self._take(receive(self._link))
-        except (OSError, ValueError):
-            pass  # ended, or no longer our protocol, which is the end as well: told to every caller below
         with self._lock:
             self._ended = True
             waiting = list(self._waiting.values())

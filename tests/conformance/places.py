@@ -51,10 +51,6 @@ class Place:
         return load_backend(self.backend_name)
 
     @property
-    def needed_in_ci(self) -> bool:
-        return self.backend_name != "kubernetes"
-
-    @property
     def control_is_apart(self) -> bool:
         """Whether the control command has an address that no node has."""
         return self.backend_name != "slurm"
