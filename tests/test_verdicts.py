@@ -285,6 +285,62 @@ def test_an_envelope_without_calibration_says_nothing() -> None:
     assert "needs fault-free runs to calibrate" in card.reasons[0]
 
 
+FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%", "max_nonfinite_steps": 1}}
+
+
+def of_losses(change: Callable[[int, float], object]) -> Callable[[Logs], None]:
+    """Every rank's loss of a step becomes `change(step, loss)`."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                line["loss"] = change(line["step"], line["loss"])
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda step, loss: loss * (1.3 if step <= 32 else 1.0099), ""),  # 40 steps, of which the last 8 count
+        (lambda step, loss: "nan" if step == 20 else loss * 0.9901, ""),
+        (lambda step, loss: loss * (1.0101 if step > 32 else 1), "the final loss is +1 % off the twin's"),
+        (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the twin's"),
+        (lambda step, loss: "nan" if step in (20, 21) else loss, "2 is more than 1"),
+        (lambda step, loss: "inf" if step == 40 else loss, "the final loss is +inf % off the twin's"),
+        (lambda step, loss: "nan" if step == 40 else loss, "the final loss is +nan % off the twin's"),
+    ],
+)
+def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(
+    change: Callable[[int, float], object], reason: str
+) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), of_losses(change), FINAL)
+    assert card.verdict is (Verdict.FAIL if reason else Verdict.PASS), card.reasons
+    assert reason in " ".join(card.reasons)
+
+
+def test_the_final_gap_excuses_no_other_learning_rate_and_no_other_samples() -> None:
+    def slower(logs: Logs) -> None:
+        steps(trainers(logs, life=-1)[0])[-1]["lr"] = 1e-9
+
+    def elsewhere(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, 30, 30):
+                line["digest"] = "other"
+
+    for bend, reason in ((slower, "learning rate"), (elsewhere, "consumed other samples")):
+        card = verdict(simulate(JOB, KILL, seed=5), bend, FINAL)
+        assert card.verdict is Verdict.FAIL
+        assert reason in " ".join(card.reasons)
+
+
+def test_a_final_gap_without_the_final_steps_says_nothing() -> None:
+    short = twin_of(Job(**{**JOB.__dict__, "steps": 44}))
+    card = verdict(simulate(JOB, KILL, seed=5), expect=FINAL, twin=short)
+    assert "the last steps cannot be compared" in " ".join(card.reasons)
+    assert card.verdict is Verdict.INCONCLUSIVE
+
+
 def test_bounds_decide() -> None:
     history = simulate(JOB, KILL, seed=5)
     tight = {"recovery_time": {"max": "10ms", "phases": {"startup": "1ms"}}, "wasted_gpu_hours": {"max_percent": 1}}

@@ -8,9 +8,9 @@ import pathlib
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness import damage
 from harness.errors import FaultError
@@ -26,10 +26,19 @@ class DataCorruption(Fault):
     )
     directory: str = Field("data", description="The folder of the shards, below the run's.")
     file: str = Field("*", description="Which of them: a pattern; one that matches is chosen by the seed.")
-    duration: Duration = Field("10s", description="How long a shard stays so.")
+    duration: Duration | None = Field("10s", description="How long a shard stays so; a NaN batch is that of one step.")
 
     aims_at = "rank"
     stops = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_shards_last(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("kind") != "nan_batch":
+            return given
+        if given.get("duration") is not None:
+            raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
+        return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return damage.environment(run_dir) if self.kind == "nan_batch" else {}
@@ -42,6 +51,7 @@ class DataCorruption(Fault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         if self.kind == "nan_batch":
             return self._poison(targets, context)
+        assert self.duration is not None, "only a NaN batch has none"
         shards = sorted(each for each in (context.run_dir / self.directory).glob(self.file) if each.is_file())
         if not shards:
             raise FaultError(f"{self.directory}/{self.file}: no shard there to damage")

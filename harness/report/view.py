@@ -217,6 +217,10 @@ def _continuity(card: Scorecard) -> Figure:
         return _figure("Loss continuity", "Identical", f"bit for bit with the twin; {samples}", expectation, None)
     if at is not None:
         samples = f"differs from step {at:,}; {samples}" if isinstance(at, int) else samples
+    gap = values.get("final_gap_percent")
+    if values.get("mode") == "final" and isinstance(gap, int | float):
+        detail = f"mean of the last steps against the twin's; {samples}"
+        return _figure("Loss continuity", f"{gap:+.2g} %", detail, expectation, None)
     shown = f"{difference:.2g}" if isinstance(difference, int | float) else DASH
     return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation, None)
 

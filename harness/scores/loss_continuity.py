@@ -14,20 +14,24 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.lineage import cells
-from harness.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, at_most
+from harness.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Bools, Floats, Ints, Steps, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
+FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 NAMED_STEPS = 5
 CURVES = ("loss", "grad_norm", "lr")
 
 
 class ContinuityBounds(Bounds):
-    """`mode`: `exact` bit for bit · `ulp` within `max_ulp` · `envelope` within the calibrated band."""
+    """`mode`: `exact` bit for bit · `ulp` within `max_ulp` · `envelope` within the calibrated band · `final`: where a
+    fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`."""
 
-    mode: Literal["exact", "ulp", "envelope"] = "exact"
+    mode: Literal["exact", "ulp", "envelope", "final"] = "exact"
     max_ulp: float = 16.0
+    max_final_gap: Percent = 1.0
+    max_nonfinite_steps: int = 0
     max_samples_repeated: int = 0
     max_samples_skipped: int = 0
     max_spike: float | None = None
@@ -67,6 +71,8 @@ class LossContinuity(Score):
             "mode": mode,
             "max_abs_diff": comparison.max_abs_diff if comparison else None,
             "first_divergent_step": comparison.first_divergent_step if comparison else None,
+            "final_gap_percent": comparison.final_gap_percent if comparison else None,
+            "nonfinite_steps": _nonfinite(curve, comparison),
             "steps_compared": len(comparison.step) if comparison else 0,
             "samples_repeated": samples.repeated,
             "samples_skipped": samples.skipped,
@@ -79,11 +85,20 @@ class LossContinuity(Score):
         line, reach = _curve_line(evidence, bounds, comparison)
         values |= reach
         lines = [line, *_sample_lines(run, bounds, samples, line.verdict)]
+        if bounds.mode == "final":
+            lines.append(
+                at_most(
+                    "loss_continuity.max_nonfinite_steps", values["nonfinite_steps"], bounds.max_nonfinite_steps, str
+                )
+            )
         if bounds.max_spike is not None:
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         reasons = [*_disagreements(run, twin), *_false_restores(run), *_other_samples(comparison)]
-        summary = {"exact": "losses identical bit for bit"}.get(mode, f"losses within the {mode} band")
+        summary = {
+            "exact": "losses identical bit for bit",
+            "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
+        }.get(mode, f"losses within the {mode} band")
         return ScoreResult(values, lines, reasons, summary)
 
 
@@ -124,6 +139,15 @@ class Comparison:
         if not len(self.step):
             return None
         return float(np.max(_distance(self.run.loss, self.twin.loss), initial=0.0))
+
+    @property
+    def final_gap_percent(self) -> float | None:
+        """How far the mean loss of the last steps is off the twin's, in percent of that; `None`: not comparable."""
+        last = max(1, round(FINAL_SHARE * len(self.step)))
+        mine, other = self.run.loss[-last:], self.twin.loss[-last:]
+        if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
+            return None
+        return float(100 * np.mean(mine - other) / np.mean(other))
 
     @property
     def first_divergent_step(self) -> int | None:
@@ -183,11 +207,37 @@ def _curve_line(
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, problem), {}
     if bounds.mode == "exact":
         return _judged(name, "exact", comparison, comparison.differs), {}
+    if bounds.mode == "final":
+        return _final(name, bounds, comparison), {}
     band, source = _band(evidence, bounds, comparison)
     if band is None:
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source), {}
     outside = {c: _distance(getattr(comparison.run, c), getattr(comparison.twin, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
+
+
+def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
+    """The learning rate is a pure function of the step, whatever happens to the loss."""
+    bound, gap = f"final, the mean loss of the last steps within {bounds.max_final_gap:g} %", None
+    if comparison.differs["lr"].any():
+        return _judged(name, bound, comparison, {"lr": comparison.differs["lr"]})
+    if int(comparison.step[-1]) == comparison.twin_last:
+        gap = comparison.final_gap_percent
+    if gap is None:
+        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the twin's")
+    if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
+        return Expectation(name, bound, _percent(gap), Verdict.PASS)
+    return Expectation(name, bound, _percent(gap), Verdict.FAIL, f"the final loss is {_percent(gap)} off the twin's")
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{value:+.2g} %"
+
+
+def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
+    """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
+    reported = comparison is not None and np.isfinite(comparison.twin.loss).any()
+    return int((~np.isfinite(curve.loss)).sum()) if reported else None
 
 
 def _no_comparison(evidence: Evidence, comparison: Comparison | None) -> str:
