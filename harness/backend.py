@@ -43,6 +43,7 @@ class Verb(enum.StrEnum):
     CPU_QUOTA = "cpu quota"  # a limit the kernel keeps
     MEMORY = "limit memory"  # kept by the kernel, or by a watchdog that kills
     MEMORY_KERNEL = "kernel memory limit"  # with the kernel's own OOM killer
+    FILES = "share files"  # the harness and the job see the same files of the run
     STORAGE = "disturb storage"
     CLOCK = "skew clock"
     CONTROL = "restart control"  # the control command dies and starts again

@@ -40,6 +40,9 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
         about = (fault.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
         can = {}
         for backend, capability in capabilities.items():
+            if not capability.available:
+                can[backend] = capability.summary
+                continue
             verbs = sorted(fault.needs - capability.verbs)
             lacking = [capability.missing.get(verb, verb.value) for verb in verbs] + fault.lacks()
             can[backend] = "; ".join(lacking) or "yes"

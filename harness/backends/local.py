@@ -43,7 +43,10 @@ MODES = ("root", "user", "plain")
 GONE_S_MAX = 5.0
 
 _EVERYWHERE = frozenset(
-    {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
+    {
+        *(Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE),
+        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.FILES),
+    }
 )
 _TAKES_ROOT = "control groups for nodes take root"
 _TAKES_NAMESPACES = "needs namespaces"

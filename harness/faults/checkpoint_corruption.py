@@ -18,6 +18,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.backend import Verb
 from harness.errors import FaultError
 from harness.fault import Context, Fault, Target
 
@@ -59,6 +60,7 @@ class CheckpointCorruption(Fault):
     unfinished: str = Field(".tmp-*", description="Names there while one is being written: waited for.")
     manifest: str = Field("manifest*", description="Name of the file with the checksums.")
 
+    needs = frozenset({Verb.FILES})
     spoils = True
 
     def describe(self, targets: Sequence[Target]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from harness import damage
+from harness.backend import Verb
 from harness.errors import FaultError
 from harness.fault import Context, Duration, Fault, Target
 from harness.units import parse_duration_ns
@@ -28,6 +29,7 @@ class DataCorruption(Fault):
     file: str = Field("*", description="Which of them: a pattern; one that matches is chosen by the seed.")
     duration: Duration | None = Field("10s", description="How long a shard stays so; a NaN batch is that of one step.")
 
+    needs = frozenset({Verb.FILES})
     aims_at = "rank"
     stops = True
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from harness.backend import Verb
 from harness.errors import FaultError
 from harness.fault import Context, Duration, Fault, Target
 from harness.units import parse_duration_ns
@@ -38,6 +39,7 @@ class ObjectStore(Fault):
     directory: str = Field("object_store", description="The folder of the proxy, below the run's.")
     duration: Duration = Field("10s", description="How long it acts.")
 
+    needs = frozenset({Verb.FILES})
     stops = True
     spoils = True
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from harness import units
+from harness.backend import Verb
 from harness.errors import FaultError
 from harness.fault import Context, Duration, Fault, Size, Target
 
@@ -36,6 +37,7 @@ class StorageContention(Fault):
     directory: str = Field("checkpoints", description="The folder whose disk they use, below the run's.")
     duration: Duration = Field("10s", description="How long they stay.")
 
+    needs = frozenset({Verb.FILES})
     packages: ClassVar = {"locust": "load"}
 
     def describe(self, targets: Sequence[Target]) -> str:

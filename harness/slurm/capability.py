@@ -27,7 +27,7 @@ LACKS = {
 
 
 def capability_of(slurm: Slurm) -> Capability:
-    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY}
+    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY, Verb.FILES}
     missing = LACKS | _network_refusals(slurm)
     verbs |= set(VERBS) - set(missing)
     if reason := skew.why_not():

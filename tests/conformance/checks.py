@@ -204,6 +204,17 @@ def kernel_kills(job: Job) -> None:
     _memory_runs_out(job, "kernel")
 
 
+@check(Verb.FILES)
+def files_are_shared(job: Job) -> None:
+    """what the harness writes into a file of the run the worker of every node writes into another, which we read"""
+    question = job.run_dir / "question"
+    question.with_suffix(".new").write_text("who is there?")
+    question.with_suffix(".new").rename(question)
+    for node in job.nodes:
+        answer = job.run_dir / f"answer.{node.name}"
+        until(lambda file=answer: file.exists() and file.read_text() == "who is there?", f"an answer of {node.name}")  # type: ignore[misc]
+
+
 @check(Verb.STORAGE)
 def storage_fails(job: Job) -> None:
     """errors that the node's worker gets, against the number counted; the other node saves on"""
