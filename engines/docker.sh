@@ -23,12 +23,30 @@ weigh_containers() {
     true
 }
 
+# A kubelet wants its pods spared by the OOM killer. Where nobody may have that (no CAP_SYS_RESOURCE, as in some virtual
+# machines), runc would fail for it: the wish is left out.
+runc_without_spared() {
+    (echo -1 >/proc/self/oom_score_adj) 2>/dev/null && return
+    mkdir -p "$STATE/bin"
+    cat >"$STATE/bin/runc" <<WRAPPER
+#!/bin/sh
+for argument; do
+    [ "\$previous" = --bundle ] && sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "\$argument/config.json"
+    previous=\$argument
+done
+exec $(command -v runc) "\$@"
+WRAPPER
+    chmod 755 "$STATE/bin/runc"
+    export PATH="$STATE/bin:$PATH"
+}
+
 start() {
     pid_of "$PID_FILE" dockerd >/dev/null && { wait_until 20 answers || die "dockerd runs but does not answer; see $LOG"; return; }
     need_root
     command -v dockerd >/dev/null || die "dockerd is not installed; run engines/provision.sh docker"
     mkdir -p "$STATE"
     rm -f "$PID_FILE" "$SOCKET"
+    runc_without_spared
     # A name of its own for the default bridge would be one more thing to undo; runs use their own networks anyway.
     setsid dockerd --host "unix://$SOCKET" --data-root "$STATE/data" --exec-root "$STATE/exec" --pidfile "$PID_FILE" \
         --cgroup-parent "/$CGROUP" --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1 </dev/null &

@@ -9,6 +9,7 @@ STATE=$ENGINES_DIR/kubernetes
 BIN=$STATE/bin
 BRIDGE=chaos-kube0
 GATEWAY=10.88.0.1
+FORWARD=(FORWARD -i "$BRIDGE" -o "$BRIDGE" -j ACCEPT)
 PROGRAMS=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet)
 DOCKER=$(dirname "$0")/docker.sh
 export KUBECONFIG=$STATE/kubeconfig
@@ -73,6 +74,8 @@ END
  "ipam": {"type": "host-local", "dataDir": "$STATE/ipam", "ranges": [[{"subnet": "10.88.0.0/16", "gateway": "$GATEWAY"}]]}}
 END
     ip link show "$BRIDGE" >/dev/null 2>&1 || { ip link add "$BRIDGE" type bridge && ip address add "$GATEWAY/16" dev "$BRIDGE" && ip link set "$BRIDGE" up; }
+    # Docker forwards nothing by itself, and where the kernel shows it bridged packets, pods would not reach each other.
+    iptables -C "${FORWARD[@]}" 2>/dev/null || iptables -I "${FORWARD[@]}"
 }
 
 # No registry: what keeps a pod's namespaces is made of our own image, and does nothing.
@@ -94,7 +97,7 @@ start() {
         --initial-cluster default=http://127.0.0.1:12380
     run kube-apiserver --etcd-servers=http://127.0.0.1:12379 --bind-address=127.0.0.1 --secure-port=16443 --insecure-port=0 \
         --cert-dir="$STATE/pki" --token-auth-file="$STATE/tokens.csv" --authorization-mode=RBAC --endpoint-reconciler-type=none \
-        --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=https://kubernetes.default.svc \
+        --service-cluster-ip-range=10.96.0.0/16 --kubelet-preferred-address-types=InternalIP --service-account-issuer=https://kubernetes.default.svc \
         --service-account-key-file="$STATE/pki/sa.key" --service-account-signing-key-file="$STATE/pki/sa.key"
     wait_until 60 api /healthz || die "the API server does not come up; see $STATE/log"
     run kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false --bind-address=127.0.0.1 --port=0 --secure-port=16444 \
@@ -123,6 +126,7 @@ stop() {
     fi
     grep -o " $STATE/kubelet[^ ]*" /proc/mounts | sort -r | xargs --no-run-if-empty umount --lazy || true
     ip link delete "$BRIDGE" 2>/dev/null || true
+    iptables -D "${FORWARD[@]}" 2>/dev/null || true
     rm -rf "$STATE"/{etcd,kubelet,ipam,cni,cni-cache}
 }
 

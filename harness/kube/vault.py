@@ -19,6 +19,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import sys
 import tarfile
 import threading
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 NEWS_S_MAX = 1.0
 CALL_S_MAX = 60.0
+REACH_S_MAX = 15.0
 LOOK_S = 0.05
 _BLOCK = 2**20
 
@@ -176,6 +178,11 @@ class Copies:
 
     def start(self) -> None:
         """Raises `OSError` when the vault cannot be reached. The copies are up to date when this returns."""
+        place = urllib.parse.urlsplit(self._url)
+        try:
+            socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
+        except OSError as error:
+            raise OSError(f"this pod does not reach the control pod at {place.netloc} ({error})") from error
         version = self.pull(-1)
         threading.Thread(target=self._keep, args=(self._push_round,), name="push", daemon=True).start()
         threading.Thread(target=self._keep, args=(self._pulling(version),), name="pull", daemon=True).start()
