@@ -320,7 +320,7 @@ class KubeCluster(Cluster):
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
             if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
-                self._broken = error if isinstance(error, CannotRunError) else BackendError(f"{error!r}")
+                self._broken = error if isinstance(error, CannotRunError) else BackendError(_words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
         metadata = wanted["metadata"]
@@ -477,6 +477,10 @@ def _refuse_hopeless(pod: Object) -> None:
         if reason in HOPELESS or pulls:
             name, words = pod["metadata"]["name"], waiting.get("message", "")
             raise CannotRunError(f"pod {name} cannot start: {reason}: {words}")
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ChaosError) else repr(error)
 
 
 def _age_s(pod: Object) -> float:

@@ -11,8 +11,10 @@ from typing import Any, cast
 
 from harness.errors import BackendError
 from harness.kube.api import Api
+from harness.kube.stream import PodStream
 from harness.lab import rpc
 
+ATTACH_S_MAX = 20.0
 HELLO_S_MAX = 60.0
 HELLO_S = 2.0  # of one try: what was said before both ends were there is lost
 
@@ -33,7 +35,7 @@ class PodLine:
         self.pod = pod
         self._on_end = on_end
         self._ended = threading.Event()
-        stream = api.attach(pod, container, errors)
+        stream = _attach(api, pod, container, errors)
         self._client = rpc.Client(cast(socket.socket, stream), on_event, self._note_end)
         try:
             self.hello = self._greet()
@@ -67,3 +69,15 @@ class PodLine:
     def _note_end(self) -> None:
         self._ended.set()
         self._on_end()
+
+
+def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
+    """A pod may be called running a moment before its kubelet knows the container."""
+    deadline = time.monotonic() + ATTACH_S_MAX
+    while True:
+        try:
+            return api.attach(pod, container, errors)
+        except BackendError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
