@@ -39,6 +39,7 @@ from harness.events import Emitter
 State = dict[str, Any]  # flat: name → tensor or small picklable value
 
 MANIFEST = "manifest.json"
+LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ class Checkpoints:
     def restore(self) -> Restored:
         """The newest checkpoint that is valid for *every* rank; what was passed over is named. Collective."""
         fallback: list[dict[str, str]] = []
-        candidates = self._candidates() if dist.get_rank() == 0 else iter(())
+        candidates = iter(self._seen_anywhere())
         while True:
             choice: list[Any] = [self._first_valid(candidates, fallback)] if dist.get_rank() == 0 else [None]
             dist.broadcast_object_list(choice)
@@ -288,9 +289,15 @@ class Checkpoints:
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _candidates(self) -> Iterator[int]:
-        steps = self._remote.steps() if self._remote else [step_of(folder) for folder in published(self.root)]
-        return iter(steps)
+    def _seen_anywhere(self) -> list[int]:
+        """Steps of which any rank sees a checkpoint, newest first. Collective."""
+        if self._remote:
+            mine = self._remote.steps() if dist.get_rank() == 0 else []
+        else:
+            mine = [step_of(folder) for folder in published(self.root)]
+        seen: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(seen, mine)
+        return sorted(set().union(*seen), reverse=True)
 
     def _first_valid(
         self, candidates: Iterator[int], fallback: list[dict[str, str]]
@@ -307,6 +314,7 @@ class Checkpoints:
         """Makes sure that a whole copy of this checkpoint lies on this node. Raises `DamagedCheckpoint`."""
         folder = self.root / folder_name(step)
         if self._remote is None:
+            _wait_for(folder)
             verify(folder)
             return
         try:
@@ -326,12 +334,21 @@ class Checkpoints:
     def _fetch_for_node(self, step: int) -> None:
         """One rank a node downloads for all ranks on it; a folder that every node sees was verified already."""
         if self._remote is None:
-            return
+            return _wait_for(self.root / folder_name(step))
         try:
             if int(os.environ.get("LOCAL_RANK", "0")) == 0:
                 self._fetch(step)
         finally:
             dist.barrier()
+
+
+def _wait_for(folder: pathlib.Path) -> None:
+    """Shared folders may lag behind, and so may copies of one. Raises `DamagedCheckpoint` when it does not come."""
+    deadline = time.monotonic() + LAG_S_MAX
+    while not folder.exists():
+        if time.monotonic() > deadline:
+            raise DamagedCheckpoint(f"another rank sees it, but on this node it is not there after {LAG_S_MAX:g} s")
+        time.sleep(0.05)
 
 
 def copy_to_host(state: State) -> State:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import pathlib
 import time
@@ -122,8 +121,14 @@ def _slurm_things(run_id: str) -> list[str]:
 
 
 def _kubernetes_things(run_id: str) -> list[str]:
-    found: list[str] = importlib.import_module("harness.backends.kubernetes").leftovers(run_id)
-    return found
+    import kubernetes
+
+    kubernetes.config.load_kube_config(os.environ["CHAOS_KUBECONFIG"])
+    things = kubernetes.client.CoreV1Api()
+    space = kubernetes.config.list_kube_config_contexts(os.environ["CHAOS_KUBECONFIG"])[1]["context"]["namespace"]
+    found = [*things.list_namespaced_pod(space).items, *things.list_namespaced_service(space).items]
+    found += kubernetes.client.BatchV1Api().list_namespaced_job(space).items
+    return [f"{type(each).__name__} {each.metadata.name}" for each in found if run_id in str(each.metadata.labels)]
 
 
 _WITNESSES: dict[str, Callable[[str], list[str]]] = {

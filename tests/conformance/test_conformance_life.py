@@ -126,7 +126,7 @@ def test_clocks_of_other_hosts_are_compared(place: Place, open_here: OpenJob) ->
     job.wait_exits(2)
     headers = {log.header["host"]: log.header for log in read_log(job.run_dir / "events") if "host" in log.header}
     readings = list(job.cluster.clocks())
-    if place.backend_name != "local":
+    if place.backend_name in ("docker", "slurm"):  # the others compare only what another kernel counts
         until(lambda: len(readings) >= 2 or readings.extend(job.cluster.clocks()), "a reading of each clock")
     for reading in readings:
         assert reading.host in headers, "by this name the reader finds the events of the host"

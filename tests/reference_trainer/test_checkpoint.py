@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import pathlib
 import random
+import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,3 +200,40 @@ def test_upload_without_a_manifest_does_not_count(tmp_path: pathlib.Path, one_ra
     here.wait()
     (tmp_path / "bucket" / "step-00000010" / "manifest.json").unlink()
     assert Checkpoints(url, str(tmp_path / "there"), 2, SILENT).restore().source == "scratch"
+
+
+def restore_apart(rank: int, root: pathlib.Path, results: Any, arrives_s: float | None) -> None:
+    """One of two ranks, each with a folder of its own."""
+    mine, other = root / f"node{rank}", root / f"node{1 - rank}"
+    dist.init_process_group("gloo", store=dist.FileStore(str(root / "store"), 2), rank=rank, world_size=2)
+    if rank == 0 and arrives_s is not None:
+
+        def arrive() -> None:
+            shutil.copytree(other / "step-00000020", mine / ".arriving")
+            (mine / ".arriving").rename(mine / "step-00000020")
+
+        threading.Timer(arrives_s, arrive).start()
+    restored = Checkpoints(str(mine), None, 3, SILENT).restore()
+    results.put((rank, restored.step, [entry["reason"] for entry in restored.fallback]))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("arrives_s", "step", "reasons"),
+    [(0.5, 20, []), (None, 10, ["another rank sees it, but on this node it is not there after 2 s"])],
+)
+def test_a_checkpoint_that_only_another_node_sees_is_waited_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arrives_s: float | None, step: int, reasons: list[str]
+) -> None:
+    monkeypatch.setattr(checkpoint, "LAG_S_MAX", 2.0)
+    saved(tmp_path / "node0", 10)
+    saved(tmp_path / "node1", 10, 20)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    ranks = [context.Process(target=restore_apart, args=(rank, tmp_path, results, arrives_s)) for rank in (0, 1)]
+    for each in ranks:
+        each.start()
+    found = sorted(results.get(timeout=60) for _ in ranks)
+    for each in ranks:
+        each.join(30)
+    assert found == [(0, step, reasons), (1, step, reasons)]
