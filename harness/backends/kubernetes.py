@@ -17,12 +17,11 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace as replaced
 from typing import Any
 
-from harness import skew
 from harness.backend import (
     Backend,
     Capability,
@@ -38,8 +37,9 @@ from harness.backend import (
 from harness.container.request import source_digest
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 from harness.events import clock_id
-from harness.kube import machines, manifests
-from harness.kube.api import CHAOS_MESH, Api, Refused
+from harness.kube import machines, manifests, trouble
+from harness.kube.api import Api, Refused
+from harness.kube.capability import LACKS, capability_of
 from harness.kube.host import Clock, KubeNode, Pod
 from harness.kube.line import PodLine
 from harness.kube.manifests import CONTROL, RUN_DIR, Object, Place
@@ -52,9 +52,6 @@ BEAT_S = 5.0
 KILL_S_MAX = 20.0
 SILENT_S_MAX = 60.0
 PARALLEL = 8
-HOPELESS = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "ImageInspectError"}
-PULLING = {"ErrImagePull", "ImagePullBackOff"}
-PULL_S_MAX = 60.0
 _KILLED = -int(signal.SIGKILL)
 
 
@@ -278,7 +275,7 @@ class KubeCluster(Cluster):
             time.sleep(0.01)
 
     def _why_not(self) -> str:
-        reasons = [f"{pod['metadata']['name']}: {_trouble(pod)}" for pod in self._api.pods(self._place)]
+        reasons = [f"{pod['metadata']['name']}: {trouble.describe(pod)}" for pod in self._api.pods(self._place)]
         return "; ".join(reasons) or "there is no pod; look at the events of the job (kubectl describe)"
 
     def _watch(self) -> None:
@@ -303,7 +300,7 @@ class KubeCluster(Cluster):
             if phase == "Running":
                 self._greeting[uid] = self._pool.submit(self._greet, pod)
             elif phase == "Pending":
-                _refuse_hopeless(pod)
+                trouble.refuse_hopeless(pod)
 
     def _beat(self) -> None:
         with self._lock:
@@ -320,7 +317,7 @@ class KubeCluster(Cluster):
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
             if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
-                self._broken = error if isinstance(error, CannotRunError) else BackendError(_words(error))
+                self._broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
         metadata = wanted["metadata"]
@@ -468,37 +465,6 @@ class KubeCluster(Cluster):
             self._control.call("remove_shared", 60.0, shared=self._place.name)
 
 
-def _refuse_hopeless(pod: Object) -> None:
-    """Raises `CannotRunError` for a pod that will never start."""
-    for status in pod["status"].get("containerStatuses", []):
-        waiting = status.get("state", {}).get("waiting") or {}
-        reason = waiting.get("reason", "")
-        pulls = reason in PULLING and _age_s(pod) > PULL_S_MAX
-        if reason in HOPELESS or pulls:
-            name, words = pod["metadata"]["name"], waiting.get("message", "")
-            raise CannotRunError(f"pod {name} cannot start: {reason}: {words}")
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, ChaosError) else repr(error)
-
-
-def _age_s(pod: Object) -> float:
-    import calendar
-
-    made = time.strptime(pod["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
-    return time.time() - calendar.timegm(made)
-
-
-def _trouble(pod: Object) -> str:
-    """Why a pod does not run, in Kubernetes' words."""
-    status = pod["status"]
-    states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
-    reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]
-    conditions = [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
-    return ", ".join(filter(None, [status.get("phase", ""), *reasons, *conditions])) or "no word"
-
-
 def end_run(api: Api, place: Place) -> int:
     """Removes what carries this run's label; gives back machines that were taken in its name. Idempotent."""
     removed = api.remove_run(place)
@@ -530,12 +496,15 @@ class KubernetesBackend(Backend):
                 settings = read_settings()
                 api = Api(settings)
                 try:
-                    self._capability = _examine(api, Place("probe", settings, api.dialect))
+                    self._capability = capability_of(api, Place("probe", settings, api.dialect))
                 finally:
                     api.close()
             except ChaosError as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
         return self._capability
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: LACKS}
 
     def render(self, workload: Workload) -> list[Object]:
         return manifests.render(workload, Place())
@@ -556,46 +525,6 @@ class KubernetesBackend(Backend):
         except BaseException:
             api.close()
             raise
-
-
-def _examine(api: Api, place: Place) -> Capability:
-    """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
-    for wanted in manifests.render(Workload(("true",), 1, 1), place):
-        api.create(wanted, dry_run=True)
-    if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):
-        raise CannotRunError("no right to attach to pods here; harness/kube/rbac.yaml has what is needed")
-    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.KILL, Verb.REPLACE, Verb.NOTICE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
-    missing = _missing(api, place)
-    verbs |= {verb for verb in Verb if verb not in missing}
-    label = f"{api.label}, pods by {place.kind}, {place.dialect.policy}"
-    return Capability(True, label, frozenset(verbs - missing.keys()), missing)
-
-
-def _missing(api: Api, place: Place) -> Mapping[Verb, str]:
-    found = {
-        Verb.CPU_QUOTA: "limits of a running pod are left alone; `how: duty_cycle` needs none",
-        Verb.MEMORY_KERNEL: "limits of a running pod are left alone; a watchdog kills instead",
-        Verb.NET_LINK: "a pod's interface cannot be taken down without a privilege; partition it instead",
-        Verb.FILES: "pods have disks of their own; what is changed on this one nobody there reads",
-        Verb.STORAGE: "IOChaos of Chaos Mesh does not count what it does, and an effect must be measured",
-    }
-    if not api.serves(CHAOS_MESH, "networkchaos"):
-        reason = (
-            "Chaos Mesh (its NetworkChaos) is not installed in this cluster; nothing else may touch a pod's network"
-        )
-    elif not api.may("create", "networkchaos", "chaos-mesh.org"):
-        reason = "no right to create networkchaos.chaos-mesh.org; harness/kube/rbac.yaml has it"
-    else:
-        reason = ""
-    if reason:
-        found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
-    if place.settings.evict == "evict" and not api.may("create", "pods/eviction"):
-        found[Verb.EVICT] = "no right to create pods/eviction; harness/kube/rbac.yaml has it"
-    if place.settings.evict in ("drain", "taint") and not api.may("patch", "nodes", namespaced=False):
-        found[Verb.EVICT] = f"CHAOS_KUBE_EVICT={place.settings.evict} needs the rights of rbac-machines.yaml"
-    if why := skew.why_not():
-        found[Verb.CLOCK] = why
-    return found
 
 
 BACKEND = KubernetesBackend()

@@ -18,6 +18,7 @@ IN_THE_LIFE_OF_A_RUN = {
     Verb.KILL: "processes left of the node, and steps in its name, after the kill: none",
     Verb.REPLACE: "a new incarnation of the place, which steps",
 }
+UNPROVEN = {"kubernetes": {Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION}}
 HEAD = """\
 # Backends and what they can do to a node
 
@@ -25,7 +26,7 @@ Made by `make backends` from what the backends declare; a test fails when it is 
 this very machine takes away besides (no `/dev/fuse`, no C compiler, a kernel without a module …), with the remedy.
 
 ✓: the conformance suite (`tests/conformance/`) makes it act on a real node there, measures that, undoes it, and
-measures that it is undone. A number: it is refused before anything is launched, for the reason below. A new backend is
+measures that it is undone. ○: takes Chaos Mesh, with which the suite has never been run. A number: it is refused before anything is launched, for the reason below. A new backend is
 one file in `harness/backends/` that declares what it lacks (`Backend.lacks`) and passes that suite.
 
 """
@@ -68,10 +69,16 @@ def page() -> str:
     reasons = list(dict.fromkeys(reason for lacks in table.values() for reason in lacks.values()))
     lines = ["| verb | " + " | ".join(table) + " | what is measured |", "|---|" + ":-:|" * len(table) + "---|"]
     for verb in Verb:
-        cells = ["✓" if verb not in lacks else str(reasons.index(lacks[verb]) + 1) for lacks in table.values()]
+        cells = [_cell(verb, column, lacks, reasons) for column, lacks in table.items()]
         lines.append(f"| {verb.value} | {' | '.join(cells)} | {measured(verb)} |")
     notes = [f"{number}. {reason[0].upper()}{reason[1:]}." for number, reason in enumerate(reasons, 1)]
     return HEAD + "\n".join([*lines, "", *notes]) + "\n" + SETTINGS
+
+
+def _cell(verb: Verb, column: str, lacks: Mapping[Verb, str], reasons: list[str]) -> str:
+    if verb in lacks:
+        return str(reasons.index(lacks[verb]) + 1)
+    return "○" if verb in UNPROVEN.get(column, ()) else "✓"
 
 
 def measured(verb: Verb) -> str:
