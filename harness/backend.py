@@ -163,7 +163,7 @@ class Traffic:
 class Impairment:
     """What happens to packets on their way. Shares are 0 to 1.
 
-    Delays are spread evenly over `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
+    Delays wander within `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
     ahead without delay. `loss` comes in runs of `loss_burst` packets on average; `damage` flips a bit, which the
     receiver's checksum sees.
     """

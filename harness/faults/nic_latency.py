@@ -12,8 +12,9 @@ from harness.errors import FaultError
 from harness.fault import Context, Duration, Target, name_nodes
 from harness.network import NicFault, median_ms, near, seconds, way
 
-PACKETS = 40
+PACKETS = 80
 INTERVAL_S = 0.005
+INTERVAL_S_MAX = 0.05
 LATE_S = 0.5  # what a packet may take beyond its delay
 SLACK_MS = 1.0  # what a busy machine adds to any packet
 
@@ -48,8 +49,8 @@ class NicLatency(NicFault):
 
     def _delay(self, node: Node, context: Context) -> None:
         partner = self.partner(node, context)
-        # Far enough apart for none to wait behind the one before it, so that the jitter's own mean is measured.
-        interval_s = max(INTERVAL_S, 2 * seconds(self.jitter))
+        # Far enough apart for the jitter to have moved on, so that its mean is measured.
+        interval_s = min(max(INTERVAL_S, 2 * seconds(self.jitter)), INTERVAL_S_MAX)
         wait_s = seconds(self.delay) + seconds(self.jitter) + LATE_S
         before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
         asked = Impairment(
@@ -66,7 +67,7 @@ class NicLatency(NicFault):
         held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > delay_ms / 4]
         if not held and self.reorder_percent < 99:
             raise FaultError(f"{where}: no packet was delayed")
-        added = statistics.median(held or [0.0])
+        added = statistics.mean(held or [0.0]) if seconds(self.jitter) else statistics.median(held or [0.0])
         detail = f"{where}: {usual_ms:.2f} ms before; {during.late} of {during.received} overtaken"
         ok = near(added, delay_ms, SLACK_MS) and (self.reorder_percent == 0 or during.late > 0)
         context.effect(added, delay_ms, "ms added one way", ok=ok, detail=detail)

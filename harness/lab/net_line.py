@@ -32,6 +32,7 @@ _SOL_NETLINK = 270
 SO_RCVBUFFORCE = 33
 _HEADERS_BYTES = 40  # damage behind the IP header, where the checksums of TCP and UDP see it
 
+SLOPE_S = 4.0  # per second of jitter: so long it takes from one drawn value to the next, twice what order needs
 HELD_PACKETS_MAX = 65536
 RECEIVE_BYTES = 8 * 2**20
 
@@ -40,7 +41,8 @@ RECEIVE_BYTES = 8 * 2**20
 class Profile:
     """What a line does. Shares are 0 … 1; `burst` is the mean number of packets lost in a row.
 
-    Delays are drawn evenly from `delay_s ± jitter_s`, in order; `reorder` is the share that goes ahead at once.
+    Delays wander within `delay_s ± jitter_s`, as that of a queue does: so slowly that packets keep their order and the
+    mean is `delay_s` however dense they are. `reorder` is the share that goes ahead at once.
     """
 
     delay_s: float = 0.0
@@ -64,6 +66,7 @@ class Fate:
         self._random = random.Random(profile.seed)
         self._losing = False
         self._last_release = 0.0
+        self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, between which it is on a straight line
 
     def lost(self) -> bool:
         """Gilbert's model: lossy spells of `burst` packets on average; with a burst of 1 each packet by itself."""
@@ -88,9 +91,19 @@ class Fate:
         profile = self._profile
         if profile.reorder and self._random.random() < profile.reorder:
             return now
-        jitter = self._random.uniform(-profile.jitter_s, profile.jitter_s) if profile.jitter_s else 0.0
-        self._last_release = max(self._last_release, now + profile.delay_s + jitter)
+        self._last_release = max(self._last_release, now + profile.delay_s + self._jitter(now))
         return self._last_release
+
+    def _jitter(self, now: float) -> float:
+        jitter_s = self._profile.jitter_s
+        if jitter_s == 0:
+            return 0.0
+        while now >= self._knots[1][0]:
+            before = self._knots[1]
+            begin = max(before[0], now - SLOPE_S * jitter_s)
+            self._knots = (before, (begin + SLOPE_S * jitter_s, self._random.uniform(-jitter_s, jitter_s)))
+        (begin, low), (end, high) = self._knots
+        return low + (high - low) * (now - begin) / (end - begin)
 
 
 class Line:

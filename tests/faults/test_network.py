@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import os
 import pathlib
+import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -223,6 +225,20 @@ def test_losses_come_in_the_share_and_the_runs_asked_for(burst: float, share: fl
     assert sum(runs) / len(runs) == pytest.approx(burst if burst > 1 else 1 / (1 - share), rel=0.05)
     again = net_line.Fate(net_line.Profile(loss=share, burst=burst, seed=11))
     assert [again.lost() for _ in range(1000)] == drawn[:1000], "the seed decides"
+
+
+@pytest.mark.parametrize("gap_s", [1e-5, 1e-3, 0.01, 1.0])
+def test_jitter_leaves_the_mean_delay_as_asked_however_dense_the_packets(gap_s: float) -> None:
+    fate = net_line.Fate(net_line.Profile(delay_s=0.01, jitter_s=0.004, seed=3))
+    dice, now, released, delays = random.Random(1), 1000.0, 0.0, []
+    for _ in range(50_000):
+        now += dice.expovariate(1 / gap_s)
+        before, released = released, fate.release(now)
+        assert released >= before, "packets keep their order"
+        delays.append(released - now)
+    assert statistics.mean(delays) == pytest.approx(0.01, rel=0.05)
+    assert 0.006 <= min(delays) < 0.0065
+    assert 0.0135 < max(delays) <= 0.014 + 1e-9
 
 
 def reach(node: Node, other: Node | None, back: bool = False) -> bool:
