@@ -218,7 +218,7 @@ def _curve_line(
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
     """The learning rate is a pure function of the step, whatever happens to the loss."""
-    bound, gap = f"final, the mean loss of the last steps within {bounds.max_final_gap:g} %", None
+    bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _judged(name, bound, comparison, {"lr": comparison.differs["lr"]})
     if int(comparison.step[-1]) == comparison.twin_last:
