@@ -199,6 +199,7 @@ def doctor() -> None:
                 out.print(f"    {_mark(False)} {verb.value}: {escape(reason)}", soft_wrap=True)
     for name, _, can in doctor_module.fault_table(capabilities):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
+        words = words or "no backend runs here"
         out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
     if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)

@@ -283,12 +283,12 @@ class LocalBackend(Backend):
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
         mode, refused = self._choose()
         if not mode:
-            reason = "; ".join(refused.values())
+            reason = "; ".join(dict.fromkeys(refused.values()))
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
         limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
         missing = {verb: limits.get(verb) or _why_missing(verb, mode, refused) for verb in Verb if verb not in found}
-        return Capability(True, "; ".join([_SUMMARIES[mode], *refused.values()]), found, missing)
+        return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
 
     def lacks(self) -> dict[str, dict[Verb, str]]:
         root = {Verb.EVICT: _NOBODY_EVICTS}
@@ -313,7 +313,7 @@ class LocalBackend(Backend):
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         mode, refused = self._choose()
         if not mode:
-            raise CannotRunError("; ".join(refused.values()))
+            raise CannotRunError("; ".join(dict.fromkeys(refused.values())))
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _network(self, mode: str) -> Mapping[Verb, str | None]:

@@ -76,11 +76,17 @@ class Engine:
         return f"{os.geteuid()}:{os.getegid()}"
 
     def hand_over(self, folder: pathlib.Path) -> None:
-        """Makes all that is in the run's folder so far writable for the containers' user, where we are root."""
+        """Makes all that is in the run's folder so far writable for the containers' user, where we are root.
+
+        Raises `CannotRunError` for a root that may not, as in a user namespace of its own.
+        """
         if os.geteuid() != 0 or self.user == "0:0":
             return
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, IMAGE_UID, IMAGE_UID, follow_symlinks=False)
+        try:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, IMAGE_UID, IMAGE_UID, follow_symlinks=False)
+        except OSError as error:
+            raise CannotRunError(f"{folder} cannot be given to the user of the containers: {error.strerror}") from error
 
     def image_labels(self, image: str) -> dict[str, str]:
         """Raises `CannotRunError` when the image is not there."""
