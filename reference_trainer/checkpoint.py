@@ -13,6 +13,7 @@ collective in the background. What differs, the random states, is gathered when 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -291,10 +292,12 @@ class Checkpoints:
 
     def _seen_anywhere(self) -> list[int]:
         """Steps of which any rank sees a checkpoint, newest first. Collective."""
-        if self._remote:
-            mine = self._remote.steps() if dist.get_rank() == 0 else []
-        else:
-            mine = [step_of(folder) for folder in published(self.root)]
+        mine: list[int] = []
+        if dist.get_rank() == 0:
+            mine = self._remote.steps() if self._remote else [step_of(folder) for folder in published(self.root)]
+        elif not self._remote:
+            with contextlib.suppress(OSError):  # then the others know
+                mine = [step_of(folder) for folder in published(self.root)]
         seen: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(seen, mine)
         return sorted(set().union(*seen), reverse=True)
