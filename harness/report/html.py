@@ -20,20 +20,30 @@ from harness.timeline import Episode, Timeline
 
 RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events
+NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(card: Scorecard) -> str:
     """The page. Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`."""
-    return _template().render(**_page(card), **_charts(card), **_tables(card))
+    script = _resource("report.js")
+    more = {"js": Markup(script), **_page(card), **_charts(card), **_tables(card)}
+    return fill("report.jinja", _script_policy(script), **more)
+
+
+def fill(template: str, policy: str = NOTHING_LOADED, **values: Any) -> str:
+    """A page of our templates, with our style sheet in it."""
+    css = Markup(_resource("report.css"))  # not escaped: our own file
+    return _environment().get_template(template).render(css=css, policy=policy, **values)
 
 
 @functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(_resource)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["nb"] = unbroken
     environment.globals.update(words=view.words, expectation_name=view.expectation_name, line_sample=_line_sample)
-    return environment.from_string(_resource("report.jinja"))
+    return environment
 
 
 _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
@@ -49,19 +59,15 @@ def _resource(name: str) -> str:
     return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _policy(script: str) -> str:
-    """Nothing may be loaded, and only our own script may run: a second wall behind the escaping."""
+def _script_policy(script: str) -> str:
+    """Only our own script may run: a second wall behind the escaping."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
 
 def _page(card: Scorecard) -> dict[str, Any]:
-    script = _resource("report.js")
     return {
         "card": card,
-        "css": Markup(_resource("report.css")),  # not escaped: our own files
-        "js": Markup(script),
-        "policy": _policy(script),
         "headline": view.headline(card),
         "reasons": view.reasons(card),
         "figures": view.figures(card),

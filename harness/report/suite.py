@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.repeats import Together
+from harness.report import html as page
 from harness.report import junit, markdown
 from harness.score import Scorecard, Verdict
 
 SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
-STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .4rem .8rem; border-bottom: 1px solid #8886 }
-.pass { color: #2a8a4a } .fail { color: #c8372d } .inconclusive { color: #a87400 } .invalid { color: #9440a8 }
-"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ def render(answer: Answer) -> dict[str, str]:
     return {
         "suite.json": _json(answer),
         "report.md": _markdown(answer),
-        "report.html": _html(answer),
+        "report.html": page.fill("suite.jinja", answer=answer),
         "junit.xml": _junit(answer),
     }
 
@@ -100,27 +93,6 @@ def _markdown(answer: Answer) -> str:
     canary = f"The canary, which must fail: {answer.canary.result.verdict}, {answer.canary.result.reasons[0]}"
     rows = [row.cells for row in answer.rows]
     return "\n\n".join([head, title, markdown.text(canary), markdown.table(HEAD, rows)]) + "\n"
-
-
-def _html(answer: Answer) -> str:
-    escape = html.escape
-    rows = "".join(_html_row(row) for row in answer.rows)
-    head = "".join(f"<th scope=col>{name}</th>" for name in HEAD)
-    canary = f"{answer.canary.result.verdict}, {answer.canary.result.reasons[0]}"
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(answer.suite)}: {answer.verdict}</title>"
-        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style>"
-        f"<h1 class={answer.verdict}>{answer.verdict.value.capitalize()}</h1><p>{escape(answer.reason)}</p>"
-        f"<p>{escape(answer.title)} · {escape(answer.run_id)}</p><p>The canary, which must fail: {escape(canary)}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></html>\n"
-    )
-
-
-def _html_row(row: Row) -> str:
-    verdict, name, runs, reason, newest = map(html.escape, row.cells)
-    link = f"<a href='../{newest}/report.html'>{newest}</a>" if row.cards else newest
-    cells = (f"<b class={verdict}>{verdict}</b>", f"{name}<br>{html.escape(row.title)}", runs, reason, link)
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _junit(answer: Answer) -> str:
