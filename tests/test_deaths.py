@@ -243,3 +243,29 @@ def test_one_death_more_is_always_noticed(nodes: int, ranks: int, kind: str, see
     card = verdict(simulate(job, [Outage(12, kind, victim=seed % 3), Outage(12, "crash")], seed))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.metrics["deaths_unexplained"] == nodes * ranks
+
+
+def test_who_leaves_after_a_notice_needs_no_fault() -> None:
+    def drained(logs: Logs, noticed: bool = True) -> None:
+        for node in (0, 1):
+            exits(logs, node)[0]["code"] = 75
+        lines = trainers(logs, rank=1, life=0)[0]
+        if noticed:
+            lines.append(dict(lines[-1]) | {"event": "notice", "source": "straggler"})
+
+    assert unexplained(judged(drained, CRASH)) == []
+    untold = unexplained(judged(lambda logs: drained(logs, noticed=False), CRASH))
+    assert sorted(untold) == ["rank 0 on node0 ended with 75", "rank 1 on node1 ended with 75"]
+
+
+@pytest.mark.parametrize(("later_ns", "found"), [(-1, 1), (0, 1), (1, 0)])
+def test_what_dies_after_the_harness_gave_up_was_killed_by_it(later_ns: int, found: int) -> None:
+    def given_up(logs: Logs) -> None:
+        exits(logs, 1)[0]["code"] = 0
+        end = exits(logs, 0)[0]
+        end["code"] = -6
+        abort = {"event": "abort", "reason": "no step", "wall_ns": end["wall_ns"], "mono_ns": end["mono_ns"] - later_ns}
+        logs["harness"].append(abort)
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    assert judged(given_up, CRASH).metrics["deaths_unexplained"] == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from harness.backend import Verb
 from harness.backends.local import BACKEND
 from harness.events import read_log
+from harness.fault import build_fault
 from harness.plan import check_capabilities, make_plan
 from harness.run import execute
 from harness.scenario import parse_scenario
@@ -93,3 +95,31 @@ def test_a_torn_checkpoint_and_the_node_that_wrote_it(tmp_path: pathlib.Path, ki
     restored = [event["step"] for event in named(events, "restored")]
     assert restored == [0, 10], "the torn checkpoint of step 15 is not what the replacement starts from"
     assert (run_dir / "checkpoints" / "step-00000030").exists()
+
+
+@pytest.mark.parametrize(
+    ("tried", "judged"),
+    [((5, 0), [("node0", True)]), ((5, 7), [("node0", True), ("node1", True)]), ((0, 0), [("node0", False), ("node1", False)])],
+)  # fmt: skip
+def test_a_node_that_did_nothing_is_not_judged_unless_nobody_did(
+    tried: tuple[int, ...], judged: list[tuple[str, bool]]
+) -> None:
+    """Only rank 0 may write; but a fault that nobody met has not acted."""
+    effects: list[tuple[str, bool]] = []
+    healed: list[int] = []
+
+    def disturb(number: int) -> Any:
+        counts = {"matched": number, "tried": number, "failed": number}
+        return lambda directory, rule: SimpleNamespace(counts=lambda: counts, heal=lambda: healed.append(number))
+
+    nodes = [SimpleNamespace(name=f"node{i}", disturb_storage=disturb(number)) for i, number in enumerate(tried)]
+    context = SimpleNamespace(
+        node=lambda target: nodes[target.node_index], seed=1, injected=lambda: None, wait=lambda seconds: None,
+        effect=lambda measured, expected, unit, ok, detail: effects.append((detail.partition(":")[0], ok)),
+    )  # fmt: skip
+    fault = build_fault("storage_error", {})
+    targets: Any = [SimpleNamespace(node_index=index) for index in range(len(nodes))]
+    fault.inject(targets, context)  # type: ignore[arg-type]
+    assert effects == judged
+    fault.heal(targets, context)  # type: ignore[arg-type]
+    assert sorted(healed) == sorted(tried), "all are healed, the idle ones as well"
