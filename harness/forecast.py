@@ -31,7 +31,7 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     span = float(run.progress.end[-1] - run.progress.begin[0]) / S if len(run.progress) else 0.0
     interval, checkpoint = _interval_s(run), _checkpoint_s(run)
     planned = _planned_gpus(run)
-    if not over or not span or not planned or interval is None:
+    if not over or not span or not planned or not interval:
         return values
     lost = sum(_length_s(episode, lost=True) for episode in over) / len(over)
     restart = sum(_length_s(episode, lost=False) for episode in over) / len(over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -85,3 +86,35 @@ def test_figures_with_a_zero_are_taken_as_they_are() -> None:
     assert statistics.tail_bound([0.0, 0.0, 0.0]) == 0.0
     assert statistics.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
     assert statistics.assess([0.0, 0.0, 0.0], limit=0.0).within
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"), [([1.0, 1.3, 1.1], 1.9), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)]
+)
+def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], limit: float) -> None:
+    """By the definition: the first number of runs at which mean and scatter like these stay within the limit."""
+    found = statistics.assess(values, limit)
+    logs = min(values) > 0
+    scale = [math.log(value) for value in values] if logs else values
+    room = ((math.log(limit) if logs else limit) - fmean(scale)) / stdev(scale)
+    runs = next(n for n in range(2, 1000) if statistics.tolerance_factor(n) <= room)
+    assert found.within == (runs <= len(values))
+    assert found.more == max(0, runs - len(values))
+    assert not found.within
+
+
+def test_what_no_number_of_runs_would_settle() -> None:
+    assert statistics.assess([1.0, 2.0], 0.0).more is None, "all are above it"
+    assert statistics.assess([1.0, 2.0], 0.5).more is None
+    assert statistics.assess([1.0], 2.0).more == 2
+
+
+@pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])
+def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> None:
+    def chance(most: int, rate: float) -> float:
+        return sum(math.comb(10, k) * rate**k * (1 - rate) ** (10 - k) for k in range(most + 1))
+
+    low, high = statistics.failure_interval(failures, 10)
+    assert low == 0 if failures == 0 else chance(failures - 1, low) == pytest.approx(0.975)
+    assert high == 1 if failures == 10 else chance(failures, high) == pytest.approx(0.025)
+    assert chance(0, statistics.failure_bound(10)) == pytest.approx(0.05)
