@@ -118,3 +118,10 @@ def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> 
     assert low == 0 if failures == 0 else chance(failures - 1, low) == pytest.approx(0.975)
     assert high == 1 if failures == 10 else chance(failures, high) == pytest.approx(0.025)
     assert chance(0, statistics.failure_bound(10)) == pytest.approx(0.05)
+
+
+def test_the_factors_fall_with_every_run_and_join_their_approximation() -> None:
+    factors = [statistics.tolerance_factor(runs) for runs in range(1, 200)]
+    assert factors == sorted(factors, reverse=True)
+    assert len(set(factors)) == len(factors)
+    assert factors[-1] > 1.2816, "no fewer than 90 % of a normal population lie below"

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
-from mutants.bent import JOB, KILL, a_rank_has_no_log, healed_too_early, loss_is_nan, starts_from_scratch_after_a_hang
+from mutants.bent import (
+    JOB,
+    KILL,
+    a_rank_has_no_log,
+    healed_too_early,
+    loss_is_nan,
+    starts_from_scratch,
+    starts_from_scratch_after_a_hang,
+)
 from simulator import KINDS, Job, Outage, simulate
 
 from harness.score import Verdict, to_report_json
@@ -47,6 +55,16 @@ def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
 
     for bend in (spoilt, untold):
         assert verdict(simulate(JOB, KILL, seed=5), bend).verdict is Verdict.PASS
+
+
+def test_a_process_that_never_restored_hides_none_that_did() -> None:
+    def bend(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        for rank in (0, 1):
+            remove(trainers(logs, rank=rank, life=0)[0], lambda line: line.get("event") == "restored")
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert "resumed from step 0 without a reason, though a checkpoint of step 10" in " ".join(card.reasons)
 
 
 def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
