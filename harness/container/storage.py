@@ -62,7 +62,7 @@ class Storage:
             raise UsageError(f"{folder}: cannot be disturbed; it is none of the workload's mounts {[*self._systems]}")
         _, client = self._systems[folder]
         if params.pop("node", None):
-            params["space"] = None  # whatever comes this way comes from this node
+            params["pid"] = None  # whatever comes this way comes from this node
         return client.call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:

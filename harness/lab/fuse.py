@@ -133,11 +133,11 @@ class FileSystem:
 
     # Rules
 
-    def add(self, rule: dict[str, Any], space: str | None) -> int:
+    def add(self, rule: dict[str, Any], pid: int | None) -> int:
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         with self._lock:
             self._numbers += 1
-            self._rules = (*self._rules, Rule(self._numbers, spec, space))
+            self._rules = (*self._rules, Rule(self._numbers, spec, pid))
             return self._numbers
 
     def remove(self, number: int) -> None:

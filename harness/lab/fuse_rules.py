@@ -43,15 +43,21 @@ class Volatile:
 
 
 class Rule:
-    """`space` names the PID namespace of the node it is for; `None` is every node."""
+    """`pid` is any process of the node it is for, whose PID namespace tells its processes; `None` is every node.
 
-    def __init__(self, number: int, spec: StorageRule, space: str | None):
+    Raises `OSError` for a process that is gone.
+    """
+
+    def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
         if unknown:
             raise UsageError(f"{sorted(unknown)}: no operations of a file system; there is {STORAGE_OPERATIONS}")
         if spec.error and not hasattr(errno, spec.error):
             raise UsageError(f"error {spec.error!r}: write the name of an errno, such as EIO or ENOSPC")
-        self.number, self.spec, self.space = number, spec, space
+        self.number, self.spec = number, spec
+        # Held: the kernel soon gives the name of a namespace that is gone to another, perhaps that of a replacement.
+        self._held = None if pid is None else os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+        self._space = None if self._held is None else os.readlink(f"/proc/self/fd/{self._held}")
         self.errno: int = getattr(errno, spec.error) if spec.error else 0
         self.counts = dict.fromkeys(COUNTS, 0)
         self._dice = random.Random(spec.seed)
@@ -69,7 +75,7 @@ class Rule:
         return self._off
 
     def covers(self, pid: int) -> bool:
-        return self.space is None or pid_space(pid) == self.space
+        return self._space is None or _pid_space(pid) == self._space
 
     def matches(self, operation: str, paths: tuple[str, ...]) -> bool:
         return operation in self.spec.operations and any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
@@ -185,6 +191,9 @@ class Rule:
             for volatile in self._volatile.values():
                 os.close(volatile.descriptor)
             self._volatile.clear()
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
 
     def _named(self, paths: tuple[str, ...]) -> bool:
         return any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
@@ -205,7 +214,7 @@ def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
     return lost
 
 
-def pid_space(pid: int) -> str:
+def _pid_space(pid: int) -> str:
     """The PID namespace of a process, as the kernel names it; empty when it is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")

@@ -14,7 +14,6 @@ from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.lab import fuse, kernel, rpc, spawn
-from harness.lab.fuse_rules import pid_space
 from harness.lab.state import Call, Lab
 
 READY_S_MAX = 10.0
@@ -42,7 +41,7 @@ async def add(lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> int:
     host = lab.hosts.get(node)
     if host is None or host.gone.is_set():
         raise NodeGone(f"node {node} is gone")
-    number: int = await _system(lab, folder).call("add", rule=rule, space=pid_space(host.init_pid))
+    number: int = await _system(lab, folder).call("add", rule=rule, pid=host.init_pid)
     return number
 
 

@@ -228,6 +228,17 @@ def test_power_loss(storage: Storage, power: str) -> None:
     wait_for(out.exists, "the end of the waiting once the power is back")
 
 
+def test_a_rule_never_covers_the_node_that_comes_after_its_own(storage: Storage) -> None:
+    """The kernel gives the name of a PID namespace that is gone to one of the next; a rule holds on to its own."""
+    for _ in range(3):
+        storage.disturb(error="EIO", operations=("open", "create"))
+        assert "OSError:" in storage.run("open('file', 'w'); print('written')")
+        storage.cluster.nodes[0].kill()
+        time.sleep(0.5)  # for the kernel to let go of what nobody holds
+        storage.cluster.replace(storage.cluster.nodes[0])
+        assert storage.run("open('file', 'w'); print('written')") == ["written"]
+
+
 def test_a_node_without_power_can_be_killed_and_replaced(storage: Storage) -> None:
     rule = storage.disturb(pattern="torn", after_bytes=10, power="prefix")
     storage.begin(WRITE.format(name="torn", size=100, chunk=100))
