@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from conftest import OpenLab, script
+from labs import OpenLab, script
 
 from harness.errors import UsageError
 from harness.lab.metadata import REQUEST_BYTES_MAX, Endpoint

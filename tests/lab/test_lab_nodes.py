@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from conftest import FAMILY, Opened, OpenLab, script, wait_for
+from labs import FAMILY, Opened, OpenLab, script, wait_for
 
 from harness.backend import Exit
 from harness.errors import BackendError, NodeGone, UsageError

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import wait_for
+from labs import wait_for
 
 import harness
 from harness.lab import processes, undo
