@@ -75,6 +75,7 @@ class SlurmCluster(Cluster):
         self._evictions = Evictions(slurm, run_id, _JOB_NAME.format(run_id=run_id))
         self._may_start = False  # nothing to wait for any more: a requeued job can start now
         self._stopped_at = 0.0  # when it was first seen not running
+        self._told_by = 0.0  # when nodes that were set down have told of the end of what ran there
         self._incarnation = 0  # of the job, as far as we have seen it running
         self._recorded: set[tuple[str, int]] = set()  # exits
         self._exits: list[Exit] = []
@@ -197,8 +198,12 @@ class SlurmCluster(Cluster):
             self._lost.add(node.index)
             self._may_start = False
         self._slurm.take_down(node.host, self._run_id)
-        if not self._slurm.power_command and not self._wait(NOTICED_S_MAX, lambda: node.gone):
-            raise BackendError(f"Slurm did not end the job on {node.host}, though the node is set down")
+        if not self._slurm.power_command:
+            # Its slurmd lives, and tells of the job's end there when all is dead. If the job runs again by then,
+            # Slurm takes that for the end of the new one, and the node is no longer the job's.
+            self._told_by = time.monotonic() + self._slurm.end_s_max
+            if not self._wait(NOTICED_S_MAX, lambda: node.gone):
+                raise BackendError(f"Slurm did not end the job on {node.host}, though the node is set down")
         with self._lock:
             self._take(node, "node lost")
 
@@ -294,8 +299,8 @@ class SlurmCluster(Cluster):
                 self._begin_incarnation(job.restarts + 1, hosts, addresses)
             self._job = job
         self._stopped_at = 0.0 if job.running else self._stopped_at or time.monotonic()
-        settled = job.pending and time.monotonic() - self._stopped_at >= SETTLED_S
-        if settled and self._may_start and self._incarnation:
+        settled = time.monotonic() >= max(self._stopped_at + SETTLED_S, self._told_by)
+        if job.pending and settled and self._may_start and self._incarnation:
             self._start_now()
 
     def _begin_incarnation(self, incarnation: int, hosts: list[str], addresses: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ import getpass
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import socket
@@ -29,6 +30,7 @@ POWER_ENV = "CHAOS_SLURM_POWER"
 COMMAND_S_MAX = 20.0
 GONE_S_MAX = 90.0  # KillWait is 30 s where nobody changed it
 TASKS_GONE_S = 3.0
+LAST_WORDS_S = 7.0  # of a slurmd whose tasks were killed: it looks for corpses, and runs the site's epilog
 COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"),
@@ -183,6 +185,14 @@ class Slurm:
             line = next((line for line in self._configuration() if line.startswith("SlurmUser ")), "")
             self._operator = os.geteuid() == 0 or f" {getpass.getuser()}(" in line
         return self._operator
+
+    @property
+    def end_s_max(self) -> float:
+        """How long after the order a node may tell that a job has ended there: slurmd kills what does not end within
+        `KillWait`, and within 5 s at least, and tells only then."""
+        line = next((line for line in self._configuration() if line.startswith("KillWait ")), "")
+        found = re.search(r"= *(\d+)", line)
+        return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
     def _configuration(self) -> list[str]:
         return self.run("scontrol", "show", "config").splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -19,7 +18,6 @@ from harness.slurm.network import JobNetwork
 
 CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
-REFUSED_S_MAX = 8.0
 
 
 class Job(Protocol):
@@ -119,17 +117,6 @@ class SlurmNode(NetworkedNode):
         if line is not None:
             line.close()
 
-    def _begin_line(self) -> Line:
-        """Slurm refuses steps for a moment on a node that has just come back, or that it is about to find lost."""
-        deadline = time.monotonic() + REFUSED_S_MAX
-        while True:
-            try:
-                return self._cluster.agent(self)
-            except BackendError:
-                if not self.alive or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.2)
-
     def _unless_gone(self, method: str) -> list[Any]:
         try:
             found: list[Any] = self._call(method)
@@ -143,7 +130,7 @@ class SlurmNode(NetworkedNode):
         try:
             with self._lock:
                 if self._line is None or self._line.ended:
-                    self._line = self._begin_line()
+                    self._line = self._cluster.agent(self)
                 line = self._line
             return line.call(method, limit_s, **params)
         except BackendError as error:

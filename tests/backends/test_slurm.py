@@ -190,9 +190,11 @@ def test_slurm_evicts_in_each_of_its_ways(
 def test_a_node_that_is_set_down_is_lost_and_comes_back(
     slurm: Slurm, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `scontrol update state=down` does, where nothing can cut the power."""
+    """What `scontrol update state=down` does, where nothing can cut the power. What ran there resists, so that the
+    node tells late of its end: Slurm would take that for the end of the job that runs there by then."""
     monkeypatch.setenv("CHAOS_SLURM_POWER", "none")
-    with SlurmBackend().open(SLEEP, tmp_path, f"test-{os.getpid()}-down") as cluster:
+    stubborn = shell("[ {index} = 0 ] || trap '' TERM; while :; do sleep 1; done")
+    with SlurmBackend().open(stubborn, tmp_path, f"test-{os.getpid()}-down") as cluster:
         cluster.start()
         running(cluster)
         victim = cluster.nodes[1]
@@ -204,6 +206,9 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
         until(lambda: fresh.alive)
         assert [node.incarnation for node in cluster.nodes] == [2, 2]
         running(cluster)
+        time.sleep(6.0)  # longer than the node could still have something to tell
+        fresh.end_line()
+        assert fresh.pids(), "a new step starts there: the node is still the job's"
     assert host not in slurm.run("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N")
 
 
