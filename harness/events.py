@@ -33,7 +33,7 @@ Role `trainer`, one writer per worker process:
 * `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed`: `step`, `kind` (`periodic`, `emergency`, `final`);
   committed: `path`, `bytes`, `duration_ns`; failed: `error`
 * `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`, `straggler`)
-* `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, …), `detail`
+* `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, `topology`, …), `detail`
 * `failpoint`: `name`: an armed failpoint was reached
 * `exiting`: `code`, `reason` (`completed`, `drained`, `error`, …), `step`
 
@@ -72,7 +72,7 @@ EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"
-CRASH_TAKEN = ".taken"
+STRIKE_TAKEN = ".taken"
 HOLD_S_MAX = 10.0  # a harness that died while holding a trainer must not hang it
 
 
@@ -174,31 +174,41 @@ class Emitter:
                 self._holds = json.loads(pathlib.Path(path).read_text())
 
     def _hold(self, record: dict[str, Any]) -> None:
-        """Waits where the plan wants a fault to act, until the harness has acted; or crashes, if that is the fault."""
+        """Waits where the plan wants a fault to act, until the harness has acted; or is struck."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             mine = hold.get("rank") in (None, self._rank)
             if matches and mine and os.path.exists(hold["armed"]):
                 if "tokens" in hold:
-                    _crash(hold)
+                    self._be_struck(hold)
                     continue
                 deadline = time.monotonic() + hold.get("limit_s", HOLD_S_MAX)
                 while not os.path.exists(hold["released"]) and time.monotonic() < deadline:
                     time.sleep(0.001)
 
+    def _be_struck(self, hold: dict[str, Any]) -> None:
+        """Ends or misleads the process if one of the planned strikes is left: whoever renames its file takes it.
 
-def _crash(hold: dict[str, Any]) -> None:
-    """Ends the process if one of the planned crashes is left: whoever renames its file takes it.
+        The harness removes the renamed file once it has logged the strike, so that no death comes before its reason.
+        """
+        for token in hold["tokens"]:
+            with contextlib.suppress(OSError):  # taken by another process before
+                os.rename(token, token + STRIKE_TAKEN)
+                deadline = time.monotonic() + HOLD_S_MAX
+                while os.path.exists(token + STRIKE_TAKEN) and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                if not hold["mislead"]:
+                    os._exit(hold["code"])
+                self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
+                return
 
-    The harness removes the renamed file once it has logged the crash, so that no death comes before its reason.
-    """
-    for token in hold["tokens"]:
-        with contextlib.suppress(OSError):  # taken by another process before
-            os.rename(token, token + CRASH_TAKEN)
-            deadline = time.monotonic() + HOLD_S_MAX
-            while os.path.exists(token + CRASH_TAKEN) and time.monotonic() < deadline:
-                time.sleep(0.001)
-            os._exit(hold["code"])
+
+def _mislead(variable: str) -> dict[str, str]:
+    """Another place in the job than the one this process was started for: a neighbour's, or in a larger world."""
+    rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
+    wrong = (rank + 1) % max(1, world_size) if variable == "RANK" else world_size + 1
+    os.environ[variable] = str(wrong)
+    return {"variable": variable, "value": str(wrong)}
 
 
 def _finite(value: Any) -> Any:

@@ -61,14 +61,16 @@ class Target:
 class Hold:
     """A place in the trainer: the event whose fields are these, of this rank.
 
-    Stops there for at most `limit_s`; with `crashes`, the first so many processes that come there exit with `code`.
+    Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
+    with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told.
     """
 
     match: Mapping[str, Any]
     rank: int | None
     limit_s: float = 10.0
-    crashes: int = 0
+    strikes: int = 0
     code: int = 1
+    mislead: str = ""
 
 
 class Context(Protocol):
@@ -125,19 +127,19 @@ class Context(Protocol):
         ...
 
     def hold(self) -> None:
-        """From now on the trainer stops, or crashes, at the places named by `Fault.holds`."""
+        """From now on the trainer stops, or is struck, at the places named by `Fault.holds`."""
         ...
 
     def let_go(self) -> None:
         """Ends `hold()`; whoever stands there goes on."""
         ...
 
-    def crash_waits(self) -> bool:
-        """Whether a process has come to one of the crashes planned in `Fault.holds`, and waits to be let go."""
+    def caught(self) -> int | None:
+        """The rank of a process that has come to a strike planned in `Fault.holds`, and waits for it."""
         ...
 
-    def let_crash(self) -> None:
-        """Lets that process end."""
+    def strike(self) -> None:
+        """Lets that process go on to what is meant for it."""
         ...
 
     def release(self, node: Node, reason: str) -> None:
@@ -176,7 +178,7 @@ class Fault(BaseModel, abc.ABC):
         return self.needs
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
-        """Where a trainer with our emitter is to stop or crash while the fault acts: see `Context.hold`."""
+        """Where a trainer with our emitter is to stop or be struck while the fault acts: see `Context.hold`."""
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:

@@ -140,13 +140,14 @@ class Injection:
     def let_go(self) -> None:
         self._holds.stop_acting(self.firing.planned.id)
 
-    def crash_waits(self) -> bool:
-        return self._holds.waiting_crash(self.firing.planned.id) is not None
+    def caught(self) -> int | None:
+        found = self._holds.caught(self.firing.planned.id)
+        return None if found is None else found[0]
 
-    def let_crash(self) -> None:
-        waiting = self._holds.waiting_crash(self.firing.planned.id)
-        if waiting is not None:
-            waiting.unlink(missing_ok=True)  # killed by another fault just now
+    def strike(self) -> None:
+        found = self._holds.caught(self.firing.planned.id)
+        if found is not None:
+            found[1].unlink(missing_ok=True)  # killed by another fault just now
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.events import CRASH_TAKEN
+from harness.events import STRIKE_TAKEN
 from harness.fault import Hold
 from harness.plan import PlannedFault
 
@@ -176,7 +176,7 @@ class Holds:
         (self.directory / f"{fault_id}.released").touch()
 
     def act(self, fault: PlannedFault) -> None:
-        """Arms the places where the fault itself stops the trainer or lets it crash."""
+        """Arms the places where the fault itself stops or strikes the trainer."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
@@ -184,22 +184,26 @@ class Holds:
 
     def stop_acting(self, fault_id: str) -> None:
         self.release(f"{fault_id}.act")
-        for token in self.directory.glob(f"{fault_id}.act.crash*"):
+        for token in self.directory.glob(f"{fault_id}.act.strike-*"):
             token.unlink(missing_ok=True)  # a trainer may take it just now
 
-    def waiting_crash(self, fault_id: str) -> pathlib.Path | None:
-        return next(self.directory.glob(f"{fault_id}.act.crash*{CRASH_TAKEN}"), None)
+    def caught(self, fault_id: str) -> tuple[int, pathlib.Path] | None:
+        """The rank of a process that waits to be struck, and the file whose end it waits for."""
+        for token in self.directory.glob(f"{fault_id}.act.strike-*{STRIKE_TAKEN}"):
+            return int(token.name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]), token
+        return None
 
     def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
         built, targets = fault.build()
-        return [self._act(fault.id, number, hold) for number, hold in enumerate(built.holds(targets))]
+        return [self._act(fault.id, hold) for hold in built.holds(targets)]
 
-    def _act(self, fault_id: str, number: int, hold: Hold) -> dict[str, Any]:
+    def _act(self, fault_id: str, hold: Hold) -> dict[str, Any]:
         paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
         entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
-        if hold.crashes:
-            names = (f"{fault_id}.act.crash{number}-{each}" for each in range(hold.crashes))
-            entry |= {"tokens": [str(self.directory / name) for name in names], "code": hold.code}
+        if hold.strikes:
+            names = (f"{fault_id}.act.strike-{hold.rank}-{each}" for each in range(hold.strikes))
+            entry |= {"tokens": [str(self.directory / name) for name in names]}
+            entry |= {"code": hold.code, "mislead": hold.mislead}
         return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:

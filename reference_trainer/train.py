@@ -48,6 +48,10 @@ EXIT_STOPPED = 78  # sysexits' EX_CONFIG: by policy; starting again would end th
 STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
+class WrongPlace(Exception):
+    """What this worker was told about its rank or the number of ranks contradicts what others were told."""
+
+
 class StoppedByPolicy(Exception):
     """The loss or the gradient is not finite, and `--nonfinite stop` was asked for."""
 
@@ -56,10 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
-    rank, local_rank, world_size = (int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
+    emit = Emitter.open("trainer", **place())
     emit("started")
-    worker = Worker(options, emit, rank, local_rank, world_size)
+    worker = Worker(options, emit, **place())  # as told now: a rehearsal may have begun to lie
+    rank = worker.rank
     try:
         code, reason = worker.run()
     except StoppedByPolicy as error:
@@ -68,12 +72,21 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         code, reason = EXIT_USAGE, "usage"
         print(f"rank {rank}: {error}", file=sys.stderr)
+    except WrongPlace as error:
+        code, reason = EXIT_ERROR, "wrong place"
+        emit("anomaly", kind="topology", detail=str(error))
+        print(f"rank {rank}: {error}", file=sys.stderr)
     except Exception as error:
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
         code, reason = (EXIT_PEER_LOST, "peer lost") if lost_peer else (EXIT_ERROR, "error")
         traceback.print_exc()
     emit("exiting", code=code, reason=reason, step=worker.step)
     return code
+
+
+def place() -> dict[str, int]:
+    """This worker's place among all, as its launcher says."""
+    return {key.lower(): int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
 class Worker:
@@ -344,10 +357,23 @@ def join_process_group(device: torch.device, rank: int, world_size: int, timeout
         dist.init_process_group(backend, timeout=timeout)
         return
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, is_master=False, timeout=timeout)
-    dist.init_process_group(
-        backend, store=dist.PrefixStore(prefix, store), rank=rank, world_size=world_size, timeout=timeout
-    )
+    store = dist.PrefixStore(prefix, dist.TCPStore(address, port, is_master=False, timeout=timeout))
+    claim_place(store, rank, world_size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
+    """Raises `WrongPlace` when another worker has this rank, or was told of another number of ranks.
+
+    Nothing else would: everybody would wait for the rank that nobody is, until the time-out.
+    """
+    me = "worker {LOCAL_RANK} of node {GROUP_RANK}".format_map(os.environ)
+    holder = store.compare_set(f"place {rank}", "", me).decode()
+    if holder != me:
+        raise WrongPlace(f"two workers are told to be rank {rank}: {me} and {holder}")
+    world = store.compare_set("world", "", f"{world_size} ({me})").decode()
+    if int(world.split()[0]) != world_size:
+        raise WrongPlace(f"{me} is told of {world_size} ranks, others of {world}")
 
 
 def is_lost_peer(error: RuntimeError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -95,6 +96,9 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, twin=TWIN)
     assert card.verdict is Verdict.FAIL
     assert "slow: still" in card.reasons[0]
+    nobody_asked = verdict(history, bend, {"recovery_time": {}}, twin=TWIN)
+    assert nobody_asked.verdict is Verdict.PASS
+    assert re.match(r"still \d\.\d\d times slower at the end; ", nobody_asked.reasons[0]), nobody_asked.reasons[0]
 
 
 def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:

@@ -1,9 +1,10 @@
-"""Workers that die before their first step: a missing mount, a bad image, an occupied port."""
+"""Workers that fail before their first step: they die, or are told a wrong place among the others."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,13 +13,21 @@ from harness.backend import Verb
 from harness.fault import Context, Duration, Fault, Hold, Target
 
 STARTED = "started"  # the first event of a worker
+MISLED = "misled"  # the failpoint at which a worker has been told a wrong place
+_VARIABLES = {"crash": "", "wrong_rank": "RANK", "wrong_world": "WORLD_SIZE"}
 
 
 class StartFailure(Fault):
-    """From now on the next `times` starts of a rank's worker end at once with `code`. Needs our emitter."""
+    """From now on the next `times` starts of a rank's worker fail. Needs our emitter.
 
+    `crash`: a missing mount, a bad image, an occupied port: the worker ends at once with `code`. `wrong_rank`,
+    `wrong_world`: a stale host file, a launcher restarted by hand: from its `started` event on, the worker's
+    environment names a neighbour's rank, or one rank more than there are.
+    """
+
+    kind: Literal["crash", "wrong_rank", "wrong_world"] = Field("crash", description="What is wrong with a start.")
     times: int = Field(2, ge=1, le=50, description="How many starts fail before one succeeds.")
-    code: int = Field(1, ge=1, le=255, description="The exit code of such a worker.")
+    code: int = Field(1, ge=1, le=255, description="The exit code of a worker that crashes.")
     within: Duration = Field("60s", description="How long to wait for these starts.")
 
     needs = frozenset({Verb.SIGNAL})
@@ -26,25 +35,50 @@ class StartFailure(Fault):
     stops = True
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
-        match = {"event": STARTED}
-        return [Hold(match, target.rank, crashes=self.times, code=self.code) for target in targets]
+        match, wrong = {"event": STARTED}, _VARIABLES[self.kind]
+        return [Hold(match, target.rank, strikes=self.times, code=self.code, mislead=wrong) for target in targets]
 
     def describe(self, targets: Sequence[Target]) -> str:
         ranks = ", ".join(str(target.rank) for target in targets)
-        return f"the next {self.times} starts of rank {ranks} end with exit code {self.code}"
+        wrong = _VARIABLES[self.kind]
+        return f"the next {self.times} starts of rank {ranks} " + (
+            f"are told a wrong {wrong}" if wrong else f"end with exit code {self.code}"
+        )
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        """Each crash is an effect of its own, logged before the process ends: it explains that death."""
-        asked, crashed = self.times * len(targets), 0
+        """Each failed start is an effect of its own; that of a crash is logged before the process ends."""
+        asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + units.parse_duration_ns(self.within) / 1e9
         context.hold()
         context.injected()
-        while crashed < asked and context.wait(deadline - time.monotonic(), until=context.crash_waits):
-            crashed += 1
-            context.effect(crashed, crashed, "failed starts", ok=True, detail=f"exit code {self.code}")
-            context.let_crash()
-        if crashed < asked:
-            context.effect(crashed, asked, "failed starts", ok=False, detail=f"within {self.within}")
+        while failed < asked and context.wait(deadline - time.monotonic(), until=lambda: context.caught() is not None):
+            rank = context.caught()
+            if rank is None:  # killed just now, by something else
+                continue
+            failed += 1
+            if self.kind == "crash":
+                context.effect(failed, failed, "failed starts", ok=True, detail=f"exit code {self.code}")
+                context.strike()
+            else:
+                self._mislead(rank, context, failed, deadline)
+        if failed < asked:
+            context.effect(failed, asked, "failed starts", ok=False, detail=f"within {self.within}")
+
+    def _mislead(self, rank: int, context: Context, number: int, deadline: float) -> None:
+        """No effect if the worker takes part in the steps all the same: it does not listen to what it is told."""
+        before = context.reached(rank, MISLED)
+        context.strike()
+        context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)
+        told = context.reached(rank, MISLED)
+        node, pid = context.pid_of(rank)
+
+        def stepped() -> bool:
+            return told != before and bool(context.step_times_ns(rank, told))
+
+        context.wait(deadline - time.monotonic(), until=lambda: pid not in node.pids() or stepped())
+        detail = f"rank {rank} was told a wrong {_VARIABLES[self.kind]}"
+        ok = told != before and not stepped()
+        context.effect(number, number, "failed starts", ok, detail + ("" if ok else ", and trains all the same"))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from harness.errors import BackendError
-from harness.events import CRASH_TAKEN
+from harness.events import STRIKE_TAKEN
 from harness.kube.manifests import RUN_DIR
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
@@ -91,10 +91,10 @@ class Mirror:
 
     def _take_token(self, name: str) -> None:
         """A trainer has taken a planned crash. Whoever was second finds it gone, and is let go by the next push."""
-        token = self._run_dir / "holds" / pathlib.PurePath(name).name.removesuffix(CRASH_TAKEN)
+        token = self._run_dir / "holds" / pathlib.PurePath(name).name.removesuffix(STRIKE_TAKEN)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(token, f"{token}{CRASH_TAKEN}")
-        self._come.append(f"holds/{token.name}{CRASH_TAKEN}")
+            os.rename(token, f"{token}{STRIKE_TAKEN}")
+        self._come.append(f"holds/{token.name}{STRIKE_TAKEN}")
 
     def _place(self, name: str) -> pathlib.Path:
         """Raises `BackendError`: a pod has no business in any other place of this machine."""

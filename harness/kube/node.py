@@ -26,7 +26,7 @@ from typing import Any
 from harness.container import init, paths, server
 from harness.container.request import source_digest
 from harness.errors import UsageError
-from harness.events import CRASH_TAKEN, clock_id
+from harness.events import STRIKE_TAKEN, clock_id
 from harness.kube.follow import Follower
 from harness.kube.manifests import RUN_DIR, SCRATCH, SHARED
 from harness.kube.vault import Copies, Vault
@@ -202,7 +202,7 @@ def device_of(address: str) -> str:
 
 def taken_tokens(root: pathlib.Path) -> set[str]:
     """The planned crashes that a trainer here has taken."""
-    return {path.name for path in (root / "holds").glob(f"*{CRASH_TAKEN}")}
+    return {path.name for path in (root / "holds").glob(f"*{STRIKE_TAKEN}")}
 
 
 if __name__ == "__main__":

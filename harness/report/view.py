@@ -175,11 +175,15 @@ def _recovery(card: Scorecard) -> Figure:
     if took is None and episodes and episodes[-1].t_regained is None:
         stuck = episodes[-1].segments[-1].phase if episodes[-1].segments else "unknown"
         return _figure("Recovery time", "Never", f"stuck in {words(stuck).lower()}", expectation, None)
+    slow = values.get("degraded", [])
     if not episodes and took is None:
-        return _figure("Recovery time", DASH, _no_outage(card), expectation, None)
+        value, why = ("Never", "it never was back at its usual speed") if slow else (DASH, _no_outage(card))
+        return _figure("Recovery time", value, why, expectation, None)
     detail = "from the last step before to new progress"
     if len(episodes) > 1:
         detail = f"the longest of {len(episodes)} recoveries"
+    elif not episodes:
+        detail = "from the fault until back at its usual speed"
     return _figure("Recovery time", seconds(took), detail, expectation, took)
 
 

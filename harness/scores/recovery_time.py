@@ -49,18 +49,18 @@ class RecoveryTime(Score):
         baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
         slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
         longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
+        slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
         values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
         if longest is not None:
             values = {key: value for key, value in _values(run, longest).items() if key in values}
-        elif slow:
-            worst = max(slow, key=lambda d: (not d.recovered, d.end - d.begin))
-            values["seconds"] = (worst.end - worst.begin) / S if worst.recovered else None
+        elif slowest is not None and slowest.recovered:
+            values["seconds"] = (slowest.end - slowest.begin) / S
         values |= {"episodes": [_values(run, episode) for episode in run.episodes]}
         values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
         if bounds is None:
             return ScoreResult(values)
         lines = _expectations(evidence, bounds, slow)
-        return ScoreResult(values, lines, summary=_summary(run, longest, slow))
+        return ScoreResult(values, lines, summary=_summary(run, longest, slowest))
 
 
 def phase_sums(episode: Episode) -> dict[str, int]:
@@ -91,11 +91,15 @@ def _degraded_values(run: Timeline, interval: Degraded) -> dict[str, Any]:
     }
 
 
-def _summary(run: Timeline, longest: Episode | None, slow: list[Degraded]) -> str:
+def _summary(run: Timeline, longest: Episode | None, slowest: Degraded | None) -> str:
     if longest is not None and longest.t_regained is not None:
         more = f", the longest of {len(run.episodes)} recoveries" if len(run.episodes) > 1 else ""
         return f"recovered in {format_duration(longest.t_regained - longest.t_stop)}{more}"
-    return f"back to its usual speed {format_duration(slow[-1].end - slow[-1].begin)} after the fault" if slow else ""
+    if longest is not None or slowest is None:
+        return ""
+    if not slowest.recovered:
+        return f"{_still(slowest)} at the end"
+    return f"back to its usual speed {format_duration(slowest.end - slowest.begin)} after the fault"
 
 
 def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded]) -> list[Expectation]:
@@ -103,7 +107,7 @@ def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degrade
     lines = []
     if bounds.max is not None:
         spans = [(_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
-        spans += [((d.end - d.begin, d.recovered), f"{d.fault}: still {d.factor:.2f} times slower") for d in slow]
+        spans += [((d.end - d.begin, d.recovered), f"{d.fault}: {_still(d)}") for d in slow]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence))
     if bounds.first_step_max is not None:
         spans = [(_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
@@ -112,6 +116,10 @@ def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degrade
         spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(run, e)) for e in run.episodes]
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence))
     return lines
+
+
+def _still(interval: Degraded) -> str:
+    return f"still {interval.factor:.2f} times slower"
 
 
 def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from harness import skew
 from harness.backend import Verb
 from harness.errors import FaultError
+from harness.events import read_log
 from harness.fault import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.lab import throttle
@@ -105,10 +106,12 @@ emit("step", step=1)
 """
 
 
-def start_worker(run_dir: pathlib.Path, holds: Holds, rank: int) -> subprocess.Popen[bytes]:
+def start_worker(
+    run_dir: pathlib.Path, holds: Holds, rank: int, program: str = EMIT, **variables: str
+) -> subprocess.Popen[bytes]:
     env = {"CHAOS_EVENTS": str(run_dir / "events"), "CHAOS_HOLDS": str(holds.file), "PATH": os.environ["PATH"]}
-    root = str(pathlib.Path(throttle.__file__).parents[2])
-    return subprocess.Popen([sys.executable, "-S", "-c", EMIT, root, str(rank)], env=env)
+    command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[2]), str(rank)]
+    return subprocess.Popen(command, env=env | variables)
 
 
 def events(run_dir: pathlib.Path) -> list[str]:
@@ -132,15 +135,40 @@ def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) ->
     for _ in range(2):
         assert start_worker(tmp_path, holds, 1).wait(20) == 0  # another rank
         with start_worker(tmp_path, holds, 0) as worker:
-            wait_for(lambda: holds.waiting_crash("f"))
+            wait_for(lambda: holds.caught("f"))
             assert worker.poll() is None, "a crash must not come before its reason is in the log"
-            waiting = holds.waiting_crash("f")
-            assert waiting is not None
-            waiting.unlink()
+            caught = holds.caught("f")
+            assert caught is not None and caught[0] == 0
+            caught[1].unlink()
             assert worker.wait(20) == 7
     assert start_worker(tmp_path, holds, 0).wait(20) == 0
     assert events(tmp_path).count("started") == 6
     assert events(tmp_path).count("step") == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable", "told"), [("wrong_rank", "RANK", "1"), ("wrong_world", "WORLD_SIZE", "3")]
+)
+def test_exactly_the_planned_starts_of_the_rank_are_misled(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str, variable: str, told: str
+) -> None:
+    """From `started` on the environment lies; the events still say which rank it is that is lied to."""
+    fault = planned("start_failure", times=1, kind=kind)
+    holds = Holds(tmp_path, [fault])
+    holds.act(fault)
+    program = EMIT + f'import os; emit("told", value=os.environ["{variable}"])'
+    with start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2") as worker:
+        wait_for(lambda: holds.caught("f"))
+        caught = holds.caught("f")
+        assert caught is not None and caught[0] == 0
+        caught[1].unlink()
+        assert worker.wait(20) == 0
+    assert start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2").wait(20) == 0  # not planned
+    first, second = sorted(read_log(tmp_path / "events"), key=lambda log: log.events[0]["mono_ns"])
+    (misled,) = [event for event in first.events if event["event"] == "failpoint"]
+    assert (misled["name"], misled["variable"], misled["value"]) == ("misled", variable, told)
+    assert [log.header["rank"] for log in (first, second)] == [0, 0]
+    assert [log.events[-1]["value"] for log in (first, second)] == [told, {"RANK": "0", "WORLD_SIZE": "2"}[variable]]
 
 
 def test_a_start_failure_that_is_healed_crashes_nobody(tmp_path: pathlib.Path) -> None:

@@ -112,6 +112,15 @@ def test_starts_fail_as_often_as_asked(use_mode: Any, tmp_path: pathlib.Path) ->
     assert len(events["started"]) == 3
 
 
+def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
+    use_mode: Any, tmp_path: pathlib.Path
+) -> None:
+    use_mode("plain")
+    events = run(make_plan("start_failure", 40, at_step=None, times=1, kind="wrong_world"), tmp_path)
+    (effect,) = events["fault.effect"]
+    assert not effect["ok"] and effect["detail"] == "rank 0 was told a wrong WORLD_SIZE, and trains all the same"
+
+
 @pytest.mark.parametrize(
     ("mode", "how"), [("root", "quota"), ("user", "duty_cycle"), ("plain", "auto"), ("root", "noisy_neighbour")]
 )

@@ -327,6 +327,12 @@ def hangs_on_a_dead_peer() -> None:
 
 
 @bug
+def believes_any_place() -> None:
+    """Two workers are the same rank, and all wait for the one that nobody is."""
+    train.claim_place = lambda *_: None
+
+
+@bug
 def crashes_after_every_restart() -> None:
     def crash(worker: Worker) -> None:
         raise KeyError("ema_decay")
