@@ -98,7 +98,7 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     assert "slow: still" in card.reasons[0]
     nobody_asked = verdict(history, bend, {"recovery_time": {}}, twin=TWIN)
     assert nobody_asked.verdict is Verdict.PASS
-    assert re.match(r"still \d\.\d\d times slower at the end; ", nobody_asked.reasons[0]), nobody_asked.reasons[0]
+    assert re.fullmatch(r"still \d\.\d\d times slower at the end", nobody_asked.reasons[0]), nobody_asked.reasons[0]
 
 
 def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:
