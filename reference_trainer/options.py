@@ -38,7 +38,7 @@ class Options:
     checkpoint_every: int = 20
     keep: int = 3
     metadata: str = "auto"
-    poll_s: float = 5.0
+    poll_s: float = 1.0
     nonfinite: str = "skip"
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0

@@ -70,15 +70,16 @@ class StartFailure(Fault):
         context.strike()
         context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)
         told = context.reached(rank, MISLED)
+        detail = f"rank {rank} was told a wrong {_VARIABLES[self.kind]}"
+        context.effect(number, number, "failed starts", ok=told != before, detail=detail)
         node, pid = context.pid_of(rank)
 
         def stepped() -> bool:
-            return told != before and bool(context.step_times_ns(rank, told))
+            return bool(context.step_times_ns(rank, told))
 
         context.wait(deadline - time.monotonic(), until=lambda: pid not in node.pids() or stepped())
-        detail = f"rank {rank} was told a wrong {_VARIABLES[self.kind]}"
-        ok = told != before and not stepped()
-        context.effect(number, number, "failed starts", ok, detail + ("" if ok else ", and trains all the same"))
+        if stepped():
+            context.effect(number - 1, number, "failed starts", ok=False, detail=f"{detail}, and trains all the same")
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()

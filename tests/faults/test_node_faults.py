@@ -117,8 +117,9 @@ def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
 ) -> None:
     use_mode("plain")
     events = run(make_plan("start_failure", 40, at_step=None, times=1, kind="wrong_world"), tmp_path)
-    (effect,) = events["fault.effect"]
-    assert not effect["ok"] and effect["detail"] == "rank 0 was told a wrong WORLD_SIZE, and trains all the same"
+    told, unmoved = events["fault.effect"]
+    assert told["ok"] and told["detail"] == "rank 0 was told a wrong WORLD_SIZE"
+    assert not unmoved["ok"] and unmoved["detail"] == "rank 0 was told a wrong WORLD_SIZE, and trains all the same"
 
 
 @pytest.mark.parametrize(
