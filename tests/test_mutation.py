@@ -22,6 +22,10 @@ def f(x: int) -> str:
     if x < LIMIT and not b:
         raise ValueError(f"{x} is less than {LIMIT}")
     return "".join(str(y) for y in range(x) if y != 1)
+
+
+def g() -> bool:
+    return False
 '''
 
 
@@ -41,6 +45,7 @@ def test_what_is_changed_and_what_is_left_alone(tmp_path: pathlib.Path) -> None:
         (13, "nothing left out"),
         (13, "NotEq → Eq"),
         (13, "1 → 2"),
+        (17, "False → True"),
     ]
     sources = {ast.unparse(mutant.tree()) for mutant in found}
     assert len(sources) == len(found) and ast.unparse(ast.parse(SOURCE)) not in sources

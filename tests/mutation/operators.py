@@ -145,7 +145,7 @@ def _of_statement(node: ast.stmt) -> Iterator[Change]:
     match node:
         case ast.If() | ast.While():
             yield node, "condition negated", type(node)(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
-        case ast.Return(value=value) if value is not None and not _is_none(value):
+        case ast.Return(value=value) if value is not None and not _is_no(value):
             yield node, "returns None", ast.Return(ast.Constant(None))
         case ast.AugAssign(op=op) if type(op) in _BINARY:
             binary = _BINARY[type(op)]()
@@ -162,8 +162,9 @@ def _of_statement(node: ast.stmt) -> Iterator[Change]:
             yield node, "raises nothing", ast.Pass()
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_no(node: ast.expr) -> bool:
+    """`None`, or `False`, for which `None` is the same answer (that it becomes `True` is a change of its own)."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _name(op: ast.AST) -> str:
