@@ -43,7 +43,9 @@ class Death:
 
     def last_word(self, run: Timeline) -> int:
         """When it was still there for certain: exits are seen later than they happen."""
-        return self.at if self.rank is None else max((run.processes[i].last_seen for i in self.processes), default=0)
+        if self.rank is None:
+            return self.at
+        return max((run.processes[i].last_seen for i in self.processes), default=self.started)
 
     def describe(self, since: int) -> str:
         who = "the command" if self.rank is None else f"rank {self.rank}"
@@ -70,7 +72,7 @@ def _death(run: Timeline, exit_: dict[str, Any]) -> Death:
     node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
     there = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == (node, incarnation)]
     if rank is None:
-        started = min((s.allocated for s in run.slots if (s.node, s.incarnation) == (node, incarnation)), default=at)
+        started = next((s.allocated for s in run.slots if (s.node, s.incarnation) == (node, incarnation)), at)
         rows = [i for i in there if run.processes[i].started <= at]
     else:
         rows = [i for i in there if run.processes[i].exited == at]
@@ -83,8 +85,9 @@ def _left_in_peace(run: Timeline, death: Death) -> bool:
         return False
     if any(death.started <= notice["at"] <= death.at for notice in run.notices):
         return True
-    largest = max((p.world_size for p in run.processes if p.started > death.at), default=0)
-    return death.rank is not None and any(run.processes[i].world_size < largest for i in death.processes)
+    later = [p for p in run.processes if p.started > death.at]
+    mine = [run.processes[i] for i in death.processes if death.rank is not None]
+    return any(p.world_size > own.world_size for own in mine for p in later)
 
 
 def _explained(run: Timeline, death: Death, everyone: Collection[Death]) -> bool:

@@ -77,11 +77,17 @@ def test_a_peer_does_not_get_a_segmentation_fault_from_it() -> None:
     assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with -11"]
 
 
-def test_the_target_may_get_one() -> None:
+def test_the_target_may_get_one_and_each_of_several() -> None:
     def crash(logs: Logs) -> None:
         exits(logs, 1)[0]["code"] = -11
 
+    def two_crash(logs: Logs) -> None:
+        crash(logs)
+        exits(logs, 0)[0]["code"] = -11
+        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
+
     assert unexplained(judged(crash, KILL)) == []
+    assert unexplained(judged(two_crash, KILL)) == []
 
 
 def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
@@ -136,7 +142,8 @@ def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
             exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
             worker = trainers(logs, rank=rank, life=0)[0]
             remove(worker, lambda line: line["mono_ns"] > injected)
-        of_faults(logs, "fault.taking")["mono_ns"] += 1000 * MS
+        for line in (of_faults(logs, "fault.taking"), of_faults(logs, "process.exit")):
+            line["mono_ns"] += 1000 * MS
 
     assert unexplained(judged(at_once, NOTICE)) == []
 
@@ -222,9 +229,21 @@ def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> Non
 
     regrown = Outage(12, "shrink", victim=1, regrow_after=5)
     assert unexplained(judged(leaves, regrown)) == []
+    assert unexplained(judged(leaves, regrown, Outage(5, "shrink"))) == [], "whatever it shrinks to afterwards"
     assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with 74"]
     early = judged(lambda logs: exits(logs, 0)[0].update(code=75), CRASH)
     assert "rank 0 on node0 ended with 75" in unexplained(early), "the world that came was no larger"
+
+
+def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
+    def leaves(logs: Logs) -> None:
+        exits(logs, 0)[1]["code"] = 75
+        logs.pop(next(name for name, lines in logs.items() if lines is trainers(logs, rank=1, life=-1)[0]))
+        for line in trainers(logs, rank=0, life=-1)[0]:
+            line |= {"world_size": 1} if "world_size" in line else {}
+
+    alone = judged(leaves, Outage(12, "shrink", victim=1), Outage(5, "crash"))
+    assert "rank 0 on node0 ended with 75" in unexplained(alone)
 
 
 @pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])

@@ -6,6 +6,8 @@ import json
 import pathlib
 from typing import Any
 
+import pytest
+
 from harness import timeline
 from harness.score import Evidence, Verdict
 from harness.scores.job import SCORE as JOB
@@ -175,3 +177,57 @@ def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kil
     logs.log("harness", 18, "process.exit", node="node0", incarnation=1, code=1)
     [text] = deaths(logs.finish(25))
     assert "the command on node0 ended with 1" in text
+
+
+def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
+    """Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies."""
+    logs = Logs(tmp_path)
+    agent = logs.open("agent-0", "agent", 0, node="node0", incarnation=1)
+    survivor = logs.worker(0, 1, at=2, joined=3, restored=4)
+    logs.steps(survivor, 1, 3, begin=4)
+    logs.steps(logs.worker(1, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
+    logs.lose(1, 1, 7.5, "loss")
+    logs.log(survivor, 11, "rendezvous", world_size=2)
+    again = logs.worker(1, 2, at=10, joined=11, restored=12, incarnation=incarnation)
+    for worker in (survivor, again):
+        logs.steps(worker, 4, 6, begin=12)
+    logs.log(agent, 16, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    return logs
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(tmp_path: pathlib.Path, incarnation: int) -> None:
+    """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
+    [text] = deaths(survived_once(tmp_path, incarnation).finish(25))
+    assert "rank 0 on node0 ended with 1" in text
+
+
+@pytest.mark.parametrize(
+    ("born", "died", "accused"), [(7.6, 9, False), (7.7, 9, True), (5, 7.4, False), (5, 7.3, True)]
+)
+def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
+    tmp_path: pathlib.Path, born: float, died: float, accused: bool
+) -> None:
+    """The kill was at 7.5 s; the clock of the dead rank's host is known to a tenth of a second."""
+    logs = killed_once(tmp_path)
+    logs.log("harness", 0, "clock", host="far", offset_ns=0, uncertainty_ns=S // 10)
+    logs.worker(1, 3, at=born, host="far", clock="other")
+    logs.log("agent-1", died, "worker.exit", local_rank=0, rank=1, pid=31, code=-9)
+    assert len(deaths(logs.finish(25))) == accused
+
+
+@pytest.mark.parametrize(("died", "accused"), [(9.5, True), (10.5, False)])
+def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
+    tmp_path: pathlib.Path, died: float, accused: bool
+) -> None:
+    """Its command ended at 10 s, before it was taken: nobody dies of that earlier."""
+    logs = Logs(tmp_path)
+    for node in (0, 1):
+        logs.node(node, 1, 1)
+        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
+    target = {"node": "node1", "incarnation": 1, "rank": None}
+    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=[target], kills=True)
+    logs.log("harness", 10, "process.exit", node="node1", incarnation=1, code=-15)
+    logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
+    logs.log("harness", 15, "fault.taking", fault="evict", node="node1")
+    assert len(deaths(logs.finish(25))) == accused
