@@ -50,7 +50,7 @@ COLUMNS: dict[str, type] = {
 _INTEGERS = {name: name for name in ("step", "first", "count", "data_ns", "checkpoint_ns", "sync_ns")}
 _INTEGERS |= {"begin": "begin_ns", "end": "mono_ns"}
 PARALLEL_BYTES_MIN = 256 * 2**20
-NO_BEGIN = -(2**62)
+NO_BEGIN = int(np.iinfo(np.int64).min)
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -189,7 +189,7 @@ def read_file(path: pathlib.Path) -> Writer | None:
         return _read_slowly(path)
     header, *rest = others
     steps = _columns([line for line in lines if line.event == "step"])
-    return _finished(path, header, rest, steps, whole < len(data), max((line.dropped for line in lines), default=0))
+    return _finished(path, header, rest, steps, whole < len(data), max(line.dropped for line in lines))
 
 
 def _decode_others(data: bytes, lines: Sequence[_Line]) -> list[dict[str, Any]]:
@@ -197,10 +197,7 @@ def _decode_others(data: bytes, lines: Sequence[_Line]) -> list[dict[str, Any]]:
     raw = data.split(b"\n")
     if len(raw) != len(lines) + 1:
         raise msgspec.DecodeError("an empty line")  # decode_lines skips those; the slow reader names the line
-    found = [msgspec.json.decode(raw[index]) for index, line in enumerate(lines) if line.event != "step"]
-    if not all(isinstance(record, dict) for record in found):
-        raise msgspec.DecodeError("not an object")
-    return found
+    return [msgspec.json.decode(raw[index]) for index, line in enumerate(lines) if line.event != "step"]
 
 
 def _read_slowly(path: pathlib.Path) -> Writer | None:
@@ -217,7 +214,7 @@ def _read_slowly(path: pathlib.Path) -> Writer | None:
             lines.append(msgspec.convert({k: v for k, v in record.items() if v is not None}, _Line))
         except msgspec.ValidationError as error:
             raise EventLogError(f"{path}:{number}: not a proper step event: {error}") from error
-    dropped = max((int(record.get("dropped", 0)) for record in log.events), default=0)
+    dropped = max(int(record.get("dropped", 0)) for record in (log.header, *log.events))
     return _finished(path, log.header, rest, _columns(lines), log.torn, dropped)
 
 
@@ -260,7 +257,7 @@ def _fingerprint(text: str | int | None) -> int:
     """A sample digest as a 63-bit number that is the same in every run; 0 means none was given."""
     if text is None:
         return 0
-    return (int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1) or 1
+    return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
 
 
 def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:

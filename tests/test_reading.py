@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -114,10 +116,78 @@ def test_a_foreign_clock_is_moved_by_its_offset(tmp_path: pathlib.Path) -> None:
     assert not log.problems
 
 
-def test_an_unknown_clock_is_a_problem(tmp_path: pathlib.Path) -> None:
-    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h"})
-    write(tmp_path, "trainer", HEADER | {"host": "b", "clock": "other"}, step(1))
-    assert reading.read(tmp_path).problems == ("the clock of host 'b' was never compared with the harness's",)
+def test_an_unknown_clock_is_a_problem_and_taken_by_its_wall_time(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100})
+    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_250, "mono_ns": 50_000}
+    write(tmp_path, "trainer", foreign, step(1, mono_ns=50_040))
+    log = reading.read(tmp_path)
+    assert log.problems == ("the clock of host 'b' was never compared with the harness's",)
+    assert (log.writers[1].header["at"], log.writers[1].steps["end"].tolist()) == (350, [390])
+    assert log.uncertainty_ns == 0
+
+
+def test_a_host_has_the_offset_that_was_measured_when_its_log_begins(tmp_path: pathlib.Path) -> None:
+    """Its wall clock is right at first and 50 ns ahead later; how well that is known changes, too."""
+    measured = {"event": "clock", "host": "b"}
+    first = measured | {"offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
+    later = measured | {"offset_ns": 50, "uncertainty_ns": 7, "mono_ns": 200}
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, first, later)
+    foreign = HEADER | {"host": "b", "clock": "other", "mono_ns": 9}
+    for name, wall_ns, at in (("early", 1145, 145), ("late", 1240, 190)):
+        write(tmp_path, name, foreign | {"wall_ns": wall_ns})
+        log = reading.read(tmp_path)
+        assert next(writer.header["at"] for writer in log.writers if writer.name == name) == at
+        assert log.uncertainty_ns == (3 if name == "early" else 7), "the worst of all"
+
+
+@pytest.mark.parametrize("odd", [{}, {"count": None}])
+def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: dict[str, Any]) -> None:
+    """Each line tells how many went missing before it; `odd` needs the slow reader."""
+    for name, lines in (("none", [step(1, **odd)]), ("some", [step(1, dropped=2), step(2, dropped=1, **odd)])):
+        writer = reading.read_file(write(tmp_path, name, HEADER, *lines))
+        assert writer is not None and writer.dropped == (2 if name == "some" else 0)
+    bare = reading.read_file(write(tmp_path, "bare", HEADER | odd))
+    assert bare is not None and bare.dropped == 0
+
+
+def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events"
+    (events / "void.jsonl").touch()
+    alone = reading.read(events)
+    monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", sum(path.stat().st_size for path in events.iterdir()))
+    together = reading.read(events)
+    assert together.writers[0].events == alone.writers[0].events
+    assert [(writer.name, writer.start) for writer in together.writers] == [(w.name, w.start) for w in alone.writers]
+    for name, column in alone.steps.items():
+        np.testing.assert_array_equal(together.steps[name], column)
+
+
+def test_where_processes_cannot_be_started_it_is_read_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        """A pool whose processes are gone after the first file."""
+
+        def __init__(self, mp_context: object) -> None:
+            pass
+
+        def __enter__(self) -> Broken:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def map(self, act: Any, paths: list[pathlib.Path], chunksize: int) -> Iterator[Any]:
+            yield act(paths[0])
+            raise BrokenProcessPool("out of memory")
+
+    events = simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events"
+    alone = reading.read(events)
+    monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", 0)
+    monkeypatch.setattr(reading, "ProcessPoolExecutor", Broken)
+    assert [w.name for w in reading.read(events).writers] == [w.name for w in alone.writers]
 
 
 def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib.Path) -> None:
