@@ -71,8 +71,8 @@ def failure_bound(runs: int) -> float:
 
 def _rate(most: int, runs: int, probability: float) -> float:
     """The rate at which `most` failures or fewer in `runs` have this probability; by bisection."""
-    if most < 0 or most >= runs:
-        return 0.0 if most < 0 else 1.0
+    if most < 0:
+        return 0.0
     low, high = 0.0, 1.0
     for _ in range(60):
         rate = (low + high) / 2

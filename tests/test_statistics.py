@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,21 @@ FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
 )
 def test_tolerance_factors_are_the_published_ones(runs: int, factor: float) -> None:
     assert statistics.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+
+
+@pytest.mark.parametrize("runs", [*range(2, 12), 20, 50])
+def test_a_tolerance_factor_covers_what_it_says(runs: int) -> None:
+    """In 95 % of normal samples mean plus so many deviations is above the 90th percentile; by integration."""
+    width = 1e-3
+    deviation = np.arange(width / 2, 8, width)
+    free = runs - 1
+    constant = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
+    density = np.exp(constant + (free - 1) * np.log(deviation) - free * deviation**2 / 2)
+    normal = NormalDist()
+    factor, ninetieth = statistics.tolerance_factor(runs), normal.inv_cdf(0.9)
+    above = [normal.cdf(math.sqrt(runs) * (factor * d - ninetieth)) for d in deviation.tolist()]
+    covered = float(np.sum(density * above)) * width
+    assert covered == pytest.approx(0.95, abs=1e-4 if runs <= 10 else 5e-3), "an approximation beyond ten"
 
 
 def test_failure_rates_are_the_published_ones() -> None:
@@ -80,17 +96,22 @@ def test_the_interval_of_the_median_is_always_the_same() -> None:
     narrow, wide = (statistics.median_interval(values, confidence) for confidence in (0.5, 0.99))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
     assert statistics.median_interval([4.0]) == (4.0, 4.0)
+    middle = statistics.median_interval(values, 0.0)
+    assert middle[0] == middle[1]
+    assert statistics.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
 
 
 def test_figures_with_a_zero_are_taken_as_they_are() -> None:
     assert statistics.tail_bound([0.0, 0.0, 0.0]) == 0.0
     assert statistics.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
-    assert statistics.assess([0.0, 0.0, 0.0], limit=0.0).within
+    found = statistics.assess([0.0, 0.0, 0.0], limit=0.0)
+    assert found.within and found.more == 0
 
 
 @pytest.mark.parametrize(
-    ("values", "limit"), [([1.0, 1.3, 1.1], 1.9), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)]
-)
+    ("values", "limit"),
+    [([1.0, 1.3, 1.1], 1.9), ([1.0, 1.3, 1.1], 2.0), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)],
+)  # fmt: skip
 def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], limit: float) -> None:
     """By the definition: the first number of runs at which mean and scatter like these stay within the limit."""
     found = statistics.assess(values, limit)
