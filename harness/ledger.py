@@ -34,7 +34,7 @@ ACCOUNTS = (
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
 # What a slot does outside its steps while the job is in this phase. `running` and `recompute` are decided by
 # whether the slot has a worker in the world that steps.
-_ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS if phase not in ("productive", "idle", "recompute")} | {
+_ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
     "interrupted_step": "recompute",  # executed and lost
     "first_step": "startup",  # ready to step, but not yet stepping
     "finish": "teardown",
@@ -70,7 +70,7 @@ class Ledger:
 
     @property
     def wasted_by_faults(self) -> int:
-        return sum(amount for name, amount in self.by_faults.items() if name != "productive")
+        return sum(self.by_faults.values())
 
 
 def working_ns(steps: Steps) -> Ints:

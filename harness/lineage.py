@@ -339,7 +339,7 @@ def _final_restore(lives: Sequence[Life]) -> int | None:
     if not restores:
         return None
     at, step = max(restores)
-    last_step = max((life.last_step_end for life in lives), default=0)
+    last_step = max(life.last_step_end for life in lives)
     return step if at > last_step else None
 
 

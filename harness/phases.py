@@ -251,8 +251,9 @@ def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]
 
 
 def _episode(progress: Progress, row: int, regained: int | None) -> Episode:
-    t_first = int(progress.end[row + 1]) if row + 1 < len(progress) else None
-    return Episode(int(progress.end[row]), t_first, regained, int(progress.step[: row + 1].max()), (), ())
+    return Episode(
+        int(progress.end[row]), int(progress.end[row + 1]), regained, int(progress.step[: row + 1].max()), (), ()
+    )
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:

@@ -229,7 +229,7 @@ class _Story:
     def __init__(self, log: reading.Log):
         self.log = log
         self.harness = log.harness.events if log.harness else []
-        self.plan: dict[str, Any] = next((e["plan"] for e in self.harness if e["event"] == "plan" and "plan" in e), {})
+        self.plan: dict[str, Any] = self._first("plan").get("plan", {})
         self.finish = self._last("run.finished")
         self.abort = self._first("abort")
         self.begin, self.end = _span(log)
@@ -407,8 +407,8 @@ def _process(life: Life) -> Process:
 
 
 def _two_worlds_at_once(progress: Progress) -> list[str]:
-    changes = progress.epoch[np.flatnonzero(np.diff(progress.epoch, prepend=-1))] if len(progress) else progress.epoch
-    if len(changes) == len(np.unique(changes)):
+    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
+    if len(epochs) == len(set(epochs)):
         return []
     return ["two worlds completed steps at the same time: one of them went on after the other had taken over"]
 

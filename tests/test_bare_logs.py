@@ -186,6 +186,77 @@ def test_a_job_that_stops_again_before_it_is_back_never_recovered(logs: Logs) ->
     assert (episode.furthest_step, episode.end) == (4, 21 * S)
 
 
+Stretch = tuple[int | None, int, int, int | None]
+
+
+def lives(logs: Logs, *stretches: Stretch) -> timeline.Timeline:
+    """Both ranks start again and again: each time they restore a step, do steps, and may save one of them."""
+    at = 1.0
+    for life, (restored, first, last, saved) in enumerate(stretches, 1):
+        for rank in (0, 1):
+            name = logs.worker(rank, life, at, at + 1)
+            logs.log(name, at + 2, "restored", **{} if restored is None else {"step": restored})
+            logs.steps(name, first, last, at + 2)
+            if rank == 0 and saved is not None:
+                logs.log(name, at + 3 + saved - first + 0.5, "checkpoint.committed", step=saved)
+        at += 10
+    return logs.finish(at)
+
+
+def survivors(run: timeline.Timeline) -> list[tuple[int, int, int]]:
+    """Per epoch its first and last step, and up to which one it survives."""
+    return [(epoch.first, epoch.last, min(epoch.kept, epoch.last)) for epoch in run.epochs]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "survived"),
+    [
+        ([(0, 1, 5, 3), (3, 4, 6, None)], [(1, 5, 3), (4, 6, 6)]),
+        ([(0, 1, 5, 5), (3, 4, 4, 4), (4, 5, 6, None)], [(1, 5, 3), (4, 4, 4), (5, 6, 6)]),  # it was saved last
+        ([(0, 1, 5, 4), (3, 4, 4, None), (4, 5, 6, None)], [(1, 5, 4), (4, 4, -1), (5, 6, 6)]),  # it was saved first
+        ([(0, 1, 2, 2), (0, 1, 4, 3), (2, 3, 5, None), (3, 4, 6, None)], [(1, 2, -1), (1, 4, 3), (3, 5, -1), (4, 6, 6)]),
+        ([(0, 1, 2, None), (0, 1, 4, None), (2, 3, 5, None), (3, 4, 6, None)], [(1, 2, -1), (1, 4, 2), (3, 5, 3), (4, 6, 6)]),
+        ([(0, 1, 5, 3), (3, 4, 3, None)], [(1, 5, 3)]),  # it went back, and nothing came of it
+        ([(0, 1, 5, 3), (0, 1, 0, None)], [(1, 5, -1)]),
+        ([(0, 1, 5, 3), (None, 1, 0, None)], [(1, 5, -1)]),  # who does not say from where began from nothing
+        ([(0, 1, 4, 3), (0, 1, 4, 3), (2, 3, 5, None), (3, 4, 6, None)], [(1, 4, -1), (1, 4, 3), (3, 5, -1), (4, 6, 6)]),
+        ([(0, 1, 3, None), (5, 6, 8, None), (4, 5, 7, None)], [(1, 3, 3), (6, 8, -1), (5, 7, 7)]),
+        ([(0, 1, 3, 3), (5, 6, 8, None)], [(1, 3, 3), (6, 8, 8)]),  # nobody has seen steps 4 and 5
+    ],
+)  # fmt: skip
+def test_what_survives_is_what_the_last_state_descends_from(
+    logs: Logs, stretches: list[Stretch], survived: list[tuple[int, int, int]]
+) -> None:
+    run = lives(logs, *stretches)
+    assert survivors(run) == survived
+    kept = {step for first, _, upto in survived for step in range(first, upto + 1)}
+    assert set(run.steps.step[run.steps.survives].tolist()) == kept
+
+
+def test_a_step_that_never_ends_is_of_the_world_that_stepped_last(logs: Logs) -> None:
+    run = lives(logs, (0, 1, 5, 3), (3, 4, 4, None))
+    assert (run.segments[-1].phase, run.segments[-1].epoch) == ("interrupted_step", 1)
+
+
+def test_who_stands_still_is_in_no_new_world(logs: Logs) -> None:
+    """Rank 0 hangs, rank 1 was killed and is back: alone it restores, and nobody steps."""
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    logs.kill(1, 6.5, "kill")
+    logs.worker(1, 2, 7, 8, 9)
+    found = phases(logs.finish(15))
+    assert not [phase for phase, begin, _ in found if begin > 6 and phase in ("restore", "first_step")]
+
+
+def test_two_worlds_that_step_at_the_same_time_are_doubted(logs: Logs) -> None:
+    """The first one goes on after the second one has taken over."""
+    for life, begin in ((1, 4), (2, 5.5)):
+        for rank in (0, 1):
+            logs.steps(logs.worker(rank, life, life, begin - 1, begin - 0.5), 1, 3, begin)
+    assert any("two worlds completed steps at the same time" in text for text in logs.finish(12).problems)
+
+
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), max_size=30), st.sampled_from([1, 10**6]))
 def test_rows_are_numbered_by_their_keys_however_far_apart(rows: list[tuple[int, int]], scale: int) -> None:
     keys = [np.array([row[place] * scale for row in rows], np.int64) for place in (0, 1)]

@@ -231,3 +231,20 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
     logs.log("harness", 15, "fault.taking", fault="evict", node="node1")
     assert len(deaths(logs.finish(25))) == accused
+
+
+def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib.Path) -> None:
+    """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
+    logs = Logs(tmp_path)
+    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    for node in (0, 1):
+        logs.node(node, 1, 1)
+        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3 if node == 0 else 10, begin=4)
+    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
+    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    for n, at in ((1, 15), (2, 20)):
+        logs.log("harness", at, "fault.taking", fault="evict", node=f"node{n}")
+    logs.log(agents[1], 15.5, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
+    logs.log(agents[0], 14.5, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    [text] = deaths(logs.finish(25))
+    assert "rank 0 on node0 ended with 1" in text
