@@ -67,6 +67,19 @@ def test_a_process_that_never_restored_hides_none_that_did() -> None:
     assert "resumed from step 0 without a reason, though a checkpoint of step 10" in " ".join(card.reasons)
 
 
+def test_one_rank_that_passed_a_checkpoint_over_with_a_reason_speaks_for_all() -> None:
+    def told(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        restored = next(line for line in trainers(logs, rank=1, life=-1)[0] if line.get("event") == "restored")
+        restored["fallback"] = [{"path": "checkpoints/step-10", "reason": "checksum"}]
+
+    def judged(bend: Callable[[Logs], None]) -> str:
+        return " ".join(verdict(simulate(JOB, KILL, seed=5), bend).reasons)
+
+    assert "without a reason" in judged(starts_from_scratch)
+    assert "without a reason" not in judged(told)
+
+
 def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
     def silent(logs: Logs) -> None:
         for lines in trainers(logs):
@@ -93,6 +106,8 @@ def test_a_step_at_the_seam_may_have_lost_its_event_and_no_other() -> None:
     history = simulate(JOB, KILL, seed=5)  # goes on from the checkpoint of step 10
     seam = verdict(history, lost_steps(10))
     assert seam.verdict is Verdict.INCONCLUSIVE
+    line = next(line for line in seam.expectations if line.name == "loss_continuity.steps")
+    assert (line.bound, line.observed) == ("every step once", "1 missing")
     assert "loss_continuity.steps: step 10: its event was lost when its workers died" in seam.reasons
     for numbers, text in (
         ((9, 10), "steps 9, 10 (2)"),
@@ -161,6 +176,17 @@ def test_a_fault_whose_victim_is_gone_is_not_undone_too_early() -> None:
 
     card = verdict(simulate(JOB, KILL, seed=5), replaced)
     assert not any("was undone after" in text for text in card.reasons)
+
+
+def test_what_ends_elsewhere_is_no_reason_to_undo_a_fault_early() -> None:
+    def ends(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        exit_ = {"event": "process.exit", "node": "node9", "incarnation": 1, "code": 0}
+        logs["harness"].insert(logs["harness"].index(injected) + 1, injected | exit_)
+
+    card = verdict(simulate(JOB, KILL, seed=5), ends)
+    assert any("was undone after" in text for text in card.reasons)
 
 
 @pytest.mark.parametrize(("late_ns", "accused"), [(30 * 10**6, False), (3 * 10**9, True)])
@@ -335,6 +361,14 @@ def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(
     card = verdict(simulate(JOB, KILL, seed=5), of_losses(change), FINAL)
     assert card.verdict is (Verdict.FAIL if reason else Verdict.PASS), card.reasons
     assert reason in " ".join(card.reasons)
+
+
+def test_no_loss_may_be_a_missing_number_unless_it_is_allowed() -> None:
+    def missing(step: int, loss: float) -> object:
+        return "nan" if step == 20 else loss
+
+    strict = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%"}}
+    assert verdict(simulate(JOB, KILL, seed=5), of_losses(missing), strict).verdict is Verdict.FAIL
 
 
 def test_the_final_gap_excuses_no_other_learning_rate_and_no_other_samples() -> None:
