@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -309,6 +310,59 @@ def test_a_fault_that_kills_nobody_must_be_noticed_anew(logs: Logs) -> None:
     assert phases(run)[-1][0] not in ("detect", "interrupted_step"), "b struck an outage that had been noticed"
     effect = {"fault": "a", "measured": 1, "expected": 1, "unit": "x", "ok": True, "detail": "d", "at": round(5.6 * S)}
     assert run.faults[0].effects == (effect,)
+
+
+@pytest.mark.parametrize(
+    ("said", "noticed"),
+    [
+        ({"event": "phase", "name": "drain", "edge": "begin"}, True),
+        ({"event": "phase", "name": "drain", "edge": "end"}, False),
+        ({"event": "phase", "name": "checkpoint.write", "edge": "begin"}, False),
+        ({"event": "anomaly", "kind": "hang"}, True),
+        ({"event": "exiting", "reason": "done"}, True),
+        ({"event": "checkpoint.failed", "step": 3}, False),
+    ],
+)
+def test_what_shows_that_the_job_knows(logs: Logs, said: dict[str, Any], noticed: bool) -> None:
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    logs.log("harness", 7, "fault.injected", fault="a", kind="hang", targets=[], kills=False)
+    logs._line("trainer-0-1", 9, said)
+    run = logs.finish(12)
+    detect = next(s for s in run.segments if s.phase == "detect")
+    assert (detect.begin, detect.end) == (7 * S, 9 * S if noticed else 12 * S)
+    assert run.evidence.tolist() == ([9 * S] if noticed else [])
+
+
+def test_what_is_told_of_a_fault(logs: Logs) -> None:
+    told = [
+        *(("a", "armed", {}), ("a", "injecting", {}), ("a", "injected", {"kind": "hang"}), ("a", "recovered", {})),
+        *(("a", "armed", {}), ("a", "injected", {}), ("a", "healed", {})),
+        ("a", "injected", {"kills": True, "stops": True, "spoils": True}),
+        ("b", "failed", {"reason": "no such node", "detail": "x"}),
+        ("c", "failed", {"error": "gone", "reason": "x"}),
+        ("d", "failed", {"detail": "late"}),
+        ("e", "failed", {}),
+        *(("f", "injected", {}), ("f", "injecting", {}), ("f", "injected", {"kills": True})),
+    ]
+    for at, (fault, event, fields) in enumerate(told, 1):
+        logs.log("harness", at, f"fault.{event}", fault=fault, **fields)
+    logs.log("harness", 20, "fault.injected", kind="nameless")
+    run = logs.finish(21)
+    assert [(f.id, f.kind, f.error) for f in run.faults[2:6]] == [
+        ("b", "", "no such node"),
+        ("c", "", "gone"),
+        ("d", "", "late"),
+        ("e", "", "it failed"),
+    ]
+    assert not any(f.kills or f.stops or f.spoils for f in run.faults[2:6]), "they never acted"
+    assert [(f.injected, f.spoils) for f in run.faults[6:]] == [(13 * S, True), (15 * S, False)]
+    first, second = run.faults[:2]
+    assert (first.injected, first.strikes, first.recovered, first.healed) == (3 * S, (3 * S,), 4 * S, None)
+    assert (first.kind, first.kills, first.stops, first.spoils, first.targets) == ("hang", False, False, True, ())
+    assert (second.injected, second.strikes, second.healed) == (6 * S, (6 * S, 8 * S), 7 * S), "it struck twice"
+    assert (second.recovered, second.kills, second.stops, second.spoils) == (None, True, True, True)
 
 
 def test_where_things_were_said(logs: Logs) -> None:
