@@ -89,7 +89,7 @@ class Writer:
 
     @property
     def role(self) -> str:
-        return str(self.header.get("role", ""))
+        return str(self.header.get("role"))
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,22 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     assert len(deaths(logs.finish(25))) == accused
 
 
+def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Path) -> None:
+    """Both are told at 6.5 s. The one at work is taken at 7.5 s; the spare one long after the job is back."""
+    logs = Logs(tmp_path)
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        logs.steps(logs.worker(rank, 1, at=1, joined=2, restored=3), 1, 3, begin=3)
+    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
+    logs.log("harness", 6.5, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    logs.log("harness", 7.5, "process.exit", node="node1", incarnation=1, code=-9)
+    logs.log("harness", 18, "process.exit", node="node2", incarnation=1, code=-9)
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 2, at=9, joined=10, restored=11, incarnation=2), 1, 6, begin=11)
+    [episode] = logs.finish(20).episodes
+    assert (episode.t_stop, episode.end, episode.faults) == (6 * S, 15 * S, ("evict",))
+
+
 def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib.Path) -> None:
     """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
     logs = Logs(tmp_path)

@@ -109,6 +109,7 @@ def test_the_last_place_and_all_of_them_can_be_had() -> None:
     assert len(plan_of([kill({"count": 8})]).faults[0].targets) == 8
     assert plan_of([kill("any", {"step": 199})]).faults[0].when == {"step": 199}
     assert len(plan_of([kill({"percent": 100})]).faults[0].targets) == 8
+    assert len(plan_of([kill({"percent": 50})], nodes=100, ranks_per_node=4).faults[0].targets) == 200
 
 
 def test_times_and_rates_unfold_into_single_faults() -> None:

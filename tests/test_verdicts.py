@@ -94,6 +94,19 @@ def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
     assert card.reasons[0] == "loss_continuity.mode: the trainer reports no loss"
 
 
+def test_a_run_of_which_no_step_survived_cannot_be_compared() -> None:
+    def nothing_done(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step")
+
+    card = verdict(simulate(JOB, KILL, seed=5), nothing_done)
+    line = next(line for line in card.expectations if line.name == "loss_continuity.mode")
+    assert (line.verdict, line.reason) == (
+        Verdict.INCONCLUSIVE,
+        "no step survived that could be compared with the twin",
+    )
+
+
 def lost_steps(*numbers: int) -> Callable[[Logs], None]:
     def bend(logs: Logs) -> None:
         for lines in trainers(logs, life=None):
