@@ -78,3 +78,12 @@ def test_only_tests_that_execute_the_change_are_run(tmp_path: pathlib.Path) -> N
     coverage.lines["other"] = {("harness/units.py", 1)}
     coverage.seconds |= {"quick": 1.0, "slow": 2.0}
     assert coverage.tests_of(mutant) == ["quick", "slow"]
+
+
+def test_what_a_parameter_defaults_to_concerns_all_tests_of_the_file() -> None:
+    path = ROOT / "harness" / "score.py"
+    source = path.read_text().splitlines()
+    default = next(m for m in mutants(path) if m.change == "'' → 'X'" and "show: Callable" in source[m.line - 1])
+    coverage = Coverage(["harness/score.py"])
+    coverage.lines = {"any": {("harness/score.py", 1)}}
+    assert coverage.tests_of(default) == ["any"]

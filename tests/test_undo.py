@@ -37,6 +37,10 @@ def test_what_is_open_is_undone_last_first_and_then_closed(tmp_path: pathlib.Pat
     assert undo.is_closed(tmp_path) and not undo.is_running(tmp_path)
 
 
+def test_a_run_that_is_gone_is_not_running(tmp_path: pathlib.Path) -> None:
+    assert not undo.is_running(tmp_path / "gone")
+
+
 def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, removed: list[str]) -> None:
     for name in ("running", "dead", "closed"):
         (tmp_path / name).mkdir()

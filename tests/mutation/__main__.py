@@ -134,8 +134,9 @@ def _statement(mutant: Mutant) -> range:
 
 
 def _in_function(mutant: Mutant) -> bool:
+    """In the body of one: what its parameters default to is executed by the import."""
     for node in ast.walk(ast.parse(mutant.path.read_text())):
-        if isinstance(node, ast.FunctionDef) and node.lineno < mutant.line <= (node.end_lineno or 0):
+        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0):
             return True
     return False
 
