@@ -78,7 +78,7 @@ class LocalNode(NetworkedNode, StoringNode):
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
         self.killed_in_s: float | None = None
-        self._lab = self._storage = lab
+        self._lab = lab
         self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
@@ -89,6 +89,9 @@ class LocalNode(NetworkedNode, StoringNode):
     @property
     def alive(self) -> bool:
         return self.key not in self._gone and not self._lab.ended
+
+    def _storage(self) -> client.LabClient:
+        return self._lab
 
     def pids(self) -> list[int]:
         try:

@@ -42,7 +42,7 @@ from harness.slurm import script
 from harness.slurm.capability import LACKS, capability_of
 from harness.slurm.engine import Job, Slurm, find_slurm
 from harness.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.slurm.line import READY_S_MAX, Line
+from harness.slurm.line import READY_S_MAX, ROOT, Line
 from harness.slurm.network import SIDECAR, JobNetwork
 from harness.slurm.node import SlurmNode
 
@@ -88,7 +88,7 @@ class SlurmCluster(Cluster):
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
         try:
-            self._submit(script.render(workload))
+            self._submit(script.render(workload), workload.mounts)
             self._wait_for_allocation()
         except BaseException:
             self.close()
@@ -230,10 +230,10 @@ class SlurmCluster(Cluster):
 
     # The job
 
-    def _submit(self, request: script.Request) -> None:
+    def _submit(self, request: script.Request, mounts: Sequence[str]) -> None:
         (self._state_dir / "exits").mkdir(parents=True)
-        for name in ("events", "logs"):
-            (self.run_dir / name).mkdir(exist_ok=True)
+        for name in ("events", "logs", *mounts):
+            (self.run_dir / name).mkdir(parents=True, exist_ok=True)
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
@@ -243,6 +243,7 @@ class SlurmCluster(Cluster):
             "CHAOS_PYTHON": sys.executable,
             "CHAOS_RUN_DIR": str(self.run_dir),
             "CHAOS_RUN_ID": self._run_id,
+            "CHAOS_SOURCE": ROOT,
         }
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"

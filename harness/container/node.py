@@ -46,6 +46,7 @@ class DockerNode(NetworkedNode, StoringNode):
         self._gone = threading.Event()
         self._running = 0  # which start of its command, while that runs
         self._frozen_pids: list[int] | None = None
+        self._file_systems: Storage | None = None
 
     @property
     def key(self) -> str:
@@ -81,11 +82,16 @@ class DockerNode(NetworkedNode, StoringNode):
         if mounts:
             folders = [self._run_dir / mount for mount in mounts]
             log, pid = self._run_dir / "logs" / f"{self.key}.storage.log", int(state["State"]["Pid"])
-            self._storage = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
+            self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:
         """The environment by which processes of this node are known."""
         return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
+
+    def _storage(self) -> Storage:
+        if self._file_systems is None:
+            raise UsageError("the workload has no mounts: no storage of its nodes can be disturbed")
+        return self._file_systems
 
     def run(self, command: tuple[str, ...], env: Mapping[str, str], log: pathlib.Path, start: int) -> None:
         self._running = start
@@ -96,8 +102,8 @@ class DockerNode(NetworkedNode, StoringNode):
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()
-        if hasattr(self, "_storage"):
-            cast(Storage, self._storage).close()
+        if self._file_systems is not None:
+            self._file_systems.close()
 
     def pids(self) -> list[int]:
         if self._frozen_pids is not None and self.alive:

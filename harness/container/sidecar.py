@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -70,7 +71,10 @@ class Sidecar:
 
     async def serve(self) -> None:
         """Until the harness is gone."""
-        calls: server.Calls = {
+        await server.serve(self.calls(), self._lab.reap, {})
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
             "shape": self._shape,
             "impair": self._impair,
             "cut": self._cut,
@@ -86,7 +90,6 @@ class Sidecar:
             "stream_rate": self._ends.stream_rate,
             "device_rate": self._device_rate,
         }
-        await server.serve(calls, self._lab.reap, {})
 
     def _host(self, place: dict[str, Any]) -> Any:
         """What the lab's disturbances want to know of a node. `place`: own address, control's, other nodes'."""

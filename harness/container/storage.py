@@ -21,7 +21,6 @@ from harness.errors import BackendError, UsageError
 from harness.lab import fuse, fuse_verbs, kernel, rpc
 
 CALL_S_MAX = 10.0
-READY_S_MAX = 10.0
 END_S_MAX = 5.0
 
 
@@ -93,11 +92,7 @@ def _start(
             cwd=pathlib.Path(__file__).resolve().parents[2],
         )
     try:
-        ours.settimeout(READY_S_MAX)
-        ready = rpc.receive(ours)
-        if "error" in ready:
-            raise rpc.to_error(ready["error"])
-        ours.settimeout(None)
+        fuse.wait_ready(ours)
     except OSError as error:
         process.kill()
         process.wait()

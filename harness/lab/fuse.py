@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from harness.backend import StorageRule
@@ -28,6 +28,8 @@ from harness.lab.fuse_rules import Rule, Verdict
 from harness.lab.fuse_wire import Code, Request
 
 READERS = 3
+READY_S_MAX = 10.0
+NO_ID = 65534  # what the kernel shows of a user or group that has no id in this namespace
 DYING_LOOK_S = 0.02
 SIGKILL_BIT = 1 << 8
 
@@ -107,6 +109,7 @@ class FileSystem:
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
         self._device = -1
+        self._strangers = not kernel.names_every_user()
         self._numbers = 0
         self._lock = threading.Lock()
         self._rules: tuple[Rule, ...] = ()
@@ -119,7 +122,8 @@ class FileSystem:
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
         """Where this process, or process `pid`, sees the folder. Raises `OSError` where the kernel refuses."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
+        owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
+        options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
         flags = kernel.MS_NOSUID | kernel.MS_NODEV
         if pid:
             kernel.mount_for(pid, "chaos", str(folder), "fuse.chaos", flags, options)
@@ -147,6 +151,11 @@ class FileSystem:
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
         for rule in ended:
             rule.end()
+
+    def clear(self) -> None:
+        """Everything is as it was before."""
+        for rule in self._rules:
+            self.remove(rule.number)
 
     def counts(self, number: int) -> dict[str, int]:
         for rule in self._rules:
@@ -275,7 +284,14 @@ class FileSystem:
 
     def _entry(self, path: str) -> bytes:
         found = os.lstat(self._real(path))
-        return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + wire.pack_attributes(found)
+        return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
+
+    def _shown(self, found: os.stat_result) -> bytes:
+        """The kernel lets nobody write to what belongs to an unknown owner or group (a project's, for instance): that
+        is shown as ours. What may be done to the real file is decided where it is."""
+        uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
+        gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
+        return wire.pack_attributes(found, uid, gid)
 
     def _named(self, request: Request, start: int = 0) -> str:
         return self._paths.child(request.node, request.names(start)[0])
@@ -289,7 +305,7 @@ class FileSystem:
 
     def _attributes(self, node: int, handle: int | None) -> bytes:
         found = os.fstat(handle) if handle is not None else os.lstat(self._real(self._paths.of(node)))
-        return wire.ATTRIBUTES_VALID.pack(0, 0, 0) + wire.pack_attributes(found)
+        return wire.ATTRIBUTES_VALID.pack(0, 0, 0) + self._shown(found)
 
     def _setattr(self, request: Request) -> bytes:
         values = wire.SETATTR_IN.unpack_from(request.body)
@@ -480,6 +496,15 @@ def main(link: socket.socket, folder: str, pid: int = 0, become: Callable[[], No
 
     With `become` it gives up rights that it needs no longer once all is mounted.
     """
+    system = start(link, folder, pid, become)
+    if system is not None:
+        answer(link, system)
+
+
+def start(
+    link: socket.socket, folder: str, pid: int = 0, become: Callable[[], None] = lambda: None
+) -> FileSystem | None:
+    """Mounts, and tells over the link that it did, or why it could not; then it returns nothing."""
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
@@ -490,20 +515,33 @@ def main(link: socket.socket, folder: str, pid: int = 0, become: Callable[[], No
         system.serve()
     except OSError as error:
         rpc.send(link, {"id": 0, "error": rpc.error_to_message(rpc.StageError("fuse", error.errno or 0, str(error)))})
-        return
+        return None
     rpc.send(link, {"id": 0, "result": True})
+    return system
+
+
+def wait_ready(link: socket.socket) -> None:
+    """Until what was begun at the other end is mounted. Raises `StageError` where that was refused."""
+    link.settimeout(READY_S_MAX)
+    ready = rpc.receive(link)
+    if "error" in ready:
+        raise rpc.to_error(ready["error"])
+    link.settimeout(None)
+
+
+def answer(link: socket.socket, system: FileSystem) -> None:
+    """Calls, until the caller is gone."""
     calls: dict[str, Callable[..., object]] = {"add": system.add, "remove": system.remove, "counts": system.counts}
-    for message in _messages(link):
-        try:
-            answer = {"result": calls[message["call"]](**message["params"])}
-        except (OSError, UsageError, TypeError) as error:
-            answer = {"error": rpc.error_to_message(error)}
-        rpc.send(link, {"id": message["id"]} | answer)
-
-
-def _messages(link: socket.socket) -> Iterator[rpc.Message]:
     try:
         while True:
-            yield rpc.receive(link)
+            message = rpc.receive(link)
+            rpc.send(link, {"id": message["id"]} | _result(calls[message["call"]], message["params"]))
     except OSError as error:
-        print(f"lab-storage ends: {error}", file=sys.stderr, flush=True)
+        print(f"lab-storage: {error}", file=sys.stderr, flush=True)
+
+
+def _result(call: Callable[..., object], params: rpc.Message) -> rpc.Message:
+    try:
+        return {"result": call(**params)}
+    except (OSError, UsageError, TypeError) as error:
+        return {"error": rpc.error_to_message(error)}

@@ -16,8 +16,6 @@ from harness.errors import BackendError, NodeGone, UsageError
 from harness.lab import fuse, kernel, rpc, spawn
 from harness.lab.state import Call, Lab
 
-READY_S_MAX = 10.0
-
 
 async def mount(lab: Lab, folder: str) -> None:
     """From now on new nodes see `folder` through a file system of ours. Raises `StageError` where that is refused."""
@@ -29,7 +27,7 @@ async def mount(lab: Lab, folder: str) -> None:
     lab.on_exit(pid, lambda code: lab.note(f"the file system over {folder} ended with {code}"))
     reader, writer = await asyncio.open_connection(sock=ours)
     try:
-        ready = await asyncio.wait_for(rpc.receive_async(reader), READY_S_MAX)
+        ready = await asyncio.wait_for(rpc.receive_async(reader), fuse.READY_S_MAX)
     except (TimeoutError, ConnectionError) as error:
         raise BackendError(f"the file system over {folder} did not come up; see labd.log") from error
     if "error" in ready:

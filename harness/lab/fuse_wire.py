@@ -123,7 +123,7 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
             raise
 
 
-def pack_attributes(found: os.stat_result) -> bytes:
+def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
     times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
     return ATTRIBUTES.pack(
         found.st_ino,
@@ -133,8 +133,8 @@ def pack_attributes(found: os.stat_result) -> bytes:
         *(ns % 10**9 for ns in times),
         found.st_mode,
         found.st_nlink,
-        found.st_uid,
-        found.st_gid,
+        uid,
+        gid,
         0,
         4096,
         0,

@@ -20,6 +20,7 @@ MS_NOEXEC = 0x8
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
 PR_SET_PDEATHSIG = 1
@@ -109,12 +110,32 @@ def set_name(name: str) -> None:
 
 
 def enter_user_namespace() -> None:
-    """Becomes root in a user namespace of its own; `map_user_namespace` must follow."""
+    """Has all rights in a user namespace of its own; `map_user_namespace` must follow."""
     unshare(CLONE_NEWUSER)
 
 
-def map_user_namespace(uid: int, gid: int) -> None:
-    """Root in the new namespace is `uid` and `gid` outside, which must be the caller's own."""
+def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
+    """Who is `inside` the new namespace (root) is `uid` and `gid` outside, which must be the caller's own."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
+
+
+def enter_mount_namespace() -> None:
+    """What the caller and its children mount from now on is seen by nobody else, and ends with the last of them.
+
+    Whoever is not root keeps its ids, but gets a user namespace: only there it may mount. What is mounted outside
+    meanwhile is seen inside, too.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if uid != 0:
+        enter_user_namespace()
+        map_user_namespace(uid, gid, inside=(uid, gid))
+    unshare(CLONE_NEWNS)
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
+
+
+def names_every_user() -> bool:
+    """Whether each user and group has an id here; in a user namespace all those that have none share one."""
+    maps = (pathlib.Path(f"/proc/self/{name}").read_text().split() for name in ("uid_map", "gid_map"))
+    return all(each == ["0", "0", str(2**32 - 1)] for each in maps)

@@ -40,10 +40,12 @@ class StorageDisturbance(Disturbance):
 
 
 class StoringNode(Node):
-    """Mixed into a node that has `_storage` (who answers its storage calls), `_run_dir` and `key`."""
+    """Mixed into a node that has `_run_dir`, `key` and who answers its storage calls."""
 
-    _storage: Caller
     _run_dir: pathlib.Path
+
+    @abc.abstractmethod
+    def _storage(self) -> Caller: ...
 
     @property
     @abc.abstractmethod
@@ -52,8 +54,9 @@ class StoringNode(Node):
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
-        number = self._storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
-        return StorageDisturbance(self._storage, folder, number)
+        storage = self._storage()
+        number = storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
+        return StorageDisturbance(storage, folder, number)
 
 
 def mount(lab: client.LabClient, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:

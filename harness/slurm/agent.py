@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from harness.container import server
 from harness.container.init import Init
-from harness.lab import processes
+from harness.lab import fuse_verbs, processes
 from harness.lab.limits import Limits
 from harness.lab.state import Lab
+from harness.slurm import storage
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
@@ -58,6 +60,20 @@ class Agent(Init):
             await until_told(server.serve(self.calls(), self._lab.reap, {"host": socket.gethostname()}))
         finally:
             self._duty.set_share(1.0)  # nothing may be left standing in the middle of a turn
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return super().calls() | {
+            "storage.add": self._add_rule,
+            "storage.remove": functools.partial(fuse_verbs.remove, self._lab),
+            "storage.counts": functools.partial(fuse_verbs.counts, self._lab),
+        }
+
+    async def _add_rule(self, folder: str, node: str, rule: dict[str, Any]) -> int:
+        if folder not in self._lab.storage:
+            self._lab.storage[folder] = await storage.connect(node, folder)
+        # Whatever comes to that file system comes from this node.
+        number: int = await self._lab.storage[folder].call("add", rule=rule, pid=None)
+        return number
 
     def _send(self, signum: int, pid: int | None) -> int:
         """What is forked while all are being stopped is stopped in the next round."""

@@ -19,7 +19,6 @@ PROBE_S = 10
 
 LACKS = {
     Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
-    Verb.STORAGE: "the file systems of Slurm nodes are the site's, and no file system of ours may be mounted there",
     Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
     Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
     Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",
@@ -28,8 +27,8 @@ LACKS = {
 
 def capability_of(slurm: Slurm) -> Capability:
     verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY, Verb.FILES}
-    missing = LACKS | _network_refusals(slurm)
-    verbs |= set(VERBS) - set(missing)
+    missing = LACKS | _node_refusals(slurm)
+    verbs |= {*VERBS, Verb.STORAGE} - set(missing)
     if reason := skew.why_not():
         missing[Verb.CLOCK] = reason
     else:
@@ -49,19 +48,29 @@ def capability_of(slurm: Slurm) -> Capability:
     )
 
 
-def _network_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Tried on one node, for the moment that takes."""
-    if os.geteuid() != 0:
-        return dict.fromkeys(VERBS, TAKES_ROOT)
+def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
+    """What the kernel of a node refuses: tried on one node, for the moment that takes."""
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
             line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
             try:
-                place = {"address": "127.0.0.1", "control": "", "others": []}
-                refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
+                return _network_refusals(line) | _storage_refusals(line)
             finally:
                 line.close()
     except BackendError as error:
-        return dict.fromkeys(VERBS, f"no node was free to find out whether it can be done there ({error})")
+        reason = f"no node was free to find out whether it can be done there ({error})"
+        return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
+
+
+def _network_refusals(line: Line) -> dict[Verb, str]:
+    if os.geteuid() != 0:
+        return dict.fromkeys(VERBS, TAKES_ROOT)
+    place = {"address": "127.0.0.1", "control": "", "others": []}
+    refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
     return {Verb(verb): reason for verb, reason in refused.items()}
+
+
+def _storage_refusals(line: Line) -> dict[Verb, str]:
+    reason: str = line.call("storage.examine", PROBE_S)
+    return {Verb.STORAGE: reason} if reason else {}

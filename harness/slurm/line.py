@@ -16,7 +16,7 @@ from harness.slurm.engine import Slurm
 
 READY_S_MAX = 20.0
 END_S_MAX = 5.0
-_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 # Like `python -m MODULE`, with this source tree found first.
 _BOOT = """
 import runpy, sys
@@ -35,7 +35,7 @@ class Line:
         self._came_up, self._ended = threading.Event(), threading.Event()
         ours, theirs = socket.socketpair()
         options = ("--overlap", "--ntasks=1", "--mem=0", "--export=NONE", "--mpi=none", "--chdir=/", "--unbuffered")
-        program = (sys.executable, "-S", "-E", "-c", _BOOT, _ROOT, module, *arguments)
+        program = (sys.executable, "-S", "-E", "-c", _BOOT, ROOT, module, *arguments)
         with theirs, errors.open("ab") as log:
             self._process = slurm.begin("srun", *where, *options, *program, link=theirs, errors=log)
         self._client = rpc.Client(ours, self._take, self._note_end)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
 from harness import clocks, skew
@@ -13,11 +14,13 @@ from harness.backend import ClockReading, CpuUse, MemoryUse, ProcessState
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.lab.client import LabClient
 from harness.lab.net_node import NetworkedNode
+from harness.lab.storage_node import StoringNode
 from harness.slurm.line import Line
 from harness.slurm.network import JobNetwork
 
 CALL_S_MAX = 10.0
 FILL_S_MAX = 40.0
+STORAGE_S_MAX = 15.0  # the agent itself waits for the file system to come up
 
 
 class Job(Protocol):
@@ -31,7 +34,7 @@ class Job(Protocol):
     def evict(self, node: SlurmNode) -> None: ...
 
 
-class SlurmNode(NetworkedNode):
+class SlurmNode(NetworkedNode, StoringNode):
     """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
 
     def __init__(self, cluster: Job, index: int, incarnation: int):
@@ -42,6 +45,7 @@ class SlurmNode(NetworkedNode):
         self.address = ""
         self.gone = False
         self._cluster = cluster
+        self._run_dir = cluster.run_dir
         self._lab = cast(LabClient, cluster.network)
         self._line: Line | None = None
         self._lock = threading.Lock()
@@ -103,7 +107,7 @@ class SlurmNode(NetworkedNode):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        skew.set_offset(self._cluster.run_dir, self.name, offset_s)
+        skew.set_offset(self._run_dir, self.name, offset_s)
 
     def clock(self) -> ClockReading:
         ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
@@ -124,16 +128,43 @@ class SlurmNode(NetworkedNode):
             return []
         return found
 
+    def _storage(self) -> StorageAgent:
+        with self.there():
+            return StorageAgent(self, self._agent())
+
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        with self.there():
+            return self._agent().call(method, limit_s, **params)
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Raises `NodeGone` if the node is not, and for what fails because it is taken meanwhile."""
         if not self.alive:
             raise NodeGone(f"{self.key} is gone")
         try:
-            with self._lock:
-                if self._line is None or self._line.ended:
-                    self._line = self._cluster.agent(self)
-                line = self._line
-            return line.call(method, limit_s, **params)
+            yield
         except BackendError as error:
             if self.alive:
                 raise
             raise NodeGone(f"{self.key} is gone") from error
+
+    def _agent(self) -> Line:
+        with self._lock:
+            if self._line is None or self._line.ended:
+                self._line = self._cluster.agent(self)
+            return self._line
+
+
+class StorageAgent:
+    """The agent that a storage rule was given to. The rule ends with it, with its line, and with the node."""
+
+    def __init__(self, node: SlurmNode, line: Line):
+        self._node, self._line = node, line
+
+    @property
+    def ended(self) -> bool:
+        return self._line.ended or not self._node.alive
+
+    def call(self, method: str, limit_s: float = STORAGE_S_MAX, **params: Any) -> Any:
+        with self._node.there():
+            return self._line.call(method, limit_s, **params)

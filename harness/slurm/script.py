@@ -60,10 +60,12 @@ exit "$code"
 # Starts a command of the job, hands SIGTERM on to it, and records how it ended. Both die with what started them: where
 # Slurm tracks processes by descent alone, what a killed script leaves would live on, and hold its port.
 # The command alone carries CHAOS_NODE in its environment, the mark by which the harness finds what it may signal.
+# Where folders are named, it sees these through file systems that can be disturbed.
 _SUPERVISE = """\
 import ctypes, os, signal, sys
 
-name, *command = sys.argv[1:]
+name, *words = sys.argv[1:]
+folders, command = words[: words.index("--")], words[words.index("--") + 1 :]
 key = f"{name}.{os.environ['CHAOS_INCARNATION']}"
 run_dir = os.environ["CHAOS_RUN_DIR"]
 
@@ -92,9 +94,30 @@ def hand_on(number, frame):
         os.kill(child, number)
 
 
+def mount():
+    sys.path.insert(0, os.environ["CHAOS_SOURCE"])
+    from harness.slurm import storage
+
+    storage.mount(key, [f"{run_dir}/{folder}" for folder in folders])
+
+
+def leave(code):
+    exits = f"{run_dir}/slurm/exits"
+    with open(f"{exits}/.{key}", "w") as file:
+        file.write(str(code))
+    os.replace(f"{exits}/.{key}", f"{exits}/{key}")
+    sys.exit(code if code >= 0 else 128 - code)
+
+
 die_with(os.getppid())
 log = os.open(f"{run_dir}/logs/{key}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+if folders:
+    try:
+        mount()
+    except Exception as error:
+        os.write(log, f"{', '.join(folders)}: cannot be made to be disturbed: {error}\\n".encode())
+        leave(126)
 me, ended = os.getpid(), False
 child = os.fork()
 if child == 0:
@@ -104,19 +127,14 @@ signal.signal(signal.SIGTERM, hand_on)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 ended = True
-code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-exits = f"{run_dir}/slurm/exits"
-with open(f"{exits}/.{key}", "w") as file:
-    file.write(str(code))
-os.replace(f"{exits}/.{key}", f"{exits}/{key}")
-sys.exit(code if code >= 0 else 128 - code)
+leave(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 _CONTROL = """
 # Beside the tasks, on the node of this script: no better place survives, as the loss of any node restarts the job.
 control=$CHAOS_CONTROL
 "$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" control \\
-    {command} </dev/null &
+    -- {command} </dev/null &
 """
 
 _TASK = """\
@@ -125,7 +143,7 @@ _TASK = """\
 address=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 control=$CHAOS_CONTROL
 exec "$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" "node$SLURM_NODEID" \\
-    {command} </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
+    {words} </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
 """
 
 _VARIABLES = {
@@ -156,9 +174,10 @@ def render(workload: Workload) -> Request:
     control = ""
     if workload.control is not None:
         control = _CONTROL.replace("{command}", shell_words(workload.control, _CONTROL_HAS))
+    mounts = shlex.join([*workload.mounts, "--"])
     files = {
         "batch.sh": _BATCH.replace("{control}", control),
-        "task.sh": _TASK.replace("{command}", shell_words(workload.command, PLACEHOLDERS)),
+        "task.sh": _TASK.replace("{words}", f"{mounts} {shell_words(workload.command, PLACEHOLDERS)}"),
         "supervise.py": _SUPERVISE,
     }
     return Request(arguments, files, env=dict(workload.env))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from harness.container.sidecar import Sidecar
 from harness.lab import net_verbs
+from harness.slurm import storage
 from harness.slurm.agent import until_told
 
 
 class JobSidecar(Sidecar):
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return super().calls() | {"storage.examine": functools.partial(storage.examine, self._lab)}
+
     async def serve(self) -> None:
         """Until the harness is gone, or Slurm ends the job."""
         try:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from conformance.places import processes_of
+from conformance.places import fuse_mounts_below, processes_of
 
-from harness.backend import Traffic, Verb, Workload
+from harness.backend import StorageRule, Traffic, Verb, Workload
 from harness.backends import slurm as backend
 from harness.backends.slurm import SlurmBackend, SlurmCluster
 from harness.errors import CannotRunError, UsageError
@@ -160,6 +160,41 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     slurm.run("scontrol", "requeue", str(cluster._job_id))
     until(lambda: not node.alive)
     until(lambda: network_of(host) == before)
+
+
+SAVES_IN_STORE = Workload(
+    ("bash", "-c", "while :; do echo now >{run_dir}/store/$CHAOS_NODE; sleep 0.05; done"), 2, 1, mounts=("store",)
+)
+
+
+@pytest.mark.parametrize("end", ["requeue", "cancel", "power"])
+def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
+    end: str, slurm: Slurm, opened: Callable[..., SlurmCluster]
+) -> None:
+    """What waits for such storage must not keep Slurm from ending the job, and nothing of it may stay on the node."""
+    if "engines/slurm.sh" not in slurm.label:
+        pytest.skip("the nodes are not on this machine")
+    cluster = opened(SAVES_IN_STORE)
+    store, node = cluster.run_dir / "store", cluster.nodes[1]
+    until(lambda: len(list(store.iterdir())) == 2)
+    assert len({line.split()[0] for line in fuse_mounts_below(cluster.run_dir)}) >= 6, "each node's three processes"
+    cut = node.disturb_storage("store", StorageRule(operations=("write",), power="prefix"))
+    until(lambda: cut.counts()["cut"])
+    if end == "power":
+        node.kill()
+    else:
+        slurm.run(*{"requeue": ("scontrol", "requeue"), "cancel": ("scancel",)}[end], str(cluster._job_id))
+    until(lambda: not node.alive or not cluster.waiting)
+    until(lambda: not processes_of(cluster._run_id) and not fuse_mounts_below(cluster.run_dir))
+    cut.heal()
+    if end == "power":
+        (store / "node1").unlink()
+        cluster.replace(node)
+        until((store / "node1").exists)
+        assert cluster.nodes[1].incarnation == 2
+        cluster.nodes[1].disturb_storage("store", StorageRule(operations=("write",), error="EIO"))
+        until(lambda: "Input/output error" in said(cluster, "node1.2"))
+        assert "error" not in said(cluster, "node0.2")
 
 
 @pytest.mark.parametrize("way", ["priority", "drain", "requeue", "signal"])

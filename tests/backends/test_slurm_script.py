@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import subprocess
 
@@ -38,6 +39,13 @@ def test_the_request_is_the_one_we_know() -> None:
     parts += [f"--- {name}\n{text}" for name, text in request.files.items()]
     assert "\n".join(parts) == SNAPSHOT.read_text()
     assert request.env["MODE"] == "test"
+
+
+def test_folders_that_can_be_disturbed_are_told_to_the_supervisor_of_nodes_alone() -> None:
+    files = render(dataclasses.replace(WORKLOAD, mounts=("checkpoints", "it's"))).files
+    without = render(WORKLOAD).files
+    assert files["task.sh"] == without["task.sh"].replace("    -- ", """    checkpoints 'it'"'"'s' -- """)
+    assert {**files, "task.sh": ""} == {**without, "task.sh": ""}
 
 
 def test_rendering_is_pure() -> None:

@@ -79,6 +79,16 @@ def processes_of(run_id: str) -> list[str]:
     return found
 
 
+def fuse_mounts_below(folder: pathlib.Path) -> list[str]:
+    """Mounts of ours there, in the mount namespace of anybody on this machine: process, then what is mounted where."""
+    found = []
+    for process in processes.every():
+        with contextlib.suppress(OSError):  # it has just ended
+            lines = pathlib.Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines()
+            found += [f"{process.pid} {line}" for line in lines if " fuse.chaos " in line and f" {folder}" in line]
+    return found
+
+
 def listeners_of(run_id: str) -> list[str]:
     """Addresses (hexadecimal, as the kernel shows them) at which the run listens in *this machine's* own network."""
     marked = [each.pid for each in processes.every() if processes.environment(each.pid).get("CHAOS_RUN_ID") == run_id]

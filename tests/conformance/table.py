@@ -49,6 +49,11 @@ SETTINGS = """
 | `CHAOS_SLURM_EVICT_PARTITION` | whose jobs preempt ours, instead of one found by its PriorityTier |
 | `CHAOS_SLURM_POWER` | a command that is called with `kill NODE RUN`, `boot NODE` and `heal RUN`; `none`: lost nodes are set down by `scontrol` |
 
+On Slurm, storage that is to be disturbed is a file system of ours that only the node's own task sees: that task alone
+gets mounts of its own, in runs that have such a fault and in no others, and they end with its last process. Whoever
+is not root gets a user namespace for it: it keeps its ids, but all others are nobody there, and setuid programs
+(`sudo`) do nothing.
+
 On Slurm a lost or evicted node ends the whole job, which Slurm then starts again: every place gets its next
 incarnation. What is to disturb *all* traffic of a Slurm node disturbs its traffic with the other nodes of the job, as
 Slurm itself must go on speaking with it.

@@ -11,7 +11,19 @@ import sys
 import textwrap
 
 import pytest
-from conformance.places import CONTROL, LIMIT_S, ROOT, Job, OpenJob, Place, listeners_of, processes_of, until, worker
+from conformance.places import (
+    CONTROL,
+    LIMIT_S,
+    ROOT,
+    Job,
+    OpenJob,
+    Place,
+    fuse_mounts_below,
+    listeners_of,
+    processes_of,
+    until,
+    worker,
+)
 
 from harness.backend import Verb
 from harness.errors import NodeGone, UsageError
@@ -83,15 +95,20 @@ def test_two_runs_side_by_side_do_not_touch_each_other(place: Place, open_here: 
 KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
-    from conformance.places import PLACES, open_job, worker
+    from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
+    from harness.backend import StorageRule, Verb
     from harness.undo import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
     place = next(place for place in PLACES if place.name == sys.argv[3])
     journal = Journal(run_dir)
     journal.record(f"harness.backends.{place.backend_name}:undo", {"run_id": run_id})
-    job = open_job(place, run_dir, run_id, worker(), nodes=2)
+    mounts = (STORE,) if Verb.STORAGE in place.probe().verbs else ()
+    job = open_job(place, run_dir, run_id, worker(store=f"{{run_dir}}/{STORE}" if mounts else ""), nodes=2, mounts=mounts)
     for node in job.nodes:
         job.wait_steps(node)
+    if mounts:
+        assert fuse_mounts_below(run_dir), "nodes see their storage through a file system of ours"
+        job.nodes[0].disturb_storage(STORE, StorageRule(operations=("write",), power="prefix"))
     os.kill(os.getpid(), signal.SIGKILL)
 """)
 
@@ -104,7 +121,7 @@ def test_after_sigkill_of_the_harness_heal_leaves_nothing(place: Place, tmp_path
     healed, failed = heal(run_dir.parent)
     assert done.returncode == -signal.SIGKILL, "it was to die in the middle of a run"
     assert (healed, failed) == ([run_dir.name], [])
-    until(lambda: not place.left_of(run_id), "the end of everything")
+    until(lambda: not place.left_of(run_id) and not fuse_mounts_below(run_dir), "the end of everything")
     assert heal(run_dir.parent) == ([], []), "nothing is left to do"
 
 
