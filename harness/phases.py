@@ -227,7 +227,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Where steps complete: `running` and `recompute` segments, and the episodes (without their segments)."""
+    """Where steps complete: `running` and `recompute` segments (some of no length), and the episodes without theirs."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -247,7 +247,7 @@ def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]
         ]
     if open_at is not None:
         episodes.append(_episode(progress, open_at, None))
-    return [segment for segment in segments if segment.end > segment.begin], episodes
+    return segments, episodes
 
 
 def _episode(progress: Progress, row: int, regained: int | None) -> Episode:

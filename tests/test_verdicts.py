@@ -266,6 +266,21 @@ def test_a_smaller_world_must_keep_the_global_batch() -> None:
     assert any("samples were skipped" in text for text in broken.reasons)
 
 
+def test_who_went_on_alone_is_named_from_the_second_step_on() -> None:
+    """One step more than the others may be the one in which they died."""
+
+    def alone(logs: Logs, upto: int) -> None:
+        remove(trainers(logs, rank=0, life=-1)[0], lambda line: line.get("step", 0) > upto)
+        remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("step", 0) > 20)
+
+    def told(upto: int) -> list[str]:
+        card = verdict(simulate(JOB, KILL, seed=5), lambda logs: alone(logs, upto))
+        return [text for text in card.reasons if "without the others" in text]
+
+    assert told(21) == []
+    assert told(22) == ["ranks [0] of 2 went on to step 22 without the others, left at step 20"]
+
+
 def test_a_world_smaller_than_allowed() -> None:
     job = Job(nodes=2, steps=60, every=10, min_nodes=2)
     card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
