@@ -234,6 +234,17 @@ def test_what_survives_is_what_the_last_state_descends_from(
     assert set(run.steps.step[run.steps.survives].tolist()) == kept
 
 
+def test_a_job_that_begins_anew_and_does_nothing_has_no_step_to_compare(tmp_path: pathlib.Path) -> None:
+    """All its steps are rolled back. That is judged, and not only said to be beyond the scorer."""
+    runs = []
+    for name, stretches in (("run", [(0, 1, 5, 3), (0, 1, 0, None)]), ("twin", [(0, 1, 6, None)])):
+        (tmp_path / name).mkdir()
+        runs.append(lives(Logs(tmp_path / name), *stretches))
+    card = judge(Evidence(*runs), "x")
+    assert card.scores["loss_continuity"]["steps_compared"] == 0
+    assert not [text for text in card.reasons if "crashed" in text]
+
+
 def test_a_step_that_never_ends_is_of_the_world_that_stepped_last(logs: Logs) -> None:
     run = lives(logs, (0, 1, 5, 3), (3, 4, 4, None))
     assert (run.segments[-1].phase, run.segments[-1].epoch) == ("interrupted_step", 1)

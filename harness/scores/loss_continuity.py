@@ -120,7 +120,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
 
 def _tail(steps: Steps) -> Bools:
     """Rows after the last complete step: whether they would have been kept is not known."""
-    last = int(steps.step[steps.complete & steps.survives].max()) if steps.complete.any() else 0
+    last = int(steps.step[steps.complete & steps.survives].max(initial=0))
     return np.asarray(steps.step > last, np.bool_)
 
 
