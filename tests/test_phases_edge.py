@@ -118,6 +118,21 @@ def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> 
     assert "first_step" not in [phase for phase, begin, _ in phases(run) if begin < 8]
 
 
+def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """What it had restored for the world before is of no use to the new one."""
+    logs = Logs(tmp_path)
+    survivor = logs.worker(0, 1, at=1, joined=2, restored=3)
+    for worker in (survivor, logs.worker(1, 1, at=1, joined=2, restored=3)):
+        logs.steps(worker, 1, 3, begin=3)
+    logs.kill(1, 6.5, "kill")
+    logs.log(survivor, 8, "rendezvous", world_size=2)
+    logs.log(survivor, 10, "restored", step=0, source="scratch")
+    for worker in (survivor, logs.worker(1, 2, at=7, joined=8, restored=9)):
+        logs.steps(worker, 1, 6, begin=10)
+    found = phases(logs.finish(20))
+    assert ("restore", 8, 10) in found and ("first_step", 10, 11) in found
+
+
 def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) -> None:
     """A spare node's launcher enters its first rendezvous between a kill and the moment somebody notices it."""
     logs = Logs(tmp_path)
