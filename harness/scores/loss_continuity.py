@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from harness import deaths
 from harness.lineage import cells
 from harness.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline import Bools, Floats, Ints, Steps, Timeline
@@ -133,6 +134,7 @@ class Comparison:
     twin: Curve
     differs: dict[str, Bools]  # per curve, bit for bit
     twin_last: int
+    run_steps: int  # with those that the twin does not have
 
     @property
     def max_abs_diff(self) -> float | None:
@@ -159,7 +161,7 @@ def compare(run: Curve, twin: Curve) -> Comparison:
     step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
     left, right = run.at(mine), twin.at(other)
     differs = {name: _bits(getattr(left, name)) != _bits(getattr(right, name)) for name in CURVES}
-    return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0)
+    return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
 
 
 def _bits(values: Floats) -> Ints:
@@ -241,15 +243,26 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _no_comparison(evidence: Evidence, comparison: Comparison | None) -> str:
-    if comparison is None or evidence.twin is None:
+    run, twin = evidence.run, evidence.twin
+    if comparison is None or twin is None:
         return "there is no fault-free twin to compare with"
-    if evidence.twin.faults or not evidence.twin.finished:
+    if twin.faults or not twin.finished or twin.outcome != "completed" or any(deaths.unexplained(twin)):
         return "the twin is not an undisturbed, finished run"
+    if _shape(run) != _shape(twin):
+        return "the twin is of another seed or another number of ranks"
     if not len(comparison.step):
         return "no step survived that could be compared with the twin"
+    if len(comparison.step) < comparison.run_steps:
+        return f"{comparison.run_steps - len(comparison.step)} steps are not in the twin"
     if np.isnan(comparison.twin.loss).all():
         return "the trainer reports no loss"
     return ""
+
+
+def _shape(run: Timeline) -> tuple[Any, ...]:
+    """What a run shares with its twin, even with one by another version of its trainer."""
+    workload = run.plan.get("workload") or {}
+    return run.plan.get("seed"), workload.get("nodes"), workload.get("ranks_per_node")
 
 
 def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bools]) -> Expectation:

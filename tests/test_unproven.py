@@ -1,0 +1,44 @@
+"""Runs that look well and prove nothing: never a pass. And what looks odd and is well: no accusation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from judging import Logs, load, twin_of, verdict
+from mutants.bent import JOB, KILL
+from simulator import Outage, simulate
+
+from harness.score import Verdict
+from harness.timeline import Timeline
+
+EXACT = {"loss_continuity": {"mode": "exact"}}
+
+
+def plan_of(logs: Logs) -> dict[str, object]:
+    plan: dict[str, object] = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    return plan
+
+
+def bent_twin(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
+    history = simulate(JOB, seed=seed)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+@pytest.mark.parametrize(
+    ("twin", "reason"),
+    [
+        (twin_of(replace(JOB, steps=20)), "20 steps are not in the twin"),
+        (twin_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
+        (bent_twin(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
+        (bent_twin(lambda logs: logs["harness"][-1].update(outcome="failed")), "not an undisturbed, finished run"),
+        (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "not an undisturbed, finished run"),
+    ],
+)
+def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert reason in card.reasons[0]
