@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from judging import Logs, load, twin_of, verdict
+from judging import Logs, load, steps, trainers, twin_of, verdict
 from mutants.bent import JOB, KILL
 from simulator import Outage, simulate
 
@@ -42,3 +42,36 @@ def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) ->
     card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in card.reasons[0]
+
+
+def only_rank_0_tells(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        for line in steps(lines):
+            del line["loss"], line["grad_norm"], line["lr"], line["digest"]
+
+
+def only_the_last_rank_tells(logs: Logs) -> None:
+    for lines in trainers(logs, rank=0):
+        for line in steps(lines):
+            del line["loss"]
+
+
+def each_tells_its_own_loss(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        for line in steps(lines):
+            line["loss"] += 0.01
+
+
+@pytest.mark.parametrize("telling", [only_rank_0_tells, only_the_last_rank_tells, each_tells_its_own_loss])
+def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_twin(telling: Callable[[Logs], None]) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), telling, EXACT, bent_twin(telling))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+    def drifts(logs: Logs) -> None:
+        telling(logs)
+        for lines in trainers(logs):
+            for line in steps(lines, 12):
+                line |= {"loss": line["loss"] + 1e-6} if "loss" in line else {}
+
+    card = verdict(simulate(JOB, KILL, seed=5), drifts, EXACT, bent_twin(telling))
+    assert "at step 12 loss" in card.reasons[0]

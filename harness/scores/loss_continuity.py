@@ -40,7 +40,7 @@ class ContinuityBounds(Bounds):
 
 @dataclass(frozen=True)
 class Curve:
-    """One row per surviving step: the values of its first rank, and whether all ranks agree on them."""
+    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run."""
 
     step: Ints
     loss: Floats
@@ -112,10 +112,16 @@ def surviving(steps: Steps) -> Curve:
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Of these rows the first one to end of each step, in order of step."""
+    """Of these rows one of each step, in order of step: of the lowest rank that tells a loss at all (the only one in
+    many trainers, and where each tells its own, the one to compare with), else of the lowest rank there is."""
+    rank = steps.rank[rows]
+    telling = rank[np.isfinite(steps.loss[rows])]
+    speaker = int(telling.min(initial=np.iinfo(np.int16).max))
+    small = np.int16 if not len(rank) or rank.max() < 2**15 else np.int64  # numpy sorts short integers in linear time
+    order = np.argsort(np.where(rank == speaker, -1, rank).astype(small), kind="stable")[::-1]
     cell, count = cells(steps.step[rows])
     first = np.full(count, -1)
-    first[cell[::-1]] = rows[::-1]  # the last one to write wins
+    first[cell[order]] = rows[order]  # the last one to write wins
     return first[first >= 0]
 
 
