@@ -76,7 +76,7 @@ class ScoreResult:
 class Bounds(BaseModel):
     """What may stand under a score's name in `expect:`. An unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Score(abc.ABC):

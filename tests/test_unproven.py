@@ -44,6 +44,53 @@ def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) ->
     assert reason in card.reasons[0]
 
 
+def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, first):
+                if line["step"] % every == 0:
+                    line["loss"] = change(line["loss"])
+
+    return bend
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", None])
+def test_two_losses_that_are_both_no_number_are_not_the_same_loss(value: object) -> None:
+    diverged = loss_from(15, lambda loss: value)
+    card = verdict(simulate(JOB, KILL, seed=5), diverged, EXACT, bent_twin(diverged))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["loss_continuity.mode: the twin itself tells no finite loss after step 14"]
+
+
+def test_a_loss_that_is_told_now_and_then_is_compared_where_it_is() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                if line["step"] % 7:
+                    line["loss"] = None
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+@pytest.mark.parametrize("change", [lambda loss: "nan", lambda loss: loss + 50])
+def test_calibration_runs_that_went_astray_draw_no_band(change: Callable[[float], object]) -> None:
+    astray = bent_twin(loss_from(12, change), seed=3)
+    expect = {"loss_continuity": {"mode": "envelope"}}
+    card = verdict(simulate(JOB, KILL, seed=5), loss_from(20, change), expect, calibration=[astray])
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert "no band can be drawn" in card.reasons[0]
+
+
+def test_a_bound_that_is_no_number_is_no_bound() -> None:
+    for expect in (
+        {"loss_continuity": {"mode": "ulp", "max_ulp": float("nan")}},
+        {"loss_continuity": {"max_spike": float("inf")}},
+    ):
+        card = verdict(simulate(JOB, KILL, seed=5), expect=expect)
+        assert card.verdict is Verdict.INCONCLUSIVE and "finite number" in card.reasons[0]
+
+
 def only_rank_0_tells(logs: Logs) -> None:
     for lines in trainers(logs, rank=1):
         for line in steps(lines):

@@ -260,8 +260,12 @@ def _no_comparison(evidence: Evidence, comparison: Comparison | None) -> str:
         return "no step survived that could be compared with the twin"
     if len(comparison.step) < comparison.run_steps:
         return f"{comparison.run_steps - len(comparison.step)} steps are not in the twin"
-    if np.isnan(comparison.twin.loss).all():
+    if not np.isfinite(comparison.twin.loss).any():
         return "the trainer reports no loss"
+    told = np.flatnonzero(np.isfinite(comparison.twin.loss))
+    gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
+    if len(comparison.step) - 1 - int(told[-1]) > gap:
+        return f"the twin itself tells no finite loss after step {comparison.step[told[-1]]}"
     return ""
 
 
@@ -301,7 +305,7 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
     """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
     of the step: it gets rounding and no more."""
     twin = comparison.twin
-    ulp = {c: np.spacing(np.abs(getattr(twin, c)).astype(np.float32)).astype(np.float64) for c in CURVES}
+    ulp = {c: np.nan_to_num(np.spacing(np.abs(getattr(twin, c)).astype(np.float32)).astype(np.float64)) for c in CURVES}
     if bounds.mode == "ulp":
         return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
     repeats = [t for t in evidence.calibration if t.finished and not t.faults]
@@ -314,12 +318,20 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
         for c in ("loss", "grad_norm"):
             seen = np.zeros(len(twin))
             seen[rows] = _distance(getattr(spread.run, c), getattr(spread.twin, c))
+            if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(twin):
+                return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
             # Runs that once differ drift apart further: the band never narrows again.
             band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
     sizes = sorted({int(e.size) for t in repeats for e in t.epochs})
     runs = f"{len(repeats)} fault-free run{'' if len(repeats) == 1 else 's'} besides the twin"
     source = f"{BAND_FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
     return band, source
+
+
+def _moves(twin: Curve) -> float:
+    """From the lowest loss to the highest one; a band that is as wide lets everything pass."""
+    finite = twin.loss[np.isfinite(twin.loss)]
+    return float(finite.max() - finite.min())
 
 
 def _sample_lines(run: Timeline, bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
