@@ -74,6 +74,23 @@ def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded
     return [interval for interval in found if interval is not None]
 
 
+def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecord]:
+    """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
+    those at work with the fault, if there are any) was done by as many ranks as some fault-free run has."""
+    rows, times = step_times(timeline)
+    end, known = timeline.progress.end[rows], np.isin(timeline.progress.world_size[rows], list(usual))
+    named = {name for episode in timeline.episodes for name in episode.faults}
+    found = []
+    for fault in timeline.faults:
+        if fault.injected is None or fault.kills or (fault.stops and fault.id in named):
+            continue
+        after = end > fault.injected
+        during = after & (end - times < (timeline.end if fault.healed is None else fault.healed))
+        if not known[during if during.any() else after].any():
+            found.append(fault)
+    return found
+
+
 def _slow(relative: Floats, upper: Floats) -> Bools:
     if not len(relative):
         return np.zeros(0, np.bool_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
@@ -42,6 +43,47 @@ def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) ->
     card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in card.reasons[0]
+
+
+def quiet_fault(logs: Logs, at: int, healed: int | None = None, **more: object) -> None:
+    """A fault that kills nobody strikes at `at`, acts as meant, and lasts until the end."""
+    end: dict[str, Any] = logs["harness"][-1]
+    told = {"fault": "quiet", "wall_ns": end["wall_ns"]}
+    injected = {"event": "fault.injected", "kind": "nic_latency", "kills": False, "mono_ns": at}
+    injected |= {"targets": [{"node": "node0", "incarnation": 1, "rank": None}]}
+    effect = {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "ms", "ok": True, "mono_ns": at + 1}
+    healed_ = {"event": "fault.healed", "mono_ns": end["mono_ns"] if healed is None else healed}
+    logs["harness"][-1:-1] = [told | injected | more, told | effect, told | healed_]
+
+
+def last_step(logs: Logs) -> int:
+    return max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines))
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_fault_that_strikes_when_all_is_done_proves_nothing(kills: bool) -> None:
+    def late(logs: Logs) -> None:
+        quiet_fault(logs, last_step(logs) + 10, kills=kills)
+
+    card = verdict(simulate(JOB, seed=5), late)
+    assert card.verdict is Verdict.INVALID
+    assert card.reasons[0] == "fault quiet struck when the job had done all its work"
+
+
+def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> None:
+    def slow(logs: Logs) -> None:
+        quiet_fault(logs, steps(trainers(logs, life=-1)[0])[8]["mono_ns"])
+
+    shrunk = simulate(replace(JOB, steps=60), [Outage(15, "shrink", victim=1)], seed=4)
+    for expect, score in (
+        ({"recovery_time": {"max": "60s"}}, "recovery_time"),
+        ({"wasted_gpu_hours": {"max_percent_by_faults": 90}}, "wasted_gpu_hours"),
+    ):
+        alone, kept = replace(JOB, nodes=1, steps=60), twin_of(replace(JOB, steps=60))
+        card = verdict(shrunk, slow, expect, kept)
+        assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+        assert score in card.reasons[0] and "can be held against one of a fault-free run" in card.reasons[0]
+        assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
 
 
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:

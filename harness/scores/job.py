@@ -64,6 +64,7 @@ def _faults(run: Timeline) -> Iterator[Finding]:
             yield Verdict.INVALID, f"fault {name} never struck: what it waits for did not come"
     for record in run.faults:
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
+        yield from _too_late(run, record)
         yield from _wrong_target(record, planned.get(record.id, {}))
         yield from _healed_early(run, record, planned.get(record.id, {}))
 
@@ -94,6 +95,16 @@ def _outliving(run: Timeline, fault: FaultRecord) -> Iterator[int]:
             mine = run.steps.process == index
             if (run.steps.begin[mine] > fault.injected).any():
                 yield process.rank
+
+
+def _too_late(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
+    """A fault that struck when no step and no checkpoint was left to be done, and that nobody started again over."""
+    if fault.injected is None or not run.finished or not len(run.steps):
+        return
+    done = [int(run.steps.end.max()), *(event["at"] for event in run.checkpoints)]
+    done += [process.started for process in run.processes]
+    if fault.injected - run.uncertainty_ns > max(done):
+        yield Verdict.INVALID, f"fault {fault.id} struck when the job had done all its work"
 
 
 def _wrong_target(record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from harness import slowdown
 from harness.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.slowdown import Degraded
+from harness.slowdown import Degraded, StepTime
 from harness.timeline import PHASES, Episode, Timeline
 from harness.units import format_duration
 
@@ -47,7 +47,8 @@ class RecoveryTime(Score):
     def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:
         run = evidence.run
         baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
-        slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
+        usual = slowdown.usual_step_times(baselines)
+        slow = slowdown.degraded(run, usual)
         longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
         slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
         values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
@@ -59,7 +60,7 @@ class RecoveryTime(Score):
         values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
         if bounds is None:
             return ScoreResult(values)
-        lines = _expectations(evidence, bounds, slow)
+        lines = _expectations(evidence, bounds, slow, _unmeasured(evidence, usual))
         return ScoreResult(values, lines, summary=_summary(run, longest, slowest))
 
 
@@ -102,19 +103,21 @@ def _summary(run: Timeline, longest: Episode | None, slowest: Degraded | None) -
     return f"back to its usual speed {format_duration(slowest.end - slowest.begin)} after the fault"
 
 
-def _expectations(evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded]) -> list[Expectation]:
+def _expectations(
+    evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded], unmeasured: str
+) -> list[Expectation]:
     run = evidence.run
     lines = []
     if bounds.max is not None:
         spans = [(_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
         spans += [((d.end - d.begin, d.recovered), f"{d.fault}: {_still(d)}") for d in slow]
-        lines.append(_line("recovery_time.max", spans, bounds.max, evidence))
+        lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
         spans = [(_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
-        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence))
+        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
         spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(run, e)) for e in run.episodes]
-        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence))
+        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, unmeasured))
     return lines
 
 
@@ -140,10 +143,11 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
 
 
-def _line(name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evidence: Evidence) -> Expectation:
+def _line(
+    name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evidence: Evidence, unmeasured: str
+) -> Expectation:
     """The worst of `spans` ((length, whether it ended), why not) against the bound."""
     text = f"≤ {format_duration(bound)}"
-    unmeasured = _unmeasured(evidence)
     if not spans and unmeasured:
         return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
     if not spans:
@@ -170,7 +174,7 @@ def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdi
     return Verdict.FAIL, why
 
 
-def _unmeasured(evidence: Evidence) -> str:
+def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
     """Why nothing can be said about some fault's recovery, or an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
@@ -182,6 +186,8 @@ def _unmeasured(evidence: Evidence) -> str:
             return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
         if fault.id not in named and evidence.twin is None:
             return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
+    for fault in slowdown.untold(run, usual):
+        return f"{fault.id} stopped nothing, and no step after it can be held against one of a fault-free run"
     return ""
 
 

@@ -31,7 +31,8 @@ class WastedGpuHours(Score):
     def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
         run = evidence.run
         baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
-        slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
+        usual = slowdown.usual_step_times(baselines)
+        slow = slowdown.degraded(run, usual)
         windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
         bands = ledger.bands(baselines)
         booked = ledger.settle(run, bands, windows)
@@ -57,7 +58,10 @@ class WastedGpuHours(Score):
             if (bound := getattr(bounds, name)) is not None
         ]
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
-        return ScoreResult(values, lines, _doubts(booked), summary)
+        reasons = _doubts(booked)
+        if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
+            reasons += _untold(run, usual)
+        return ScoreResult(values, lines, reasons, summary)
 
 
 def _line(
@@ -128,6 +132,12 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
         return []
     reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
     return [(Verdict.INCONCLUSIVE, reason)]
+
+
+def _untold(run: Timeline, usual: dict[int, slowdown.StepTime]) -> list[tuple[Verdict, str]]:
+    names = ", ".join(fault.id for fault in slowdown.untold(run, usual))
+    reason = f"wasted_gpu_hours: no step after {names} can be held against one of a fault-free run"
+    return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 
 def _percent(value: float) -> str:
