@@ -56,13 +56,20 @@ def deaths(run: Timeline) -> list[Death]:
     return [_death(run, exit_) for exit_ in run.exits if exit_["code"] != 0]
 
 
+def quits(run: Timeline) -> list[Death]:
+    """Workers that ended with 0 before the last step had begun."""
+    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
+    well = (exit_ for exit_ in run.exits if exit_["code"] == 0 and exit_["rank"] is not None)
+    return [_death(run, exit_) for exit_ in well if exit_["at"] < last]
+
+
 def unexplained(run: Timeline) -> Iterator[Death]:
-    """Deaths that no injected fault accounts for, while the run was going on."""
+    """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little."""
     over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
     if run.aborted is not None:
         over = min(over, run.aborted)
     all_of_them = deaths(run)
-    for death in all_of_them:
+    for death in (*all_of_them, *quits(run)):
         if death.at <= over and not (_left_in_peace(run, death) or _explained(run, death, all_of_them)):
             yield death
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Logs, load, steps, trainers, twin_of, verdict
-from mutants.bent import JOB, KILL
+from judging import Logs, load, remove, steps, trainers, twin_of, verdict
+from mutants.bent import JOB, KILL, starts_from_scratch
 from simulator import Outage, simulate
 
 from harness.score import Verdict
@@ -84,6 +84,80 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
         assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
         assert score in card.reasons[0] and "can be held against one of a fault-free run" in card.reasons[0]
         assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
+
+
+def killed_at_the_end(logs: Logs, restored: int, last: int) -> None:
+    """The last step is done and its checkpoint is not: rank 1 is killed, and the job starts once more."""
+    end = logs["harness"][-1]["mono_ns"]
+    for line in logs["harness"]:
+        line["mono_ns"] += 10**10 * (line.get("event") in ("process.exit", "node.released", "run.finished"))
+    quiet_fault(logs, last_step(logs) + 10, kind="rank_kill", kills=True)
+    for rank in (0, 1):
+        before = trainers(logs, rank=rank)[0]
+        remove(before, lambda line: line.get("event") == "exiting" or (line.get("step") == 40 and "path" in line))
+        begin, stamp = end + 5 * 10**8, {"wall_ns": before[0]["wall_ns"]}
+        came: dict[str, Any] = {"event": "restored", "step": restored, "source": "x", "mono_ns": begin + 2} | stamp
+        joined = stamp | {"event": "rendezvous", "world_size": 2, "mono_ns": begin + 1}
+        again = [before[0] | {"pid": 77 + rank, "mono_ns": begin}, joined, came]
+        for line in steps(before, restored + 1, last):
+            begin += 10**7
+            again.append(line | {"begin_ns": begin - 10**6, "mono_ns": begin})
+        logs[f"trainer-again-{rank}"] = [*again, stamp | {"event": "exiting", "code": 0, "mono_ns": begin + 10}]
+
+
+@pytest.mark.parametrize(("restored", "last"), [(30, 35), (30, 30), (0, 0)])
+def test_a_job_that_went_back_and_ended_there_is_not_done(restored: int, last: int) -> None:
+    card = verdict(simulate(JOB, seed=5), lambda logs: killed_at_the_end(logs, restored, last), expect={})
+    assert card.verdict is Verdict.FAIL, card.reasons
+    assert f"did step 40 of 40, but went back after it: it ended with the state of step {last}" in " ".join(
+        card.reasons
+    )
+
+
+def test_a_job_that_did_its_last_steps_again_is_done() -> None:
+    card = verdict(simulate(JOB, seed=5), lambda logs: killed_at_the_end(logs, 30, 40), expect=EXACT)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_no_reason_is_good_enough_to_begin_from_scratch() -> None:
+    def excused(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        for lines in trainers(logs, life=None):
+            for line in lines:
+                if line.get("event") == "restored":
+                    line["fallback"] = [{"source": "checkpoints/step-10", "reason": "KeyError: 'optimizer'"}]
+
+    card = verdict(simulate(JOB, KILL, seed=5), excused)
+    assert card.verdict is Verdict.FAIL
+    assert "from step 0 and passed over all that was saved, though a checkpoint of step 10" in card.reasons[0]
+
+
+def test_workers_that_end_well_in_the_middle_have_not_ended_well() -> None:
+    def quit_(logs: Logs) -> None:
+        for lines in logs.values():
+            for line in lines:
+                if line.get("event") in ("exiting", "worker.exit") and line["code"] == 1:
+                    line["code"] = 0
+
+    card = verdict(simulate(JOB, [Outage(17, "crash")], seed=5), quit_, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "ended with 0 at 2.15 s, and no fault did that" in card.reasons[0]
+    assert verdict(simulate(JOB, KILL, seed=5), quit_, EXACT).verdict is Verdict.PASS, "it went with the killed one"
+
+
+def test_a_node_that_ends_well_while_the_others_go_on_has_left_them() -> None:
+    def left(logs: Logs) -> None:
+        plan_of(logs)["faults"] = []
+        remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
+        remove(logs["harness"], lambda line: line.get("event") == "node.released" and line["node"] == "node1")
+        for line in logs["harness"]:
+            if line.get("event") == "process.exit":
+                line["code"] = 0
+
+    history = simulate(JOB, [Outage(15, "shrink", victim=1)], seed=4)
+    card = verdict(history, left, expect={})
+    assert card.verdict is Verdict.FAIL
+    assert card.reasons[0].startswith("node1 left the job with 0 at ")
 
 
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:

@@ -151,19 +151,32 @@ def _ending(run: Timeline) -> Iterator[Finding]:
         yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}"
     elif not run.finished and run.dropped:
         yield Verdict.INCONCLUSIVE, f"the log ends at {done}, and {run.dropped} events were lost to a full disk"
+    elif run.outcome != "completed":
+        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome!r}, which means nothing here"
     elif not run.finished:
         yield Verdict.FAIL, f"the job ended without an error at {done}"
+    elif len(run.steps) and (kept := _kept_step(run)) < (run.planned_steps or 0):
+        yield Verdict.FAIL, f"the job did {done}, but went back after it: it ended with the state of step {kept}"
+
+
+def _kept_step(run: Timeline) -> int:
+    """The last step of the history that the final state descends from."""
+    return int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))
 
 
 def _left_untold(run: Timeline) -> Iterator[Finding]:
-    """Nodes that left the job as a drained one does, though nobody took them or had given them a notice."""
+    """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
+    given them a notice."""
+    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
     told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
     for exit_ in run.exits:
         place = (exit_["node"], exit_["incarnation"])
-        if exit_["rank"] is None and exit_["code"] == EXIT_LEFT and place in kept - told:
+        left = exit_["code"] == EXIT_LEFT or (exit_["code"] == 0 and exit_["at"] < last)
+        if exit_["rank"] is None and left and place in kept - told:
             at = format_duration(exit_["at"] - run.begin)
-            yield Verdict.FAIL, f"{exit_['node']} left the job with {EXIT_LEFT} at {at}; it had been given no notice"
+            text = f"{exit_['node']} left the job with {exit_['code']} at {at}; it had been given no notice"
+            yield Verdict.FAIL, text
 
 
 def _worlds(run: Timeline) -> Iterator[Finding]:
@@ -182,19 +195,22 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
 
 
 def _restores(run: Timeline) -> Iterator[Finding]:
-    """A start takes the newest committed checkpoint, or says why not. Nothing is said about a run in which some fault
-    may have spoilt the checkpoints, some were passed over with a reason, or the job went back by its own decision."""
+    """A start takes the newest committed checkpoint, or says why it takes an older one; it never needs to begin from
+    scratch. Nothing is said about a run in which some fault may have spoilt the checkpoints, or the job went back by
+    its own decision."""
     harmless = not any(fault.spoils for fault in run.faults if fault.injected is not None)
     went_back = len({epoch.world for epoch in run.epochs}) < len(run.epochs)
-    if not harmless or went_back or any(process.fallback for process in run.processes):
+    if not harmless or went_back:
         return
+    passed_over = any(process.fallback for process in run.processes)
     commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     for process in run.processes:
         if process.restored_step is None:
             continue
         newest = max((int(event["step"]) for event in commits if event["at"] < process.started), default=0)
-        if process.restored_step < newest:
-            text = f"rank {process.rank} resumed from step {process.restored_step} without a reason"
+        if process.restored_step < newest and (not passed_over or process.restored_step == 0):
+            why = "and passed over all that was saved" if passed_over else "without a reason"
+            text = f"rank {process.rank} resumed from step {process.restored_step} {why}"
             yield Verdict.FAIL, f"{text}, though a checkpoint of step {newest} had been committed"
             return
 
