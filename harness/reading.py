@@ -261,9 +261,12 @@ def _fingerprint(text: str | int | None) -> int:
 
 
 def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
-    harness = next((writer for writer in writers if writer.role == "harness"), None)
-    if harness is None:
-        problems.append("no harness wrote into this log")
+    judges = [writer for writer in writers if writer.role == "harness"]
+    harness = judges[0] if judges else None
+    if len(judges) != 1:
+        problems.append(f"{len(judges) or 'no'} harness{'es' * bool(judges)} wrote into this log")
+    if harness is not None and harness.dropped:
+        problems.append(f"{harness.dropped} events of the harness were lost to a full disk")
     reference = (harness or writers[0]).header
     offsets = _offsets(harness)
     uncertainty_ns = 0

@@ -28,7 +28,7 @@ def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
     found = [text.removeprefix("unexplained death: ") for text in card.reasons if text.startswith("unexplained death")]
     assert card.metrics["deaths_unexplained"] == len(found)
-    assert card.verdict is Verdict.INCONCLUSIVE or not found
+    assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
     return [text.partition(" at ")[0] for text in found]
 
 

@@ -17,8 +17,8 @@ from harness.timeline import Timeline
 EXACT = {"loss_continuity": {"mode": "exact"}}
 
 
-def plan_of(logs: Logs) -> dict[str, object]:
-    plan: dict[str, object] = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+def plan_of(logs: Logs) -> dict[str, Any]:
+    plan: dict[str, Any] = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
     return plan
 
 
@@ -158,6 +158,75 @@ def test_a_node_that_ends_well_while_the_others_go_on_has_left_them() -> None:
     card = verdict(history, left, expect={})
     assert card.verdict is Verdict.FAIL
     assert card.reasons[0].startswith("node1 left the job with 0 at ")
+
+
+def two_nodes_were_meant(logs: Logs) -> None:
+    plan_of(logs)["faults"][0]["targets"] = [{"node_index": 0, "rank": None}, {"node_index": 1, "rank": None}]
+
+
+def the_node_was_another_one(logs: Logs) -> None:
+    quiet_fault(logs, last_step(logs) - 10**9, targets=[{"node": "node0", "incarnation": 2, "rank": None}])
+
+
+def never_undone(logs: Logs) -> None:
+    plan_of(logs)["faults"].append({"id": "quiet", "parameters": {"duration": "1s"}})
+    quiet_fault(logs, last_step(logs) - 10**9)
+    remove(logs["harness"], lambda line: line.get("event") == "fault.healed")
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (two_nodes_were_meant, "fault fault1 struck 1 nodes, not 2"),
+        (the_node_was_another_one, "fault quiet struck node0, which the job did not have then"),
+        (never_undone, "fault quiet was never undone, though it was to last 1s"),
+    ],
+)
+def test_a_fault_that_was_not_the_planned_one(bend: Callable[[Logs], None], reason: str) -> None:
+    card = verdict(simulate(JOB, [Outage(17, "node", victim=1)], seed=5), bend)
+    assert card.verdict is Verdict.INVALID
+    assert reason in card.reasons
+
+
+def without_a_plan(logs: Logs) -> None:
+    remove(logs["harness"], lambda line: line.get("event") == "plan")
+
+
+def with_lost_events(logs: Logs) -> None:
+    logs["harness"][-1]["dropped"] = 3
+
+
+def with_another_harness(logs: Logs) -> None:
+    logs["other"] = [dict(line) for line in logs["harness"]]
+
+
+def with_another_end(logs: Logs) -> None:
+    logs["harness"][-1]["outcome"] = "splendid"
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (without_a_plan, "the log holds no plan"),
+        (with_lost_events, "3 events of the harness were lost"),
+        (with_another_harness, "2 harnesses wrote into this log"),
+        (with_another_end, "the run ended as 'splendid'"),
+    ],
+)
+def test_a_harness_log_that_is_not_whole(bend: Callable[[Logs], None], reason: str) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert reason in card.reasons[0]
+
+
+def test_steps_that_are_told_now_and_then_are_rolled_back_all_the_same() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, {"metrics": {"steps_rolled_back_max": 0}})
+    assert card.metrics["steps_rolled_back"] == 1, "step 15 of those that were told"
+    assert card.verdict is Verdict.FAIL
 
 
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:

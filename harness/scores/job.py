@@ -65,7 +65,7 @@ def _faults(run: Timeline) -> Iterator[Finding]:
     for record in run.faults:
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
         yield from _too_late(run, record)
-        yield from _wrong_target(record, planned.get(record.id, {}))
+        yield from _wrong_target(run, record, planned.get(record.id, {}))
         yield from _healed_early(run, record, planned.get(record.id, {}))
 
 
@@ -107,18 +107,31 @@ def _too_late(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
         yield Verdict.INVALID, f"fault {fault.id} struck when the job had done all its work"
 
 
-def _wrong_target(record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
+def _wrong_target(run: Timeline, record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
+    """It struck the ranks, or as many nodes, as were meant, and the job had them then."""
+    if record.injected is None:
+        return
     meant = Counter(target.get("rank") for target in planned.get("targets") or ())
     struck = Counter(target.get("rank") for target in record.targets)
-    if record.injected is not None and meant and meant.keys() != {None} and meant != struck:
-        yield Verdict.INVALID, f"fault {record.id} struck ranks {_ranks(struck)}, not {_ranks(meant)}"
+    if meant and meant != struck:
+        nodes = f"{struck.total()} nodes, not {meant.total()}"
+        text = nodes if meant.keys() == {None} else f"ranks {_ranks(struck)}, not {_ranks(meant)}"
+        yield Verdict.INVALID, f"fault {record.id} struck {text}"
+    had = {(s.node, s.incarnation) for s in run.slots if s.allocated <= record.injected <= s.released}
+    for target in record.targets:
+        if (target.get("node"), target.get("incarnation", 1)) not in had:
+            yield Verdict.INVALID, f"fault {record.id} struck {target.get('node')}, which the job did not have then"
 
 
 def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
     """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
     asked = str((planned.get("parameters") or {}).get("duration", ""))
-    if not asked[:1].isdigit() or fault.injected is None or fault.healed is None:
-        return  # it has no duration, or lasts until the run ends
+    if not asked[:1].isdigit() or fault.injected is None:
+        return  # it has no duration, or never acted
+    if fault.healed is None:
+        if run.outcome is not None and not fault.error:
+            yield Verdict.INVALID, f"fault {fault.id} was never undone, though it was to last {asked}"
+        return
     lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
     nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
     ranks = {target.get("rank") for target in fault.targets} - {None}
@@ -216,6 +229,8 @@ def _restores(run: Timeline) -> Iterator[Finding]:
 
 
 def _evidence(run: Timeline) -> Iterator[Finding]:
+    if not run.plan:
+        yield Verdict.INCONCLUSIVE, "the log holds no plan: what was asked for is not known"
     for problem in run.problems:
         yield Verdict.INCONCLUSIVE, problem
     for process in run.processes:

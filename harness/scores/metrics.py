@@ -50,7 +50,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
     values["sync_seconds_p50"] = float(np.median(sync)) / S if len(sync) else None
     values["samples_per_second"] = _throughput(run)
     values["steps_executed"] = len(run.progress)
-    values["steps_rolled_back"] = len(run.progress) - run.reached_step if len(run.progress) else 0
+    values["steps_rolled_back"] = len(run.progress) - len(np.unique(run.progress.step))
     return values
 
 
