@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 
@@ -21,6 +23,7 @@ class StepTime:
     usual: int
     upper: int
     steps: int
+    steady: int  # the longest that the median of so many steps in a row took; one pause does not widen it
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,14 @@ def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
         size = timeline.progress.world_size[rows]
         for world in np.unique(size).tolist():
             found.setdefault(world, []).append(times[size == world])
-    return {world: _step_time(np.concatenate(parts)) for world, parts in found.items()}
+    return {world: _step_time(parts) for world, parts in found.items()}
 
 
-def _step_time(times: Ints) -> StepTime:
+def _step_time(runs: Sequence[Ints]) -> StepTime:
+    times = np.concatenate(runs)
     upper = int(np.quantile(times, QUANTILE, method="higher"))
-    return StepTime(int(np.median(times)), upper, len(times))
+    steady = max((int(_smoothed(each).max()) for each in runs if len(each) >= SMOOTHED_STEPS), default=upper)
+    return StepTime(int(np.median(times)), upper, len(times), steady)
 
 
 def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded]:
@@ -76,28 +81,39 @@ def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded
 
 def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecord]:
     """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
-    those at work with the fault, if there are any) was done by as many ranks as some fault-free run has."""
+    those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or they were
+    slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the band so much
+    that they are in it."""
     rows, times = step_times(timeline)
-    end, known = timeline.progress.end[rows], np.isin(timeline.progress.world_size[rows], list(usual))
+    end, size = timeline.progress.end[rows], timeline.progress.world_size[rows]
+    steady = np.array([usual[ranks].steady if ranks in usual else 0 for ranks in size.tolist()], np.int64)
     named = {name for episode in timeline.episodes for name in episode.faults}
+    slow = {interval.fault for interval in degraded(timeline, usual)}
     found = []
     for fault in timeline.faults:
-        if fault.injected is None or fault.kills or (fault.stops and fault.id in named):
+        if fault.injected is None or fault.kills or fault.id in slow or (fault.stops and fault.id in named):
             continue
         after = end > fault.injected
         during = after & (end - times < (timeline.end if fault.healed is None else fault.healed))
-        if not known[during if during.any() else after].any():
+        mine = np.flatnonzero((during if during.any() else after) & (steady > 0))
+        many = during.any() and len(mine) >= SMOOTHED_STEPS
+        if not len(mine) or (many and np.median(times[mine] - steady[mine]) > 0):
             found.append(fault)
+    return found
+
+
+def _smoothed(times: npt.NDArray[Any]) -> Floats:
+    """The median of each so many neighbours, at least one of which is there."""
+    half = SMOOTHED_STEPS // 2
+    padded = np.pad(times, half, mode="edge")
+    found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_STEPS), axis=1)
     return found
 
 
 def _slow(relative: Floats, upper: Floats) -> Bools:
     if not len(relative):
         return np.zeros(0, np.bool_)
-    half = SMOOTHED_STEPS // 2
-    padded = np.pad(relative, half, mode="edge")
-    smoothed = np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_STEPS), axis=1)
-    return np.asarray(((smoothed > upper) & (relative > upper)) | (relative > LONE_FACTOR * upper), np.bool_)
+    return np.asarray(((_smoothed(relative) > upper) & (relative > upper)) | (relative > LONE_FACTOR * upper), np.bool_)
 
 
 def _one(

@@ -82,8 +82,36 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
         alone, kept = replace(JOB, nodes=1, steps=60), twin_of(replace(JOB, steps=60))
         card = verdict(shrunk, slow, expect, kept)
         assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-        assert score in card.reasons[0] and "can be held against one of a fault-free run" in card.reasons[0]
+        assert score in card.reasons[0] and "cannot be told from the fault-free runs" in card.reasons[0]
         assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
+
+
+def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:
+    """Time runs `factor` times slower between these moments."""
+    for line in (line for lines in logs.values() for line in lines):
+        for key in line.keys() & {"mono_ns", "begin_ns"}:
+            line[key] += (factor - 1) * max(0, min(line[key], until) - since)
+
+
+def test_a_slow_job_is_not_hidden_by_one_pause_of_the_twin() -> None:
+    def paused(logs: Logs) -> None:
+        at = steps(trainers(logs)[0], 20)[0]["mono_ns"]
+        stretched(logs, at, 10**5, at + 2 * 10**4)
+
+    def slow(logs: Logs) -> None:
+        quiet_fault(logs, at := steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
+        stretched(logs, at, 5)
+
+    expect = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+    card = verdict(simulate(JOB, seed=5), slow, expect, bent_twin(paused))
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert [line.split(":")[0] for line in card.reasons] == ["recovery_time.max", "wasted_gpu_hours"]
+
+    def unharmed(logs: Logs) -> None:
+        quiet_fault(logs, steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
+
+    card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_twin(paused))
+    assert card.verdict is Verdict.PASS, card.reasons
 
 
 def killed_at_the_end(logs: Logs, restored: int, last: int) -> None:

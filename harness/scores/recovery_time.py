@@ -187,7 +187,7 @@ def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
         if fault.id not in named and evidence.twin is None:
             return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
     for fault in slowdown.untold(run, usual):
-        return f"{fault.id} stopped nothing, and no step after it can be held against one of a fault-free run"
+        return f"{fault.id} stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
     return ""
 
 

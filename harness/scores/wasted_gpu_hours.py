@@ -136,7 +136,7 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
 
 def _untold(run: Timeline, usual: dict[int, slowdown.StepTime]) -> list[tuple[Verdict, str]]:
     names = ", ".join(fault.id for fault in slowdown.untold(run, usual))
-    reason = f"wasted_gpu_hours: no step after {names} can be held against one of a fault-free run"
+    reason = f"wasted_gpu_hours: how slow the steps with {names} were cannot be told from the fault-free runs"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 
