@@ -81,6 +81,9 @@ def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     if bird.result.verdict is not Verdict.FAIL:
         reason = f"the canary did not fail ({bird.result.verdict}: {bird.result.reasons[0]}): this gate is blind"
         return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
+    if idle := _not_struck(bird.cards[0]):
+        reason = f"the canary failed before {idle} struck it ({bird.result.reasons[0]}): this says nothing of the gate"
+        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
     rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
     verdict = merge(row.result.verdict for row in rows)
     return _report(Answer(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), bird, rows), gate)
@@ -119,6 +122,13 @@ def _canary(spec: Scenario, gate: Gate, backend: Backend) -> Row:
         raise KeyboardInterrupt
     gate.console.print(f"  {card.verdict}: {card.reasons[0]}", markup=False, soft_wrap=True)
     return Row(spec.name, spec.title, together([card]), (card,))
+
+
+def _not_struck(canary: Scorecard) -> str:
+    """Its faults that never acted: it failed over something else, at its start perhaps."""
+    struck = {fault["id"] for fault in canary.faults if fault["t_injected"] is not None}
+    planned = [str(fault["id"]) for fault in canary.evidence.run.plan.get("faults") or ()]
+    return ", ".join(name for name in planned if name not in struck)
 
 
 def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import verdict
+from judging import Logs, remove, verdict
 from mutants.bent import BROKEN, JOB, KILL
 from rich.console import Console
 from simulator import simulate
@@ -82,6 +82,20 @@ def test_a_canary_that_does_not_fail_makes_the_answer_invalid(rehearse: Any, goo
     answer = rehearse(replace(good, verdict=canary), {"rank-kill": BROKEN[0].judge()})
     assert answer.verdict is Verdict.INVALID
     assert "this gate is blind" in answer.reason and not answer.rows
+
+
+def test_a_canary_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def crashes(logs: Logs) -> None:
+        remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
+        logs["harness"][-1].update(outcome="failed", reason="ModuleNotFoundError: No module named 'torch'")
+
+    card = verdict(simulate(JOB, KILL, seed=5), crashes)
+    assert card.verdict is Verdict.FAIL
+    answer = rehearse(card, {})
+    assert answer.verdict is Verdict.INVALID and not answer.rows
+    assert "the canary failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
+    gate, *_ = ElementTree.parse(tmp_path / answer.run_id / "junit.xml").getroot()
+    assert gate.get("errors") == "1"
 
 
 def test_the_worst_scenario_decides(rehearse: Any) -> None:

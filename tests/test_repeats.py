@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import verdict
+from judging import Logs, verdict
 from mutants.bent import BROKEN, JOB, KILL
 from simulator import simulate
 
@@ -72,3 +72,17 @@ def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
     found = together([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "more runs would not settle it" in found.reasons[0]
+
+
+def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:
+    def unharmed(logs: Logs) -> None:
+        end = logs["harness"][-1]
+        begin = end | {"event": "fault.injected", "fault": "slow", "kills": False, "mono_ns": end["mono_ns"] - 10**9}
+        told = {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "ms", "ok": True}
+        logs["harness"][-1:-1] = [begin, begin | told, begin | {"event": "fault.healed"}]
+
+    calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
+    assert calm.verdict is Verdict.PASS
+    found = together([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "recovery_time.max" in found.reasons[0]

@@ -97,9 +97,9 @@ def _markdown(answer: Answer) -> str:
 
 def _junit(answer: Answer) -> str:
     """One suite for the gate itself, with the canary and every scenario, and one for each run."""
-    caught = answer.canary.result.verdict is Verdict.FAIL
-    canary = Verdict.PASS if caught else Verdict.INVALID
-    cases = [("canary", canary, answer.canary.result.reasons)]
+    caught = bool(answer.rows)
+    cases = [("canary", Verdict.PASS, answer.canary.result.reasons)]
+    cases = cases if caught else [("canary", Verdict.INVALID, (answer.reason,))]
     cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
     failures = sum(verdict is Verdict.FAIL for _, verdict, _ in cases)
     errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for _, verdict, _ in cases)

@@ -151,7 +151,7 @@ def _line(
     if not spans and unmeasured:
         return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
     if not spans:
-        return Expectation(name, text, "0 s", Verdict.PASS)
+        return Expectation(name, text, "0 s", Verdict.PASS, share=0.0)
     (length, ended), why = max(spans, key=lambda span: (not span[0][1], span[0][0]))
     observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
     if not ended:
