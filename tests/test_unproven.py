@@ -335,3 +335,35 @@ def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_twin(telling
 
     card = verdict(simulate(JOB, KILL, seed=5), drifts, EXACT, bent_twin(telling))
     assert "at step 12 loss" in card.reasons[0]
+
+
+def test_a_trainer_that_tells_each_fifth_step_did_not_skip_the_others() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
+
+    def lost(logs: Logs) -> None:
+        sparse(logs)
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("step") == 25 and "loss" in line)
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    assert card.verdict is Verdict.PASS, card.reasons
+    card = verdict(simulate(JOB, KILL, seed=5), lost, EXACT, bent_twin(sparse))
+    assert "loss_continuity.steps: step 25 are in no surviving history" in card.reasons[0]
+
+
+def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped() -> None:
+    def half(logs: Logs) -> None:
+        for lines in trainers(logs):
+            first = steps(lines)[0]["first"]
+            for number, line in enumerate(steps(lines)):
+                del line["digest"]
+                if lines[0]["world_size"] == 1:
+                    line |= {"first": first + 8 * number, "count": 8}
+
+    job, alone = replace(JOB, steps=60), replace(JOB, nodes=1, steps=60)
+    history = simulate(job, [Outage(25, "shrink", victim=1)], seed=2)
+    card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[twin_of(alone)])
+    assert card.verdict is Verdict.FAIL
+    assert "consumed other samples than the twin's, the first is step 21" in card.reasons[0]

@@ -16,7 +16,7 @@ import numpy as np
 from harness import deaths
 from harness.lineage import cells
 from harness.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict, at_most
-from harness.timeline import Bools, Floats, Ints, Steps, Timeline
+from harness.timeline import Bools, Floats, Ints, Process, Steps, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
@@ -65,9 +65,9 @@ class LossContinuity(Score):
     def score(self, evidence: Evidence, bounds: ContinuityBounds | None) -> ScoreResult:
         run, twin = evidence.run, evidence.twin
         mode = bounds.mode if bounds else "exact"
-        curve = surviving(run.steps)
-        comparison = compare(curve, surviving(twin.steps)) if twin else None
-        samples = sample_ledger(curve)
+        curve, usual = surviving(run.steps), surviving(twin.steps) if twin else None
+        comparison = compare(curve, usual) if usual else None
+        samples = sample_ledger(curve, usual.step if usual else None)
         values: dict[str, Any] = {
             "mode": mode,
             "max_abs_diff": comparison.max_abs_diff if comparison else None,
@@ -95,7 +95,7 @@ class LossContinuity(Score):
         if bounds.max_spike is not None:
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
-        reasons = [*_disagreements(run, twin), *_false_restores(run), *_other_samples(comparison)]
+        reasons = [*_disagreements(run, twin), *_false_restores(run, twin), *_other_samples(comparison, bounds)]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
@@ -188,14 +188,15 @@ class Samples:
 
     repeated: int | None
     skipped: int | None
-    missing: Ints  # steps that no surviving epoch did
+    missing: Ints  # steps that no surviving epoch did, of those that the twin tells (not all trainers tell each step)
     where: str  # the first place in words
 
 
-def sample_ledger(curve: Curve) -> Samples:
-    """Follows the surviving steps in order: each must begin where the one before ended."""
+def sample_ledger(curve: Curve, told: Ints | None = None) -> Samples:
+    """Follows the surviving steps in order: each must begin where the one before ended. `told`: the twin's steps."""
     expected = np.arange(1, int(curve.step[-1]) + 1) if len(curve) and curve.step[-1] < 1 << 40 else curve.step
     missing = np.setdiff1d(expected, curve.step, assume_unique=True)
+    missing = missing if told is None else np.intersect1d(missing, told, assume_unique=True)
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Samples(None, None, missing, "")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -402,12 +403,12 @@ def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
             yield words, int(steps.step[row]), f"{' and '.join(sorted((str(steps.rank[other]), str(steps.rank[row]))))}"
 
 
-def _false_restores(run: Timeline) -> Iterator[tuple[Verdict, str]]:
-    """A process must go on from the step that it said it restored, and all of a world from the same."""
-    for process in run.processes:
-        if process.restored_step is None or process.first_step is None:
-            continue
-        if process.first_step != process.restored_step + 1:
+def _false_restores(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:
+    """A process must go on from the step that it said it restored (unless it does not tell each step, as the twin then
+    does neither), and all of a world from the same."""
+    sparse = twin is not None and any(_skips(process) for process in twin.processes)
+    for process in () if sparse else run.processes:
+        if _skips(process):
             text = f"rank {process.rank} said it restored step {process.restored_step}"
             yield Verdict.FAIL, f"loss_continuity: {text}, but went on with step {process.first_step}"
             return
@@ -419,11 +420,20 @@ def _false_restores(run: Timeline) -> Iterator[tuple[Verdict, str]]:
             return
 
 
-def _other_samples(comparison: Comparison | None) -> Iterator[tuple[Verdict, str]]:
+def _skips(process: Process) -> bool:
+    restored, first = process.restored_step, process.first_step
+    return restored is not None and first is not None and first != restored + 1
+
+
+def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[tuple[Verdict, str]]:
     if comparison is None:
         return
-    mine, other = comparison.run.digest, comparison.twin.digest
-    bad = np.flatnonzero((mine != other) & (mine != 0) & (other != 0))
+    mine, other = comparison.run, comparison.twin
+    differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
+    if not bounds.max_samples_repeated and not bounds.max_samples_skipped:  # else positions may well be others
+        told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
+        differ |= told & ((mine.first != other.first) | (mine.count != other.count))
+    bad = np.flatnonzero(differ)
     if len(bad):
         first = comparison.step[bad[0]]
         text = f"{len(bad)} steps consumed other samples than the twin's, the first is step {first}"
