@@ -257,6 +257,19 @@ def test_steps_that_are_told_now_and_then_are_rolled_back_all_the_same() -> None
     assert card.verdict is Verdict.FAIL
 
 
+def test_a_node_that_never_takes_part_is_missed() -> None:
+    def alone(logs: Logs) -> None:
+        for name in [name for name, lines in logs.items() if lines[0].get("rank") == 1]:
+            del logs[name]
+        for lines in trainers(logs):
+            for line in lines:
+                line |= {"world_size": 1} if "world_size" in line else {}
+
+    card = verdict(simulate(JOB, seed=5), alone, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["node1 was there from begin to end, and had no part in any step"]
+
+
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:
     def bend(logs: Logs) -> None:
         for lines in trainers(logs):

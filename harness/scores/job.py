@@ -36,7 +36,7 @@ class Job(Score):
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
         reasons = [*_faults(run), *_ending(run), *_left_untold(run)]
-        reasons += [*_worlds(run), *_restores(run), *_evidence(run)]
+        reasons += [*_worlds(run), *_absent(run), *_restores(run), *_evidence(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -205,6 +205,16 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
             yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
         if len(complete) and epoch.size < least:
             yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"
+
+
+def _absent(run: Timeline) -> Iterator[Finding]:
+    """Nodes that the job had from its begin to its end and never used, though no fault was aimed at them."""
+    aimed = {target.get("node") for fault in run.faults for target in fault.targets}
+    worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
+    known = {slot.node for slot in run.slots}
+    kept = {slot.node for slot in run.slots if slot.kept and slot.incarnation == 1}
+    for node in sorted(kept - worked - aimed) if run.finished and worked <= known else ():
+        yield Verdict.INCONCLUSIVE, f"{node} was there from begin to end, and had no part in any step"
 
 
 def _restores(run: Timeline) -> Iterator[Finding]:
