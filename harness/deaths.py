@@ -53,13 +53,23 @@ class Death:
 
 
 def deaths(run: Timeline) -> list[Death]:
-    return [_death(run, exit_) for exit_ in run.exits if exit_["code"] != 0]
+    return [_death(run, exit_) for exit_ in (*run.exits, *_last_words(run)) if exit_["code"] != 0]
+
+
+def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
+    """Exits that only the worker itself told of: not all launchers write into the log."""
+    seen = {(exit_["node"], exit_["incarnation"], exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
+    for worker in run.processes:
+        place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
+        if worker.exit_code is not None and (worker.node, worker.incarnation, worker.exited) not in seen:
+            yield place | {"code": worker.exit_code, "at": worker.exited}
 
 
 def quits(run: Timeline) -> list[Death]:
     """Workers that ended with 0 before the last step had begun."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
-    well = (exit_ for exit_ in run.exits if exit_["code"] == 0 and exit_["rank"] is not None)
+    exits = (*run.exits, *_last_words(run))
+    well = (exit_ for exit_ in exits if exit_["code"] == 0 and exit_["rank"] is not None)
     return [_death(run, exit_) for exit_ in well if exit_["at"] < last]
 
 

@@ -270,6 +270,19 @@ def test_a_node_that_never_takes_part_is_missed() -> None:
     assert card.reasons == ["node1 was there from begin to end, and had no part in any step"]
 
 
+@pytest.mark.parametrize("agents", [True, False])
+def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> None:
+    def unseen(logs: Logs) -> None:
+        for lines in logs.values():
+            remove(lines, lambda line: line.get("event") == "worker.exit")
+
+    job = replace(JOB, agents=agents)
+    card = verdict(simulate(job, [Outage(17, "crash")], seed=5), unseen, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.metrics["deaths_unexplained"] == 2
+    assert verdict(simulate(job, KILL, seed=5), unseen).verdict is Verdict.PASS
+
+
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:
     def bend(logs: Logs) -> None:
         for lines in trainers(logs):
