@@ -12,6 +12,7 @@ from harness.fault import Context, Rate, Target, name_nodes
 from harness.network import NicFault, near, way
 
 BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
+LOOKS_MAX, CLOSE = 3, 0.9  # what else a busy host does makes a path slower, never faster: the best look counts
 RATE_BITS_MIN = 64_000
 
 
@@ -47,7 +48,11 @@ class NicBandwidth(NicFault):
         limit = self.begin(lambda: node.limit_rate(rate, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
-            reached = node.fill_path(partner, DURING_S, back, through=limit)
+            reached = 0.0
+            for _ in range(LOOKS_MAX):
+                reached = max(reached, node.fill_path(partner, DURING_S, back, through=limit))
+                if reached >= CLOSE * rate:
+                    break
             detail = f"{node.name}, {way(back)}: {before[back] / 1e6:.0f} Mbit/s before"
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
 

@@ -166,7 +166,10 @@ def test_nothing_stays_when_it_is_killed(victim: str, host: Host) -> None:
 
 
 def comm(pid: int) -> str:
-    return pathlib.Path(f"/proc/{pid}/comm").read_text()
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text()
+    except FileNotFoundError:  # it has ended meanwhile
+        return ""
 
 
 def test_the_agent_hands_on_rules_which_end_with_its_line(host: Host) -> None:
