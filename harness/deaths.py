@@ -14,8 +14,10 @@ A fault that only slows a job explains no death at all.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +55,30 @@ class Death:
 
 
 def deaths(run: Timeline) -> list[Death]:
-    return [_death(run, exit_) for exit_ in (*run.exits, *_last_words(run)) if exit_["code"] != 0]
+    return [death for death in _ends(run) if death.code != 0]
+
+
+def unexplained(run: Timeline) -> Iterator[Death]:
+    """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little: that
+    ended with 0 before the last step had begun."""
+    over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
+    if run.aborted is not None:
+        over = min(over, run.aborted)
+    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
+    ends = _ends(run)
+    dead = [end for end in ends if end.code != 0]
+    inquest = _Inquest(run, dead)
+    for death in (*dead, *(end for end in ends if end.code == 0 and end.rank is not None and end.at < last)):
+        if death.at <= over and not inquest.accounts_for(death):
+            yield death
+
+
+def _ends(run: Timeline) -> list[Death]:
+    """Of all commands and workers, also those that ended well."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for row, process in enumerate(run.processes):
+        places.setdefault((process.node, process.incarnation), []).append(row)
+    return [_end(run, exit_, places) for exit_ in (*run.exits, *_last_words(run))]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
@@ -65,29 +90,10 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
             yield place | {"code": worker.exit_code, "at": worker.exited}
 
 
-def quits(run: Timeline) -> list[Death]:
-    """Workers that ended with 0 before the last step had begun."""
-    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
-    exits = (*run.exits, *_last_words(run))
-    well = (exit_ for exit_ in exits if exit_["code"] == 0 and exit_["rank"] is not None)
-    return [_death(run, exit_) for exit_ in well if exit_["at"] < last]
-
-
-def unexplained(run: Timeline) -> Iterator[Death]:
-    """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little."""
-    over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
-    if run.aborted is not None:
-        over = min(over, run.aborted)
-    all_of_them = deaths(run)
-    for death in (*all_of_them, *quits(run)):
-        if death.at <= over and not (_left_in_peace(run, death) or _explained(run, death, all_of_them)):
-            yield death
-
-
-def _death(run: Timeline, exit_: dict[str, Any]) -> Death:
-    """When what died had been started, and which workers went with it."""
+def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], Sequence[int]]) -> Death:
+    """When what ended had been started, and which workers went with it."""
     node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
-    there = [i for i, p in enumerate(run.processes) if (p.node, p.incarnation) == (node, incarnation)]
+    there = places.get((node, incarnation), ())
     if rank is None:
         started = next((s.allocated for s in run.slots if (s.node, s.incarnation) == (node, incarnation)), at)
         rows = [i for i in there if run.processes[i].started <= at]
@@ -97,65 +103,75 @@ def _death(run: Timeline, exit_: dict[str, Any]) -> Death:
     return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows))
 
 
-def _left_in_peace(run: Timeline, death: Death) -> bool:
-    if death.code not in CLEAN_CODES:
-        return False
-    if any(death.started <= notice["at"] <= death.at for notice in run.notices):
-        return True
-    later = [p for p in run.processes if p.started > death.at]
-    mine = [run.processes[i] for i in death.processes if death.rank is not None]
-    return any(p.world_size > own.world_size for own in mine for p in later)
+class _Killer:
+    """A fault that kills: whom it took, and the moments at which others may have gone with them."""
+
+    def __init__(self, run: Timeline, fault: FaultRecord, everyone: Collection[Death]):
+        assert fault.injected is not None
+        self._run = run
+        self._moments = (fault.injected, *fault.strikes)
+        self._aimed = {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+        targets = [other for other in everyone if self.is_target(other)]
+        self.victims = {row for other in targets for row in other.processes}
+        first = min(fault.strikes, default=fault.injected)
+        left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
+        self.roots = (*fault.strikes, *left)  # or after the first of them had left on the notice before that
+
+    def is_target(self, death: Death) -> bool:
+        """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
+        aimed = any((death.node, death.incarnation, rank) in self._aimed for rank in (None, death.rank))
+        return aimed and any(death.was_alive(self._run, moment) for moment in self._moments)
 
 
-def _explained(run: Timeline, death: Death, everyone: Collection[Death]) -> bool:
-    killers = [fault for fault in run.faults if fault.kills and fault.injected is not None]
-    if any(_is_target(run, fault, death) for fault in killers):
-        return True
-    if death.code in _OWN_CRASHES:
-        return False
-    if any(_is_peer(run, fault, death, everyone) for fault in killers):
-        return True
-    own = (death.node, death.incarnation)  # whose own arrival excuses nothing
-    arrivals = [slot.allocated for slot in run.slots if slot.incarnation > 1 and (slot.node, slot.incarnation) != own]
-    if any(_went_with(run, death, at, ()) for at in arrivals):
-        return True
-    return any(_stopped_by(run, fault, death) for fault in run.faults if fault.stops and fault.injected is not None)
+class _Inquest:
+    """The rules, and what they look up for every death."""
 
+    def __init__(self, run: Timeline, everyone: Collection[Death]):
+        self._run = run
+        struck = [fault for fault in run.faults if fault.injected is not None]
+        self._killers = [_Killer(run, fault, everyone) for fault in struck if fault.kills]
+        self._stoppers = [fault for fault in struck if fault.stops]
+        self._worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
+        self._arrivals = [slot for slot in run.slots if slot.incarnation > 1]
+        starts = sorted((process.started, process.world_size) for process in run.processes)
+        self._starts = [at for at, _ in starts]
+        self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
 
-def _is_target(run: Timeline, fault: FaultRecord, death: Death) -> bool:
-    """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
-    assert fault.injected is not None
-    aimed = any(
-        (target.get("node"), target.get("incarnation")) == (death.node, death.incarnation)
-        and target.get("rank") in (None, death.rank)
-        for target in fault.targets
-    )
-    return aimed and any(death.was_alive(run, moment) for moment in (fault.injected, *fault.strikes))
+    def accounts_for(self, death: Death) -> bool:
+        return self._left_in_peace(death) or self._explained(death)
 
-
-def _is_peer(run: Timeline, fault: FaultRecord, death: Death, everyone: Collection[Death]) -> bool:
-    """Gone after the targets were taken, or after the first of them had left on the notice before that."""
-    assert fault.injected is not None
-    targets = [other for other in everyone if _is_target(run, fault, other)]
-    victims = {row for other in targets for row in other.processes}
-    first = min(fault.strikes, default=fault.injected)
-    left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
-    return any(_went_with(run, death, root, victims) for root in (*fault.strikes, *left))
-
-
-def _went_with(run: Timeline, death: Death, root: int, victims: Collection[int]) -> bool:
-    """Alive at `root`, and dead without having stepped in a world that began after it and was without the victims."""
-    if not death.was_alive(run, root):
-        return False
-    for epoch in run.epochs:
-        again = not set(death.processes).isdisjoint(epoch.processes)
-        if again and root < epoch.begin <= death.at and set(victims).isdisjoint(epoch.processes):
+    def _left_in_peace(self, death: Death) -> bool:
+        if death.code not in CLEAN_CODES:
             return False
-    return True
+        if any(death.started <= notice["at"] <= death.at for notice in self._run.notices):
+            return True
+        later = self._largest[bisect.bisect_right(self._starts, death.at) :][:1]
+        sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
+        return any(size < largest for size in sizes for largest in later)
 
+    def _explained(self, death: Death) -> bool:
+        if any(killer.is_target(death) for killer in self._killers):
+            return True
+        if death.code in _OWN_CRASHES:
+            return False
+        if any(self._went_with(death, root, killer.victims) for killer in self._killers for root in killer.roots):
+            return True
+        own = (death.node, death.incarnation)  # whose own arrival excuses nothing
+        arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
+        if any(self._went_with(death, at, frozenset()) for at in arrivals):
+            return True
+        return any(self._stopped_by(fault, death) for fault in self._stoppers)
 
-def _stopped_by(run: Timeline, fault: FaultRecord, death: Death) -> bool:
-    """While the fault was at work; or at work still when it was healed, and in no new world since."""
-    assert fault.injected is not None
-    healed = run.end if fault.healed is None else fault.healed
-    return fault.injected <= death.at <= healed or _went_with(run, death, healed, ())
+    def _went_with(self, death: Death, root: int, victims: Set[int]) -> bool:
+        """Alive at `root`, and dead without having stepped in a world that began after it and was without the
+        victims."""
+        if not death.was_alive(self._run, root):
+            return False
+        later = (members for begin, members in self._worlds if root < begin <= death.at)
+        return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
+
+    def _stopped_by(self, fault: FaultRecord, death: Death) -> bool:
+        """While the fault was at work; or at work still when it was healed, and in no new world since."""
+        assert fault.injected is not None
+        healed = self._run.end if fault.healed is None else fault.healed
+        return fault.injected <= death.at <= healed or self._went_with(death, healed, frozenset())
