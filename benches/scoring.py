@@ -37,7 +37,7 @@ def write_log(events: pathlib.Path, ranks: int, steps: int, restarts: int, gpus:
         now += (last - first + 1) * 100 * MS + 5000 * MS
         if attempt < restarts:
             targets = [{"node": "node0", "incarnation": 1, "rank": 0}]
-            at = now - 1900 * MS
+            at = now - 2000 * MS  # a tenth of a second before the first worker ends over it
             harness.log(at, "fault.injected", fault=f"kill{attempt}", kind="rank_kill", targets=targets, kills=True)
             harness.log(at, "fault.effect", fault=f"kill{attempt}", measured=1, expected=1, unit="deaths", ok=True)
             first = max(1, last - 20)
