@@ -208,7 +208,7 @@ def doctor() -> None:
 @app.command()
 def heal(reports: ReportsOption = REPORTS) -> None:
     """Undoes whatever killed runs left behind. Touches only what this harness made. Idempotent."""
-    healed, failed = undo.heal(reports)
+    healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
     out.print(f"healed {', '.join(healed)}" if healed else "nothing to heal")
     if failed:
         raise ChaosError("\n".join(failed))

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from typing import Any
 
-from harness.errors import FaultError
+from harness.errors import BackendError, FaultError
 
 JOURNAL = "undo.jsonl"
 _ALLOWED = ("harness.faults.", "harness.backends.", "harness.lab.", "harness.redaction")
@@ -99,6 +99,18 @@ def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
         except FaultError as error:
             failed.append(f"{run_dir.name}: {error}")
     return healed, failed
+
+
+def heal_strays() -> tuple[list[str], list[str]]:
+    """Ends what dead runs left on this machine, wherever their journals are or were. Returns as `heal` does.
+
+    Only what names the process that made it, and that one is gone.
+    """
+    try:
+        count = _resolve("harness.backends.local:undo")()
+    except BackendError as error:
+        return [], [f"of runs that are not kept here: {error}"]
+    return ([f"{count} thing{'s' if count > 1 else ''} of runs that are not kept here"] if count else []), []
 
 
 def undo_open(run_dir: pathlib.Path) -> None:

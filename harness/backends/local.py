@@ -399,8 +399,11 @@ def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
     return _NOBODY_EVICTS
 
 
-def undo(run_id: str) -> int:
-    """Ends whatever processes of this run are left; returns how many there were. Idempotent (`chaos heal`)."""
+def undo(run_id: str | None = None) -> int:
+    """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
+
+    Returns how many there were. Idempotent (`chaos heal`).
+    """
     return leavings.sweep(run_id) + cgroups.sweep(run_id)
 
 

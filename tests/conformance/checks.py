@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from conformance.places import STORE, Job, until
@@ -28,6 +29,15 @@ def check(verb: Verb) -> Callable[[Callable[[Job], None]], Callable[[Job], None]
     return register
 
 
+@contextlib.contextmanager
+def undone(undo: Callable[[], object]) -> Iterator[None]:
+    """In any case: what a check that fails leaves in the shared job would fail the checks that follow."""
+    try:
+        yield
+    finally:
+        undo()
+
+
 def stands_still(job: Job, node: Node, seconds: float = 0.4) -> bool:
     before = job.steps(node)
     time.sleep(seconds)
@@ -36,6 +46,16 @@ def stands_still(job: Job, node: Node, seconds: float = 0.4) -> bool:
 
 def received(node: Node, peer: Node | None, **more: Any) -> int:
     return node.send_packets(peer, PACKETS, 0.002, **more).received
+
+
+def fullest(node: Node, peer: Node, enough: float, seconds: float, back: bool = False) -> float:
+    """Bits a second of a full path, the most of up to three looks: a busy host makes one slower, never faster."""
+    most = 0.0
+    for _ in range(3):
+        most = max(most, node.fill_path(peer, seconds, back))
+        if most > enough:
+            break
+    return most
 
 
 def shares(node: Node, seconds: float = 1.0) -> tuple[float, float]:
@@ -63,10 +83,10 @@ def frozen_node_stands_still(job: Job) -> None:
     """steps in 0.4 s: none on the node, some on the other; both go on once thawed"""
     node, other = job.nodes
     node.freeze()
-    others = job.steps(other)
-    assert stands_still(job, node) and node.pids() and node.alive
-    job.wait_steps(other, others + 1 - job.steps(other))
-    node.thaw()
+    with undone(node.thaw):
+        others = job.steps(other)
+        assert stands_still(job, node) and node.pids() and node.alive
+        job.wait_steps(other, others + 1 - job.steps(other))
     job.wait_steps(node, 3)
 
 
@@ -97,10 +117,10 @@ def rate_is_kept(job: Job) -> None:
     """bits a second of a full path, each direction"""
     node, other = job.nodes
     limit = node.limit_rate(50_000_000, Traffic())
-    for back in (False, True):
-        assert 0.7 < node.fill_path(other, 0.8, back) / 50e6 < 1.3
-    limit.heal()
-    assert node.fill_path(other, 0.5) > 100e6
+    with undone(limit.heal):
+        for back in (False, True):
+            assert 35e6 < fullest(node, other, 35e6, 0.8, back) < 65e6
+    assert fullest(node, other, 100e6, 0.5) > 100e6
 
 
 @check(Verb.NET_DELAY)
@@ -108,10 +128,10 @@ def packets_come_later(job: Job) -> None:
     """delay of each of 40 packets, and bits a second of a full path, so that a delay costs time alone"""
     node, other = job.nodes
     impairment = node.impair(Impairment(delay_s=0.03), Traffic("egress"))
-    assert min(node.send_packets(other, PACKETS, 0.002, wait_s=1.0).delays_s) >= 0.03
-    assert min(node.send_packets(other, PACKETS, 0.002, back=True).delays_s) < 0.03
-    assert node.fill_path(other, 0.6) > 20e6
-    impairment.heal()
+    with undone(impairment.heal):
+        assert min(node.send_packets(other, PACKETS, 0.002, wait_s=1.0).delays_s) >= 0.03
+        assert min(node.send_packets(other, PACKETS, 0.002, back=True).delays_s) < 0.03
+        assert fullest(node, other, 20e6, 0.6) > 20e6
     assert min(node.send_packets(other, PACKETS, 0.002).delays_s) < 0.03
 
 
@@ -120,10 +140,10 @@ def packets_are_lost(job: Job) -> None:
     """packets received of 300, against the number counted as lost"""
     node, other = job.nodes
     impairment = node.impair(Impairment(loss=0.3, seed=7), Traffic("egress", (other,)))
-    found = node.send_packets(other, 300, 0.001, wait_s=1.0)
-    assert 40 < impairment.counts()["lost"] < 150
-    assert found.received == 300 - impairment.counts()["lost"]
-    impairment.heal()
+    with undone(impairment.heal):
+        found = node.send_packets(other, 300, 0.001, wait_s=1.0)
+        assert 40 < impairment.counts()["lost"] < 150
+        assert found.received == 300 - impairment.counts()["lost"]
     assert received(node, other) == PACKETS
 
 
@@ -131,9 +151,9 @@ def _silences(job: Job, disturb: Callable[[], Disturbance]) -> None:
     node, other = job.nodes
     assert received(node, other) == received(node, other, back=True) == PACKETS
     disturbance = disturb()
-    assert received(node, other) == received(node, other, back=True) == 0
-    disturbance.heal()
-    disturbance.heal()
+    with undone(disturbance.heal):
+        assert received(node, other) == received(node, other, back=True) == 0
+        disturbance.heal()
     # A link that comes up again first has to learn who its neighbours are.
     until(lambda: received(node, other) == received(node, other, back=True) == PACKETS, "all packets", 5.0)
 
@@ -152,8 +172,8 @@ def traffic_is_cut(job: Job) -> None:
     if not job.place.control_is_apart:
         return
     cut = node.cut(Traffic("egress", "control"))
-    assert (received(node, None), received(node, other)) == (0, PACKETS)
-    cut.heal()
+    with undone(cut.heal):
+        assert (received(node, None), received(node, other)) == (0, PACKETS)
     assert received(node, None) == PACKETS
 
 
@@ -162,8 +182,8 @@ def node_runs_in_turns(job: Job) -> None:
     """share of the time in which the node was kept from running"""
     node = job.nodes[0]
     node.throttle(0.3)
-    assert 0.4 < shares(node)[1] < 0.95
-    node.throttle(None)
+    with undone(lambda: node.throttle(None)):
+        assert 0.4 < shares(node)[1] < 0.95
     assert shares(node, 0.5)[1] == 0
     job.wait_steps(node, 2)
 
@@ -173,9 +193,9 @@ def quota_is_kept(job: Job) -> None:
     """CPU time of the node's processes, and the time for which the kernel held them back"""
     node = job.nodes[0]
     node.limit_cpu(0.1)
-    used, kept = shares(node)
-    assert used < 0.25 and kept > 0
-    node.limit_cpu(None)
+    with undone(lambda: node.limit_cpu(None)):
+        used, kept = shares(node)
+        assert used < 0.25 and kept > 0
     job.wait_steps(node, 2)
     assert shares(node, 0.5)[1] == 0
 
@@ -185,9 +205,9 @@ def _memory_runs_out(job: Job, keeper: str) -> None:
     assert node.fill_memory(24 * MIB, spare=False) == 24 * MIB
     before = node.memory_use()
     assert node.limit_memory(before.used_bytes + 24 * MIB, keeper) == keeper
-    assert node.fill_memory(120 * MIB, spare=False) < 80 * MIB
-    assert node.memory_use().kills == before.kills + 1
-    node.limit_memory(None)
+    with undone(lambda: node.limit_memory(None)):
+        assert node.fill_memory(120 * MIB, spare=False) < 80 * MIB
+        assert node.memory_use().kills == before.kills + 1
     assert node.fill_memory(60 * MIB, spare=False) == 60 * MIB
     job.wait_steps(node, 2)
 
@@ -221,12 +241,12 @@ def storage_fails(job: Job) -> None:
     node, other = job.nodes
     rule = StorageRule(operations=("write",), error="ENOSPC", after_bytes=8192)
     disturbance = node.disturb_storage(STORE, rule)
-    errors = until(lambda: job.events(node, "checkpoint.failed"), "a failed save")
-    assert "No space left" in errors[0]["error"] and disturbance.counts()["failed"] >= 1
-    saved = len(job.events(other, "checkpoint.committed"))
-    until(lambda: len(job.events(other, "checkpoint.committed")) > saved, "a save on the other node")
-    assert job.events(other, "checkpoint.failed") == []
-    disturbance.heal()
+    with undone(disturbance.heal):
+        errors = until(lambda: job.events(node, "checkpoint.failed"), "a failed save")
+        assert "No space left" in errors[0]["error"] and disturbance.counts()["failed"] >= 1
+        saved = len(job.events(other, "checkpoint.committed"))
+        until(lambda: len(job.events(other, "checkpoint.committed")) > saved, "a save on the other node")
+        assert job.events(other, "checkpoint.failed") == []
     saved = len(job.events(node, "checkpoint.committed"))
     until(lambda: len(job.events(node, "checkpoint.committed")) > saved, "a save after healing")
 
@@ -241,9 +261,9 @@ def clock_is_off(job: Job) -> None:
         return float(event["wall_ns"] - event["mono_ns"] - (time.time_ns() - time.monotonic_ns())) / 1e9
 
     node.skew_clock(7200.0)
-    until(lambda: abs(ahead_s(node) - 7200) < 60, "the other time")
-    assert abs(ahead_s(other)) < 60
-    node.skew_clock(0.0)
+    with undone(lambda: node.skew_clock(0.0)):
+        until(lambda: abs(ahead_s(node) - 7200) < 60, "the other time")
+        assert abs(ahead_s(other)) < 60
     until(lambda: abs(ahead_s(node)) < 60, "our time")
 
 

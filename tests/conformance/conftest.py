@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from conformance.places import LIMIT_S, PLACES, ROOT, Job, OpenJob, Place, open_job, until
+
+pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
+
+from conformance.places import LIMIT_S, PLACES, ROOT, Job, OpenJob, Place, open_job, until  # noqa: E402
 
 _numbers = itertools.count(1)
 

@@ -63,7 +63,11 @@ def chaos(reports: pathlib.Path, *words: object, limit_s: float = 280, **env: st
 
 
 def leftovers() -> list[str]:
-    """Everything on this machine that carries the harness's marks."""
+    """Everything on this machine that carries the harness's marks and was not there before these tests."""
+    return [found for found in _marked() if found not in _EARLIER]
+
+
+def _marked() -> list[str]:
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -81,3 +85,6 @@ def leftovers() -> list[str]:
     ]
     found += [f"cgroup {path}" for path in pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*@*")]
     return found
+
+
+_EARLIER = frozenset(_marked())  # of a run that was killed together with all that would have undone it

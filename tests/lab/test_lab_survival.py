@@ -18,7 +18,8 @@ import pytest
 from labs import wait_for
 
 import harness
-from harness.lab import processes, undo
+from harness.lab import cgroups, processes, undo
+from harness.undo import heal_strays
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 USER_ID = 61234  # nobody has this id
@@ -111,6 +112,20 @@ def test_only_what_carries_the_mark_is_swept(three_sleeps: tuple[subprocess.Pope
         assert alive.wait(5) == -9
         assert [each.poll() for each in (dead, elsewhere, unmarked)] == [None] * 3
         unmarked.kill()
+
+
+def test_heal_ends_what_runs_left_whose_journal_is_nowhere(three_sleeps: tuple[subprocess.Popen[bytes], ...]) -> None:
+    alive, dead, elsewhere = three_sleeps
+    namespace, pid, start = processes.owner_text().split("-")
+    run_id = f"stray-{os.getpid()}"
+    if os.geteuid() == 0 and cgroups.why_not("cpu") is None:
+        cgroups.create("cpu", f"{namespace}-{pid}-{int(start) - 1}", run_id, "node0.1")
+        assert cgroups.leftovers(run_id)
+    healed, failed = heal_strays()
+    assert (len(healed), failed) == (1, [])
+    assert dead.wait(5) == -9 and cgroups.leftovers(run_id) == []
+    assert (alive.poll(), elsewhere.poll()) == (None, None)
+    assert heal_strays() == ([], [])
 
 
 def test_a_reused_process_id_is_not_hit() -> None:
