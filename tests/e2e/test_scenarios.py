@@ -49,19 +49,27 @@ def test_a_shipped_scenario_passes(reports: pathlib.Path, name: str) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("provider", ["ec2", "gcp", "azure"])
-def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(
-    reports: pathlib.Path, short: pathlib.Path, provider: str
-) -> None:
-    text = short.read_text().replace(
-        "fault: rank_kill", f"fault: preemption\n    via: {provider}\n    notice: 4s\n    replacement: {{after: 1s}}"
+def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, short: pathlib.Path) -> None:
+    """Each cloud's, one after the other."""
+    before, after = short.read_text().split("\nfaults:")
+    faults = "".join(
+        f"""
+          - id: {provider}
+            fault: preemption
+            via: {provider}
+            notice: 4s
+            when: {{step: {step}}}
+            target: {{node: 1}}
+            replacement: {{after: 500ms}}"""
+        for provider, step in (("ec2", 15), ("gcp", 30), ("azure", 45))
     )
-    short.write_text(text.replace("{rank: 1}", "{node: 1}"))
+    short.write_text(f"{before}\nfaults:{faults}\n{after[after.index('expect:') :]}")
     done = chaos(reports, "run", short)
     assert done.code == 0, done.out
     events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("trainer-*"))
-    assert f'"event":"notice","source":"{provider}"' in events
-    assert '"reason":"drained"' in events
+    for provider in ("ec2", "gcp", "azure"):
+        assert f'"event":"notice","source":"{provider}"' in events
+    assert events.count('"reason":"drained"') == 6, "three times both ranks"
 
 
 def test_four_ranks_are_exact_too(reports: pathlib.Path, short: pathlib.Path) -> None:
