@@ -115,7 +115,9 @@ class _Killer:
         self.victims = {row for other in targets for row in other.processes}
         first = min(fault.strikes, default=fault.injected)
         left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
-        self.roots = (*fault.strikes, *left)  # or after the first of them had left on the notice before that
+        # A peer may have been started only after the strike, by a launcher that had not seen the target's end yet.
+        ended = [other.at for other in targets if other.rank is not None and other.at >= first]
+        self.roots = (*fault.strikes, *left, *ended)  # `left`: after the first of them had gone on the notice before
 
     def is_target(self, death: Death) -> bool:
         """Alive at one of the moments at which the fault acted, in a place it was aimed at."""

@@ -104,6 +104,21 @@ def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
     assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
 
 
+@pytest.mark.parametrize(("after_ms", "found"), [(-1, []), (1, ["rank 0 on node0 ended with 75"])])
+def test_a_peer_that_was_started_before_the_targets_end_was_seen_goes_with_it(after_ms: int, found: list[str]) -> None:
+    """A worker struck as it starts: its peer's launcher is a moment later, and starts one for the same world."""
+
+    def late(logs: Logs) -> None:
+        end, peer = exits(logs, 1)[0], exits(logs, 0)[0]
+        begin = end["mono_ns"] + after_ms * MS
+        logs["trainer-late"] = [trainers(logs, rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+        agent = next(lines for lines in logs.values() if peer in lines)
+        agent.append(peer | {"pid": 4711, "code": 75, "mono_ns": max(begin, end["mono_ns"]) + 5 * MS})
+        agent.sort(key=lambda line: line["mono_ns"])
+
+    assert unexplained(judged(late, KILL)) == found
+
+
 def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
     assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
         "rank 0 on node0 ended with 1",

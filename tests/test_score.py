@@ -81,7 +81,8 @@ def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
         card.reasons[0].split("; ")[1].split()[0],
         "losses",
     ]
-    assert verdict(simulate(JOB, KILL, seed=5), expect={}).reasons == ["the job did all its steps"]
+    (headline,) = verdict(simulate(JOB, KILL, seed=5), expect={}).reasons
+    assert headline == "the job did all its steps; the scenario expects nothing else, whatever it costs"
 
 
 def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
