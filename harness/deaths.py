@@ -24,6 +24,7 @@ from typing import Any
 from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration
 
+_Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
 
 
@@ -42,6 +43,9 @@ class Death:
     def was_alive(self, run: Timeline, moment: int) -> bool:
         """As far as the clocks of its host and of the harness can be compared."""
         return self.started - run.uncertainty_ns <= moment <= self.at + run.uncertainty_ns
+
+    def is_in(self, places: Set[_Place]) -> bool:
+        return any((self.node, self.incarnation, rank) in places for rank in (None, self.rank))
 
     def last_word(self, run: Timeline) -> int:
         """When it was still there for certain: exits are seen later than they happen."""
@@ -103,6 +107,10 @@ def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], 
     return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows))
 
 
+def _aim(fault: FaultRecord) -> Set[_Place]:
+    return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+
+
 class _Killer:
     """A fault that kills: whom it took, and the moments at which others may have gone with them."""
 
@@ -110,7 +118,7 @@ class _Killer:
         assert fault.injected is not None
         self._run = run
         self._moments = (fault.injected, *fault.strikes)
-        self._aimed = {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+        self._aim = _aim(fault)
         targets = [other for other in everyone if self.is_target(other)]
         self.victims = {row for other in targets for row in other.processes}
         first = min(fault.strikes, default=fault.injected)
@@ -121,8 +129,7 @@ class _Killer:
 
     def is_target(self, death: Death) -> bool:
         """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
-        aimed = any((death.node, death.incarnation, rank) in self._aimed for rank in (None, death.rank))
-        return aimed and any(death.was_alive(self._run, moment) for moment in self._moments)
+        return death.is_in(self._aim) and any(death.was_alive(self._run, moment) for moment in self._moments)
 
 
 class _Inquest:
@@ -132,11 +139,11 @@ class _Inquest:
         self._run = run
         struck = [fault for fault in run.faults if fault.injected is not None]
         self._killers = [_Killer(run, fault, everyone) for fault in struck if fault.kills]
-        self._stoppers = [fault for fault in struck if fault.stops]
         self._worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
         self._arrivals = [slot for slot in run.slots if slot.incarnation > 1]
         starts = sorted((process.started, process.world_size) for process in run.processes)
         self._starts = [at for at, _ in starts]
+        self._stoppers = [(fault, self._aftermath(fault, everyone)) for fault in struck if fault.stops]
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
 
     def accounts_for(self, death: Death) -> bool:
@@ -162,7 +169,7 @@ class _Inquest:
         arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
         if any(self._went_with(death, at, frozenset()) for at in arrivals):
             return True
-        return any(self._stopped_by(fault, death) for fault in self._stoppers)
+        return any(self._stopped_by(*stopper, death) for stopper in self._stoppers)
 
     def _went_with(self, death: Death, root: int, victims: Set[int]) -> bool:
         """Alive at `root`, and dead without having stepped in a world that began after it and was without the
@@ -172,8 +179,13 @@ class _Inquest:
         later = (members for begin, members in self._worlds if root < begin <= death.at)
         return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
 
-    def _stopped_by(self, fault: FaultRecord, death: Death) -> bool:
+    def _stopped_by(self, fault: FaultRecord, roots: Sequence[int], death: Death) -> bool:
         """While the fault was at work; or at work still when it was healed, and in no new world since."""
         assert fault.injected is not None
-        healed = self._run.end if fault.healed is None else fault.healed
-        return fault.injected <= death.at <= healed or self._went_with(death, healed, frozenset())
+        return fault.injected <= death.at <= roots[0] or any(self._went_with(death, at, frozenset()) for at in roots)
+
+    def _aftermath(self, fault: FaultRecord, everyone: Collection[Death]) -> Sequence[int]:
+        """When it was healed, and then the ends of the targets that it left to die: as with those of a killer."""
+        healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
+        left = [other for other in everyone if other.is_in(aim) and self._went_with(other, healed, frozenset())]
+        return healed, *(other.at for other in left if other.rank is not None)

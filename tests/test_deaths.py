@@ -104,12 +104,17 @@ def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
     assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
 
 
+@pytest.mark.parametrize("kills", [True, False])
 @pytest.mark.parametrize(("after_ms", "found"), [(-1, []), (1, ["rank 0 on node0 ended with 75"])])
-def test_a_peer_that_was_started_before_the_targets_end_was_seen_goes_with_it(after_ms: int, found: list[str]) -> None:
+def test_a_peer_started_before_the_targets_end_was_seen_goes_with_it(
+    kills: bool, after_ms: int, found: list[str]
+) -> None:
     """A worker struck as it starts: its peer's launcher is a moment later, and starts one for the same world."""
 
     def late(logs: Logs) -> None:
         end, peer = exits(logs, 1)[0], exits(logs, 0)[0]
+        of_faults(logs, "fault.injected").update({} if kills else {"kills": False, "stops": True})
+        of_faults(logs, "fault.healed")["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 1
         begin = end["mono_ns"] + after_ms * MS
         logs["trainer-late"] = [trainers(logs, rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
         agent = next(lines for lines in logs.values() if peer in lines)
