@@ -43,7 +43,10 @@ TESTS = [
         for name in ("timeline_truth", "phases_edge", "metrics_doc", "invariants", "deaths", "bare_logs")
     ),
     *(f"tests/test_{name}.py" for name in ("verdicts", "slowdown", "reading", "plan", "undo", "repeats", "statistics")),
-    *(f"tests/test_{name}.py" for name in ("closed_forms", "forecast", "controls", "golden", "coarse_clocks", "score")),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("closed_forms", "forecast", "controls", "golden", "coarse_clocks", "score", "unproven")
+    ),
     "tests/mutants/test_bent.py",
 ]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
