@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from harness import units
 from harness.backend import Capability, load_backend
@@ -22,6 +22,11 @@ from harness.scenario import Count, FaultSpec, NotRank, Percent, Scenario, Selec
 VERSION = 1
 
 
+class PlannedTarget(TypedDict):
+    node_index: int  # 0-based
+    rank: int | None  # `None`: the whole node
+
+
 @dataclass(frozen=True)
 class PlannedFault:
     """One fault with nothing left to chance. `when` has exact values: see `Trigger`."""
@@ -30,16 +35,15 @@ class PlannedFault:
     fault: str
     parameters: Mapping[str, Any]
     when: Mapping[str, Any]
-    targets: tuple[Mapping[str, int | None], ...]
+    targets: tuple[PlannedTarget, ...]
     kills: bool
 
     def nodes(self) -> set[int]:
         """0-based places of the nodes it acts on."""
-        return {target["node_index"] or 0 for target in self.targets}
+        return {target["node_index"] for target in self.targets}
 
     def build(self) -> tuple[Fault, list[Target]]:
-        targets = [Target(node_index=target["node_index"] or 0, rank=target["rank"]) for target in self.targets]
-        return build_fault(self.fault, self.parameters), targets
+        return build_fault(self.fault, self.parameters), [Target(**target) for target in self.targets]
 
 
 @dataclass(frozen=True)
@@ -173,15 +177,15 @@ def _occurrences(when: When, scenario: Scenario, identity: str, dice: random.Ran
     return [exact]
 
 
-def _resolve(spec: FaultSpec, scenario: Scenario, dice: random.Random) -> tuple[dict[str, int | None], ...]:
+def _resolve(spec: FaultSpec, scenario: Scenario, dice: random.Random) -> tuple[PlannedTarget, ...]:
     workload = scenario.workload
     world = workload.nodes * workload.ranks_per_node
     if spec.target.rank is not None:
         chosen = _choose(spec, spec.target.rank, list(range(world)), "rank", 1, dice)
-        return tuple({"node_index": rank // workload.ranks_per_node, "rank": rank} for rank in chosen)
+        return tuple(PlannedTarget(node_index=rank // workload.ranks_per_node, rank=rank) for rank in chosen)
     assert spec.target.node is not None  # the scenario's check: one of the two is given
     chosen = _choose(spec, spec.target.node, list(range(workload.nodes)), "node", workload.ranks_per_node, dice)
-    return tuple({"node_index": index, "rank": None} for index in chosen)
+    return tuple(PlannedTarget(node_index=index, rank=None) for index in chosen)
 
 
 def _choose(

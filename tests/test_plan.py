@@ -58,6 +58,7 @@ def test_one_fault_more_does_not_change_the_others() -> None:
         ({"count": 2}, 2),
         ({"percent": 25}, 2),
         ({"percent": 1}, 1),
+        ({"percent": 69}, 6),
         ({"not_rank": 0}, 1),
     ],
 )
