@@ -5,8 +5,9 @@ The rules name who may die of what; everything else is unexplained:
 * A *target* of a fault that kills may die of it, in whatever way.
 * Its *peers* may, when it was taken: a collective that fails, fails for all of its ranks. The same goes for those
   at work when a node came (back), as the job is formed anew; and for everybody while a fault is at work over which a
-  healthy job may have to stop (`stops`: a partition, a full store). But only until they take part in a new world's
-  steps, and not by a crash of their own: no peer's end causes a segmentation fault.
+  healthy job may have to stop (`stops`: a partition, a full store), and for those it left behind. But only until
+  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not by a crash of their own:
+  no peer's end causes a segmentation fault.
 * Those leave in peace who were drained after a notice, or regrouped for a larger world that then came.
 
 A fault that only slows a job explains no death at all.
@@ -21,10 +22,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
 from harness.units import format_duration
 
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
+_SURVIVED_NS = 60_000_000_000
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
 
 
@@ -132,6 +136,20 @@ class _Killer:
         return death.is_in(self._aim) and any(death.was_alive(self._run, moment) for moment in self._moments)
 
 
+@dataclass(frozen=True)
+class _Stopper:
+    """A fault over which a healthy job may have to stop.
+
+    Who begins a step at `survived` or later has survived it: a minute after it was healed (launchers miss heartbeats
+    for less), when a checkpoint has been committed since (a failed save may come to light at the next).
+    """
+
+    begin: int
+    healed: int
+    roots: Sequence[int]  # when it was healed, and the ends of the targets that it left to die
+    survived: int | None
+
+
 class _Inquest:
     """The rules, and what they look up for every death."""
 
@@ -143,7 +161,10 @@ class _Inquest:
         self._arrivals = [slot for slot in run.slots if slot.incarnation > 1]
         starts = sorted((process.started, process.world_size) for process in run.processes)
         self._starts = [at for at, _ in starts]
-        self._stoppers = [(fault, self._aftermath(fault, everyone)) for fault in struck if fault.stops]
+        self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
+        self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
+        self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
+        self._stoppers = [self._stopper(fault, everyone) for fault in struck if fault.stops]
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
 
     def accounts_for(self, death: Death) -> bool:
@@ -169,7 +190,7 @@ class _Inquest:
         arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
         if any(self._went_with(death, at, frozenset()) for at in arrivals):
             return True
-        return any(self._stopped_by(*stopper, death) for stopper in self._stoppers)
+        return any(self._stopped_by(stopper, death) for stopper in self._stoppers)
 
     def _went_with(self, death: Death, root: int, victims: Set[int]) -> bool:
         """Alive at `root`, and dead without having stepped in a world that began after it and was without the
@@ -179,13 +200,20 @@ class _Inquest:
         later = (members for begin, members in self._worlds if root < begin <= death.at)
         return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
 
-    def _stopped_by(self, fault: FaultRecord, roots: Sequence[int], death: Death) -> bool:
-        """While the fault was at work; or at work still when it was healed, and in no new world since."""
+    def _stopper(self, fault: FaultRecord, everyone: Collection[Death]) -> _Stopper:
         assert fault.injected is not None
-        return fault.injected <= death.at <= roots[0] or any(self._went_with(death, at, frozenset()) for at in roots)
-
-    def _aftermath(self, fault: FaultRecord, everyone: Collection[Death]) -> Sequence[int]:
-        """When it was healed, and then the ends of the targets that it left to die: as with those of a killer."""
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
         left = [other for other in everyone if other.is_in(aim) and self._went_with(other, healed, frozenset())]
-        return healed, *(other.at for other in left if other.rank is not None)
+        saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
+        survived = max(healed + _SURVIVED_NS, *saved) if saved else None
+        return _Stopper(
+            fault.injected, healed, (healed, *(other.at for other in left if other.rank is not None)), survived
+        )
+
+    def _stopped_by(self, fault: _Stopper, death: Death) -> bool:
+        """While the fault was at work; or at work still when it was healed, and in no new world since."""
+        if fault.begin <= death.at <= fault.healed:
+            return True
+        if fault.survived is not None and any(self._last_step[row] >= fault.survived for row in death.processes):
+            return False
+        return any(self._went_with(death, root, frozenset()) for root in fault.roots)

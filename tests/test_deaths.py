@@ -198,6 +198,25 @@ def test_it_does_not_explain_what_came_before_or_long_after() -> None:
     assert len(unexplained(earlier)) == 2, "those who died the second time had stepped in a new world"
 
 
+@pytest.mark.parametrize(
+    ("healed_s", "every", "saved", "found"),
+    [(-100, 10, True, 2), (-50, 10, True, 0), (-100, 1000, True, 2), (-100, 10, False, 0)],
+    ids=["long survived", "a while ago", "saves nothing", "not saved since"],
+)
+def test_who_has_survived_it_for_long_dies_of_something_else(
+    healed_s: int, every: int, saved: bool, found: int
+) -> None:
+    def bend(logs: Logs) -> None:
+        at_work((healed_s - 5) * 1000 * MS, healed_s * 1000 * MS, stops=True)(logs)
+        healed = of_faults(logs, "fault.healed")["mono_ns"]
+        for lines in trainers(logs):
+            name = "checkpoint.committed"
+            remove(lines, lambda line: line.get("event") == name and line["mono_ns"] > healed and not saved)
+
+    job = Job(nodes=2, steps=40, every=every, step_ms=4000)
+    assert judged(bend, Outage(37, "crash"), job=job).metrics["deaths_unexplained"] == found
+
+
 def test_it_does_not_explain_a_segmentation_fault() -> None:
     def crash(logs: Logs) -> None:
         at_work(-5 * MS, 60_000 * MS, stops=True)(logs)
