@@ -5,7 +5,8 @@ Every writer's times are shifted onto the harness's monotonic clock as soon as t
 * a writer on the harness's own machine (same boot id) already uses that clock;
 * any other writer keeps its own monotonic clock, moved by one constant: its first line pairs wall and
   monotonic time, a `clock` event gives its host's wall-clock offset, and the harness's first line pairs wall
-  and monotonic time there. A wall clock that jumps later in the run therefore moves nothing.
+  and monotonic time there. A wall clock that jumps later in the run therefore moves nothing, and one that jumps
+  before a further writer starts there is seen: its first line is at odds with the others of that host.
 
 `step` events are by far the most: they are decoded straight into columns and never live as dictionaries.
 """
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,6 +51,8 @@ COLUMNS: dict[str, type] = {
 _INTEGERS = {name: name for name in ("step", "first", "count", "data_ns", "checkpoint_ns", "sync_ns")}
 _INTEGERS |= {"begin": "begin_ns", "end": "mono_ns"}
 PARALLEL_BYTES_MIN = 256 * 2**20
+DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
+JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
 NO_BEGIN = int(np.iinfo(np.int64).min)
 
 
@@ -269,16 +272,23 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
         problems.append(f"{harness.dropped} events of the harness were lost to a full disk")
     reference = (harness or writers[0]).header
     offsets = _offsets(harness)
-    uncertainty_ns = 0
+    foreign: dict[str, list[tuple[Writer, _Shift]]] = {}
     for writer in writers:
         if writer.header.get("clock") == reference.get("clock"):
             continue
         known = offsets.get(str(writer.header.get("host")), [])
         if not known:
             problems.append(f"the clock of host {writer.header.get('host')!r} was never compared with the harness's")
-        shift, uncertain = _shift(writer.header, reference, known)
-        uncertainty_ns = max(uncertainty_ns, uncertain)
-        _move(writer, shift)
+        found = _shift(writer.header, reference, known)
+        foreign.setdefault(str(writer.header.get("clock")), []).append((writer, found))
+    uncertainty_ns = 0
+    for same_clock in foreign.values():
+        first, surest = min(same_clock, key=lambda pair: pair[1].apart_ns)
+        for writer, found in same_clock:
+            drift_ns = DRIFT_MAX * abs(writer.header["mono_ns"] - first.header["mono_ns"])
+            shift = found if abs(found.ns - surest.ns) <= drift_ns + JUMP_NS_MIN else surest
+            uncertainty_ns = max(uncertainty_ns, shift.uncertain_ns)
+            _move(writer, shift.ns)
     return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
 
 
@@ -292,11 +302,21 @@ def _offsets(harness: Writer | None) -> dict[str, list[tuple[int, int, int]]]:
     return found
 
 
-def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
-    """What to add to a foreign monotonic time, and how uncertain that is. Offset: the host's clock minus ours."""
+class _Shift(NamedTuple):
+    """What to add to a foreign monotonic time."""
+
+    ns: int
+    uncertain_ns: int
+    apart_ns: int  # between the file's first line and the comparison of clocks that this is taken from
+
+
+def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tuple[int, int, int]]) -> _Shift:
+    """Offset: the host's clock minus ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
-    nearest = min(known, key=lambda measured: abs(measured[0] - (foreign - measured[1])), default=(0, 0, 0))
-    return foreign - nearest[1] - header["mono_ns"], nearest[2]
+    apart, offset, uncertain = min(
+        ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in known), default=(0, 0, 0)
+    )
+    return _Shift(foreign - offset - header["mono_ns"], uncertain, apart)
 
 
 def _move(writer: Writer, shift: int) -> None:

@@ -240,7 +240,13 @@ class _Simulation:
     def _writer(self, name: str, role: str, node: int | None, identity: dict[str, Any]) -> Writer:
         foreign = self.job.foreign_clocks and node is not None
         wall, mono = self._skew(node) if foreign else (0, 0)
-        header = {"schema": 1, "writer": name, "role": role, "clock": f"boot-{node}" if foreign else "boot", "pid": 1}
+        header = {
+            "schema": 1,
+            "writer": name,
+            "role": role,
+            "clock": f"boot-{self._host(node)}" if foreign else "boot",
+            "pid": 1,
+        }
         writer = Writer(name, header | identity | {"at": self.now}, wall, mono)
         self.writers.append(writer)
         return writer

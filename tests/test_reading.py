@@ -140,6 +140,22 @@ def test_a_host_has_the_offset_that_was_measured_when_its_log_begins(tmp_path: p
         assert log.uncertainty_ns == (3 if name == "early" else 7), "the worst of all"
 
 
+@pytest.mark.parametrize(("off_ns", "lost_ns"), [(7200 * 10**9, 0), (-7200 * 10**9, 0), (10**6, -(10**6))])
+def test_a_wall_clock_that_jumped_before_a_worker_started_again_moves_nothing(
+    tmp_path: pathlib.Path, off_ns: int, lost_ns: int
+) -> None:
+    """Compared with ours when the node came: its monotonic clock tells the rest. What may be drift is believed."""
+    measured = {"event": "clock", "host": "b", "offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, measured)
+    foreign = HEADER | {"host": "b", "clock": "other"}
+    minute = 60 * 10**9
+    write(tmp_path, "first", foreign | {"mono_ns": 9, "wall_ns": 1110})
+    write(tmp_path, "again", foreign | {"mono_ns": 9 + minute, "wall_ns": 1110 + minute + off_ns})
+    write(tmp_path, "elsewhere", foreign | {"clock": "third", "mono_ns": 5, "wall_ns": 1110 + minute})
+    begun = {writer.name: writer.header["at"] for writer in reading.read(tmp_path).writers}
+    assert begun == {"harness": 0, "first": 110, "again": 110 + minute - lost_ns, "elsewhere": 110 + minute}
+
+
 @pytest.mark.parametrize("odd", [{}, {"count": None}])
 def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: dict[str, Any]) -> None:
     """Each line tells how many went missing before it; `odd` needs the slow reader."""
