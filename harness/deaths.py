@@ -20,7 +20,7 @@ import itertools
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,8 +107,20 @@ def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], 
         rows = [i for i in there if run.processes[i].started <= at]
     else:
         rows = [i for i in there if run.processes[i].exited == at]
-        started = min((run.processes[i].started for i in rows), default=run.begin)  # one that never said a word
+        started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
     return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows))
+
+
+class _Root(NamedTuple):
+    """A moment from which on peers may die: those that were there, but for those in the places named."""
+
+    at: int
+    beyond: Set[_Place] = frozenset()
+
+
+def _ends_of(targets: Sequence[Death], aim: Set[_Place]) -> Iterator[_Root]:
+    """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
+    return (_Root(other.at, aim) for other in targets if other.rank is not None)
 
 
 def _aim(fault: FaultRecord) -> Set[_Place]:
@@ -127,9 +139,8 @@ class _Killer:
         self.victims = {row for other in targets for row in other.processes}
         first = min(fault.strikes, default=fault.injected)
         left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
-        # A peer may have been started only after the strike, by a launcher that had not seen the target's end yet.
-        ended = [other.at for other in targets if other.rank is not None and other.at >= first]
-        self.roots = (*fault.strikes, *left, *ended)  # `left`: after the first of them had gone on the notice before
+        self.roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
+        self.roots += _ends_of([other for other in targets if other.at >= first], self._aim)
 
     def is_target(self, death: Death) -> bool:
         """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
@@ -146,7 +157,7 @@ class _Stopper:
 
     begin: int
     healed: int
-    roots: Sequence[int]  # when it was healed, and the ends of the targets that it left to die
+    roots: Sequence[_Root]  # when it was healed, and the ends of the targets that it left to die
     survived: int | None
 
 
@@ -188,27 +199,26 @@ class _Inquest:
             return True
         own = (death.node, death.incarnation)  # whose own arrival excuses nothing
         arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
-        if any(self._went_with(death, at, frozenset()) for at in arrivals):
+        if any(self._went_with(death, _Root(at), frozenset()) for at in arrivals):
             return True
         return any(self._stopped_by(stopper, death) for stopper in self._stoppers)
 
-    def _went_with(self, death: Death, root: int, victims: Set[int]) -> bool:
+    def _went_with(self, death: Death, root: _Root, victims: Set[int]) -> bool:
         """Alive at `root`, and dead without having stepped in a world that began after it and was without the
         victims."""
-        if not death.was_alive(self._run, root):
+        if not death.was_alive(self._run, root.at) or death.is_in(root.beyond):
             return False
-        later = (members for begin, members in self._worlds if root < begin <= death.at)
+        later = (members for begin, members in self._worlds if root.at < begin <= death.at)
         return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
 
     def _stopper(self, fault: FaultRecord, everyone: Collection[Death]) -> _Stopper:
         assert fault.injected is not None
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
-        left = [other for other in everyone if other.is_in(aim) and self._went_with(other, healed, frozenset())]
+        left = [other for other in everyone if other.is_in(aim) and self._went_with(other, _Root(healed), frozenset())]
+        roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(
-            fault.injected, healed, (healed, *(other.at for other in left if other.rank is not None)), survived
-        )
+        return _Stopper(fault.injected, healed, roots, survived)
 
     def _stopped_by(self, fault: _Stopper, death: Death) -> bool:
         """While the fault was at work; or at work still when it was healed, and in no new world since."""

@@ -90,7 +90,8 @@ class Process:
     incarnation: int
     pid: int
     world_size: int
-    started: int
+    launched: int  # when its launcher had all it takes to start it; `started` where none tells
+    started: int  # its first word
     rendezvous: int | None
     restored: int | None
     restored_step: int | None
@@ -201,7 +202,7 @@ def build(log: reading.Log) -> Timeline:
         outcome=story.finish.get("outcome"),
         outcome_reason=str(story.finish.get("reason") or story.abort.get("reason") or ""),
         steps=steps,
-        processes=[_process(life) for life in story.lives],
+        processes=[_process(life, story.launched(life)) for life in story.lives],
         slots=story.slots,
         faults=story.faults,
         segments=(),
@@ -234,6 +235,7 @@ class _Story:
         self.abort = self._first("abort")
         self.begin, self.end = _span(log)
         self.agents = [writer for writer in log.writers if writer.role == "agent"]
+        self._launches = _launches(self.agents)
         self.slots = _slots(self.harness, self.end)
         self.faults = _faults(self.harness)
         self.lives = lineage.find_lives(log, self._planned_ranks())
@@ -284,6 +286,12 @@ class _Story:
         for event in self.harness:
             if event["event"] == "process.exit":
                 yield {"code": 0} | event | {"key": _key(event), "rank": None}
+
+    def launched(self, life: Life) -> int:
+        """When the launcher's last rendezvous before it ended, if no worker has ended there since."""
+        told = self._launches.get(life.key, [])
+        place = bisect.bisect_right(told, (life.started, True)) - 1
+        return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
         """When each node incarnation was certainly over: its command ended or it was released."""
@@ -380,7 +388,20 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")
 
 
-def _process(life: Life) -> Process:
+def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
+    """On each node: when workers could be started (True), and when one had ended (False)."""
+    found: dict[Key, list[tuple[int, bool]]] = {}
+    for agent in agents:
+        told = found.setdefault(_key(agent.header), [])
+        for event in agent.events:
+            formed = event["event"] == "agent.rendezvous" and event.get("edge") == "end"
+            if formed or event["event"] == "worker.exit":
+                told.append((event["at"], formed))
+        told.sort()
+    return found
+
+
+def _process(life: Life, launched: int) -> Process:
     restored = life.restored or {}
     told = life.exiting or {}
     code = (life.exit_event or told).get("code")
@@ -391,6 +412,7 @@ def _process(life: Life) -> Process:
         incarnation=life.key[1],
         pid=life.pid,
         world_size=life.world_size,
+        launched=launched,
         started=life.started,
         rendezvous=next((e["at"] for e in life.writer.events if e.get("event") == "rendezvous"), None),
         restored=restored.get("at"),

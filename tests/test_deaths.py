@@ -104,10 +104,17 @@ def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
     assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
 
 
+LATE = ["rank 0 on node0 ended with 75"]
+
+
 @pytest.mark.parametrize("kills", [True, False])
-@pytest.mark.parametrize(("after_ms", "found"), [(-1, []), (1, ["rank 0 on node0 ended with 75"])])
-def test_a_peer_started_before_the_targets_end_was_seen_goes_with_it(
-    kills: bool, after_ms: int, found: list[str]
+@pytest.mark.parametrize(
+    ("launched_ms", "after_ms", "ended_ms", "found"),
+    [(None, -1, None, []), (None, 1, None, LATE), (-2, 1, None, []), (2, 3, None, LATE), (-2, 3, -1, LATE)],
+    ids=["started before", "started after", "its first word after", "formed after", "another ended meanwhile"],
+)
+def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
+    kills: bool, launched_ms: int | None, after_ms: int, ended_ms: int | None, found: list[str]
 ) -> None:
     """A worker struck as it starts: its peer's launcher is a moment later, and starts one for the same world."""
 
@@ -119,6 +126,11 @@ def test_a_peer_started_before_the_targets_end_was_seen_goes_with_it(
         logs["trainer-late"] = [trainers(logs, rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
         agent = next(lines for lines in logs.values() if peer in lines)
         agent.append(peer | {"pid": 4711, "code": 75, "mono_ns": max(begin, end["mono_ns"]) + 5 * MS})
+        if launched_ms is not None:
+            formed = {"event": "agent.rendezvous", "edge": "end", "wall_ns": peer["wall_ns"]}
+            agent.append(formed | {"mono_ns": end["mono_ns"] + launched_ms * MS})
+        if ended_ms is not None:
+            peer["mono_ns"] = end["mono_ns"] + ended_ms * MS
         agent.sort(key=lambda line: line["mono_ns"])
 
     assert unexplained(judged(late, KILL)) == found

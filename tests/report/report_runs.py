@@ -117,6 +117,7 @@ def _start(job: _Job, outage: Outage | None, begin: int) -> None:
                 incarnation=node_life,
                 pid=4000 + 10 * job.life + rank,
                 world_size=job.ranks,
+                launched=begin,
                 started=begin + rank % 8 * 20 * MS,
                 rendezvous=job.now - 40 * MS,
                 restored=job.now,
