@@ -218,9 +218,10 @@ def _reasons(findings: Sequence[tuple[Verdict, str]]) -> list[str]:
 
 
 def _headline(results: Mapping[str, ScoreResult]) -> str:
-    if not any(result.expectations for result in results.values()):
-        return "the job did all its steps; the scenario expects nothing else, whatever it costs"
-    return "; ".join(result.summary for result in results.values() if result.summary) or "the job did all its steps"
+    clauses = [result.summary for result in results.values() if result.summary]
+    if not clauses and not any(result.expectations for result in results.values()):
+        clauses = ["the job did all its steps", "the scenario expects nothing else, whatever it costs"]
+    return "; ".join(clauses) or "the job did all its steps"
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
