@@ -116,7 +116,7 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
     many trainers, and where each tells its own, the one to compare with), else of the lowest rank there is."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
-    speaker = int(telling.min(initial=np.iinfo(np.int16).max))
+    speaker = int(telling.min(initial=np.iinfo(np.int64).max))
     small = np.int16 if not len(rank) or rank.max() < 2**15 else np.int64  # numpy sorts short integers in linear time
     order = np.argsort(np.where(rank == speaker, -1, rank).astype(small), kind="stable")[::-1]
     cell, count = cells(steps.step[rows])

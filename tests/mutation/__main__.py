@@ -37,18 +37,9 @@ TARGETS = [
     *(f"harness/{name}.py" for name in ("plan", "undo", "score", "repeats", "statistics", "closed_forms", "forecast")),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
 ]
-TESTS = [
-    *(
-        f"tests/test_{name}.py"
-        for name in ("timeline_truth", "phases_edge", "metrics_doc", "invariants", "deaths", "bare_logs")
-    ),
-    *(f"tests/test_{name}.py" for name in ("verdicts", "slowdown", "reading", "plan", "undo", "repeats", "statistics")),
-    *(
-        f"tests/test_{name}.py"
-        for name in ("closed_forms", "forecast", "controls", "golden", "coarse_clocks", "score", "unproven")
-    ),
-    "tests/mutants/test_bent.py",
-]
+_OF = """timeline_truth phases_edge metrics_doc invariants deaths bare_logs verdicts slowdown reading plan undo repeats
+statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity detection"""
+TESTS = [*(f"tests/test_{name}.py" for name in _OF.split()), "tests/mutants/test_bent.py"]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES_MAX = 12
 LIMIT_S = 60.0  # for the tests of one mutant: what takes longer is stuck, and somebody would notice
