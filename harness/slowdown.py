@@ -14,6 +14,7 @@ from harness.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 QUANTILE = 0.99
 SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
 LONE_FACTOR = 3  # ... or when it alone takes so many times the band
+STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class Degraded:
     end: int
     recovered: bool
     factor: float  # mean step time meanwhile over the usual one
+    before: float | None = None  # the same, median, just before, if the job was out of the band already
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing follows from how slow it was, or an empty text."""
+        if self.before is None:
+            return ""
+        text = f"the job was {self.before:.2f} times slower than its fault-free runs before {self.fault} struck"
+        return f"{text}: they do not tell how fast it should be (a busy host? a twin of another day?)"
 
 
 def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -131,4 +141,7 @@ def _one(
     while (near := np.flatnonzero(slow[last + 1 : min(last + SMOOTHED_STEPS, mine[-1]) + 1])).size:
         last += int(near[-1]) + 1
     taken = relative[mine[mine <= last]]
-    return Degraded(fault.id, fault.injected, int(end[last]), bool(last < mine[-1]), float(taken.mean()))
+    prior = np.flatnonzero(end <= fault.injected)[-STEPS_BEFORE:]
+    found_slow = len(prior) >= SMOOTHED_STEPS and slow[prior].mean() > 0.5
+    before = float(np.median(relative[prior])) if found_slow else None
+    return Degraded(fault.id, fault.injected, int(end[last]), bool(last < mine[-1]), float(taken.mean()), before)

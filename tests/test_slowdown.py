@@ -101,6 +101,60 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     assert re.fullmatch(r"still \d\.\d\d times slower at the end", nobody_asked.reasons[0]), nobody_asked.reasons[0]
 
 
+ASKED = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_faults": 1}}
+
+
+@pytest.mark.parametrize(("last", "recovered"), [(80, False), (60, True)])
+def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recovered: bool) -> None:
+    """A busy host, and a twin from when it was not: so slow is this job by itself."""
+    history = simulate(JOB, seed=1)
+
+    def busy(logs: Logs) -> None:
+        begin, end = slowed(logs, 10, last, 3.0, healed=None)
+        harness = [line for line in logs["harness"] if line.get("fault") == "slow"]
+        for line in harness:
+            line["mono_ns"] += (end - begin) // 2
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    card = verdict(history, busy, ASKED, twin=TWIN)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
+    assert card.scores["recovery_time"]["degraded"][0]["recovered"] is recovered
+    assert {line.name: line.verdict for line in card.expectations if line.verdict is not Verdict.PASS} == {
+        "recovery_time.max": Verdict.INCONCLUSIVE,
+        "wasted_gpu_hours.max_percent_by_faults": Verdict.INCONCLUSIVE,
+    }
+    wide = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+    assert verdict(history, busy, wide, twin=TWIN).verdict is (Verdict.PASS if recovered else Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(("slow_steps", "accused"), [(4, True), (18, False)])
+def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 40 - slow_steps, 80, 3.0, healed=None)
+    struck = max(steps(trainers(logs, rank=rank)[0], 40, 40)[0]["mono_ns"] for rank in (0, 1))
+    for line in logs["harness"]:
+        if line.get("fault") == "slow":
+            line["mono_ns"] = struck
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.doubt == "") is accused
+
+
+def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> None:
+    history = simulate(JOB, seed=1)
+
+    def two(logs: Logs) -> None:
+        slowed(logs, 30, 80, 3.0, healed=None)
+        again = max(steps(trainers(logs, rank=rank)[0], 60, 60)[0]["mono_ns"] for rank in (0, 1))
+        told = [line for line in logs["harness"] if line.get("fault") == "slow"]
+        logs["harness"][-1:-1] = [line | {"fault": "second", "mono_ns": again} for line in told]
+
+    card = verdict(history, two, ASKED, twin=TWIN)
+    assert card.verdict is Verdict.FAIL
+    assert card.reasons[0].startswith("recovery_time.max: slow: still"), card.reasons
+
+
 def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:
     history = simulate(JOB, [Outage(31, "rank")], seed=1)
     logs = history.logs()

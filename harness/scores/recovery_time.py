@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from harness import slowdown
 from harness.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
@@ -103,20 +103,27 @@ def _summary(run: Timeline, longest: Episode | None, slowest: Degraded | None) -
     return f"back to its usual speed {format_duration(slowest.end - slowest.begin)} after the fault"
 
 
+class _Span(NamedTuple):
+    length: int
+    ended: bool
+    why: str  # it did not end
+    doubt: str = ""  # why nothing follows from its length
+
+
 def _expectations(
     evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded], unmeasured: str
 ) -> list[Expectation]:
     run = evidence.run
     lines = []
     if bounds.max is not None:
-        spans = [(_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
-        spans += [((d.end - d.begin, d.recovered), f"{d.fault}: {_still(d)}") for d in slow]
+        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
+        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt) for d in slow]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
-        spans = [(_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
+        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
         lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
-        spans = [((phase_sums(e).get(phase, 0), e.t_regained is not None), _stuck(run, e)) for e in run.episodes]
+        spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, unmeasured))
     return lines
 
@@ -143,17 +150,18 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
 
 
-def _line(
-    name: str, spans: list[tuple[tuple[int, bool], str]], bound: int, evidence: Evidence, unmeasured: str
-) -> Expectation:
-    """The worst of `spans` ((length, whether it ended), why not) against the bound."""
+def _line(name: str, spans: list[_Span], bound: int, evidence: Evidence, unmeasured: str) -> Expectation:
+    """The worst of `spans` against the bound; one of which nothing follows only if no other is too long."""
     text = f"≤ {format_duration(bound)}"
     if not spans and unmeasured:
         return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
     if not spans:
         return Expectation(name, text, "0 s", Verdict.PASS, share=0.0)
-    (length, ended), why = max(spans, key=lambda span: (not span[0][1], span[0][0]))
+    worst = max(spans, key=lambda s: (not s.doubt and (not s.ended or s.length > bound), not s.ended, s.length))
+    length, ended, why, doubt = worst
     observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
+    if doubt and (not ended or length > bound):
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
     if not ended:
         return Expectation(name, text, observed, *_never(evidence, why, length, bound))
     if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import closed_forms, forecast, ledger, slowdown
@@ -48,7 +48,7 @@ class WastedGpuHours(Score):
         doubt_s = 2 * run.uncertainty_ns * len(windows) * max((epoch.size for epoch in run.epochs), default=0) / S
         doubt_percent = 100 * doubt_s * S / booked.allocated
         lines = [
-            _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt)
+            _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
             for name, key, show, doubt in (
                 ("max_percent", "percent", _percent, doubt_percent),
                 ("max_percent_by_faults", "percent_by_faults", _percent, doubt_percent),
@@ -65,13 +65,22 @@ class WastedGpuHours(Score):
 
 
 def _line(
-    run: Timeline, name: str, observed: float, bound: float, show: Callable[[Any], str], doubt: float
+    run: Timeline,
+    name: str,
+    observed: float,
+    bound: float,
+    show: Callable[[Any], str],
+    doubt: float,
+    slow: Sequence[slowdown.Degraded],
 ) -> Expectation:
-    """`doubt`: by how much clocks that are not known exactly may mislead."""
+    """`doubt`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
+    not have caused."""
     line = at_most(name, observed, bound, show)
-    if abs(observed - bound) >= doubt:
+    reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
+    if abs(observed - bound) < doubt:
+        reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
+    if not reason:
         return line
-    reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
     return Expectation(line.name, line.bound, line.observed, Verdict.INCONCLUSIVE, reason)
 
 
