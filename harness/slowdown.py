@@ -15,6 +15,7 @@ QUANTILE = 0.99
 SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
 LONE_FACTOR = 3  # ... or when it alone takes so many times the band
 STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
+FAST_BEFORE = 2 / 3  # of the usual time was their median: then the band is too wide for this job
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,11 @@ def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecor
     """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
     those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or they were
     slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the band so much
-    that they are in it."""
+    that they are in it; or the job was so much faster before the fault that steps might be twice as slow within it."""
     rows, times = step_times(timeline)
     end, size = timeline.progress.end[rows], timeline.progress.world_size[rows]
     steady = np.array([usual[ranks].steady if ranks in usual else 0 for ranks in size.tolist()], np.int64)
+    relative = times / np.array([usual[ranks].usual if ranks in usual else np.nan for ranks in size.tolist()])
     named = {name for episode in timeline.episodes for name in episode.faults}
     slow = {interval.fault for interval in degraded(timeline, usual)}
     found = []
@@ -107,7 +109,9 @@ def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecor
         during = after & (end - times < (timeline.end if fault.healed is None else fault.healed))
         mine = np.flatnonzero((during if during.any() else after) & (steady > 0))
         many = during.any() and len(mine) >= SMOOTHED_STEPS
-        if not len(mine) or (many and np.median(times[mine] - steady[mine]) > 0):
+        prior = relative[end <= fault.injected][-STEPS_BEFORE:]
+        fast = len(prior) >= SMOOTHED_STEPS and np.median(prior) < FAST_BEFORE
+        if not len(mine) or fast or (many and np.median(times[mine] - steady[mine]) > 0):
             found.append(fault)
     return found
 

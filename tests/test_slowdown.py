@@ -141,6 +141,17 @@ def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) 
     assert (interval.doubt == "") is accused
 
 
+@pytest.mark.parametrize(("usual_ms", "expected"), [(48, Verdict.PASS), (66, Verdict.PASS), (90, Verdict.INCONCLUSIVE)])
+def test_a_twin_that_was_slower_than_the_job_before_the_fault_proves_nothing(usual_ms: int, expected: Verdict) -> None:
+    """In its band a fault could hide that makes this job twice as slow."""
+    history = simulate(JOB, seed=1)
+    twin = twin_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
+    card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, twin=twin)
+    assert card.verdict is expected, card.reasons
+    told = "stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
+    assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
+
+
 def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> None:
     history = simulate(JOB, seed=1)
 
