@@ -68,6 +68,9 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
     text = "loss_continuity: 1 steps consumed other samples than the twin's, the first is step 1"
     assert found == [(Verdict.FAIL, text)]
+    for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
+        bounds = loss_continuity.ContinuityBounds(**allowed)
+        assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"
     none = loss_continuity.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
     assert len(list(loss_continuity._other_samples(none, loss_continuity.ContinuityBounds()))) == 1, "no sample is told"
     untold = loss_continuity.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
