@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from judging import EXPECT, verdict
 from mutants.bent import JOB, KILL
-from simulator import simulate
+from simulator import Outage, simulate
 
 from harness import score
 from harness.errors import UsageError
@@ -83,6 +83,17 @@ def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
     ]
     (headline,) = verdict(simulate(JOB, KILL, seed=5), expect={}).reasons
     assert headline == "the job did all its steps; the scenario expects nothing else, whatever it costs"
+
+
+def test_the_longest_recovery_is_told_wherever_it_comes() -> None:
+    node_and_rank = [Outage(12, "node", victim=1), Outage(9, "rank", victim=1)]
+    found = []
+    for outages in (node_and_rank, node_and_rank[::-1]):
+        recovery = verdict(simulate(JOB, outages, seed=5), expect=EXPECT).scores["recovery_time"]
+        lengths = [episode["seconds"] for episode in recovery["episodes"]]
+        assert recovery["seconds"] == max(lengths)
+        found.append(lengths.index(max(lengths)))
+    assert found == [0, 1]
 
 
 def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
