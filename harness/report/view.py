@@ -177,8 +177,10 @@ def _recovery(card: Scorecard) -> Figure:
         return _figure("Recovery time", "Never", f"stuck in {words(stuck).lower()}", expectation, None)
     slow = values.get("degraded", [])
     if not episodes and took is None:
-        value, why = ("Never", "it never was back at its usual speed") if slow else (DASH, _no_outage(card))
-        return _figure("Recovery time", value, why, expectation, None)
+        if any(interval["slowdown_before"] is None for interval in slow):
+            return _figure("Recovery time", "Never", "it never was back at its usual speed", expectation, None)
+        why = "it was as slow before the fault" if slow else _no_outage(card)
+        return _figure("Recovery time", DASH, why, expectation, None)
     detail = "from the last step before to new progress"
     if len(episodes) > 1:
         detail = f"the longest of {len(episodes)} recoveries"

@@ -89,6 +89,7 @@ def _degraded_values(run: Timeline, interval: Degraded) -> dict[str, Any]:
         "seconds": (interval.end - interval.begin) / S,
         "recovered": interval.recovered,
         "slowdown": interval.factor,
+        "slowdown_before": interval.before,
     }
 
 

@@ -189,10 +189,10 @@ def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
     cut.heal()
     if end == "power":
         (store / "node1").unlink()
-        cluster.replace(node)
-        until((store / "node1").exists)
-        assert cluster.nodes[1].incarnation == 2
-        cluster.nodes[1].disturb_storage("store", StorageRule(operations=("write",), error="EIO"))
+        fresh = cluster.replace(node)
+        until(lambda: fresh.alive and (store / "node1").exists())  # its task may be there before we know
+        assert fresh.incarnation == 2
+        fresh.disturb_storage("store", StorageRule(operations=("write",), error="EIO"))
         until(lambda: "Input/output error" in said(cluster, "node1.2"))
         assert "error" not in said(cluster, "node0.2")
 
