@@ -30,6 +30,7 @@ from harness.report.terminal import STYLES, print_scorecard
 from harness.request_text import native_text
 from harness.scenario import Scenario, find_scenario, json_schema, load_scenario
 from harness.score import EXIT_CODES, Scorecard, Verdict, judge
+from harness.twin import forget_twins
 from harness.workload import render_workload
 
 INTERRUPTED = 130
@@ -58,6 +59,7 @@ def run(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
+    fresh_twin: Annotated[bool, typer.Option("--fresh-twin", help="Make the fault-free run anew.")] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -66,6 +68,8 @@ def run(
     engine = load_backend(backend)
     check_capabilities(plan, engine.probe())
     out.print(f"[bold]{spec.name}[/] · {spec.title} · backend {backend} · seed {seed}")
+    if fresh_twin:
+        forget_twins(plan, reports.resolve())
     times = repeat or spec.repeat
     plans = [plan, *(make_plan(spec, seed, backend, new_run_id(spec.name), profile) for _ in range(times - 1))]
     cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, out, _show)

@@ -13,12 +13,12 @@ from rich.console import Console
 from harness.backend import Backend
 from harness.display import Display
 from harness.errors import ChaosError
-from harness.evidence import CALIBRATION, TWIN, attach, load_evidence
+from harness.evidence import attach, load_evidence
 from harness.plan import Plan
 from harness.report import write_reports
 from harness.run import Status, execute
 from harness.score import Scorecard, judge
-from harness.twin import calibration_plans, ensure_twin
+from harness.twin import ensure_twin, fault_free_plans
 
 MIN_FREE_BYTES = 200 * 2**20
 
@@ -36,10 +36,8 @@ def run_experiment(
     """
     _check_room(reports)
     run_dir = reports / plan.run_id
-    fault_free = [(TWIN, plan.without_faults(f"{plan.run_id}-twin"))]
-    fault_free += [(f"{CALIBRATION}{number}", other) for number, other in enumerate(calibration_plans(plan), 1)]
     found = []
-    for name, twin in fault_free:
+    for name, twin in fault_free_plans(plan).items():
         say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
         folder, outcome = ensure_twin(twin, reports, backend, show)
         say("  cached" if outcome is None else f"  {outcome.outcome}")

@@ -42,7 +42,9 @@ class CustomTrainer(_Model):
     env: Annotated[dict[str, str], AfterValidator(refuse_literals)] = Field(
         {}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
     )
-    digest: list[str] = Field([], description="Files whose content decides what the trainer does.")
+    digest: list[str] = Field(
+        [], description="Files that decide what the trainer does, besides those its commands name."
+    )
 
 
 class Shards(_Model):

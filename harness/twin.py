@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 
 from harness.backend import Backend
+from harness.evidence import CALIBRATION, TWIN
 from harness.plan import Plan
 from harness.run import Outcome, Status, execute
 from harness.workload import outcome_digest
@@ -40,7 +41,19 @@ def ensure_twin(
     return cached, outcome
 
 
-def calibration_plans(plan: Plan) -> list[Plan]:
+def fault_free_plans(plan: Plan) -> dict[str, Plan]:
+    """What `plan` is compared with, by the name of its place in the run's folder: the twin and the calibration runs."""
+    calibration = {f"{CALIBRATION}{number}": other for number, other in enumerate(_calibration_plans(plan), 1)}
+    return {TWIN: plan.without_faults(f"{plan.run_id}-twin"), **calibration}
+
+
+def forget_twins(plan: Plan, reports: pathlib.Path) -> None:
+    """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by."""
+    for other in fault_free_plans(plan).values():
+        shutil.rmtree(reports / CACHE / outcome_digest(other), ignore_errors=True)
+
+
+def _calibration_plans(plan: Plan) -> list[Plan]:
     """Fault-free runs at the other world sizes the plan may come to: they tell how far rounding alone drifts."""
     lost = 0
     for planned in plan.faults:

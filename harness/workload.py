@@ -15,6 +15,7 @@ from typing import Any
 
 from harness import units
 from harness.backend import Workload
+from harness.errors import UsageError
 from harness.plan import Plan
 
 STORE_PORT = 29400
@@ -101,11 +102,20 @@ def _source_digest(plan: Plan) -> str:
     if trainer == "reference":
         files = [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "events.py"]
     else:
-        files = [pathlib.Path(name) for name in trainer["digest"]]
+        files = _files_of(trainer)
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def _files_of(trainer: Mapping[str, Any]) -> list[pathlib.Path]:
+    """Those that the scenario names, and every word of its commands that names a file here."""
+    for name in trainer["digest"]:
+        if not os.path.isfile(name):
+            raise UsageError(f"workload.trainer.digest: there is no file {name!r} in the working directory")
+    words = [*trainer["digest"], *trainer["command"], *(trainer["control"] or ())]
+    return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
 
 
 def _version(package: str) -> str:

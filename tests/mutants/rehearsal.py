@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from harness.backend import load_backend
-from harness.evidence import CALIBRATION, TWIN, attach, load_evidence
+from harness.evidence import attach, load_evidence
 from harness.plan import Plan, make_plan
 from harness.run import execute
 from harness.scenario import parse_scenario
 from harness.score import Scorecard, judge
-from harness.twin import calibration_plans, ensure_twin
+from harness.twin import ensure_twin, fault_free_plans
 from harness.workload import render_workload
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
@@ -104,8 +104,7 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
     backend = load_backend("local")
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
     plan = make_plan(scenario, 1, "local", run_dir.name)
-    fault_free = {TWIN: plan.without_faults(f"{plan.run_id}-twin")}
-    fault_free |= {f"{CALIBRATION}{n}": other for n, other in enumerate(calibration_plans(plan), 1)}
+    fault_free = fault_free_plans(plan)
     twins = {name: ensure_twin(other, run_dir.parent, backend, _silent) for name, other in fault_free.items()}
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in twins.values()), "a healthy run"
     execute(broken(plan, bug) if bug else plan, run_dir, backend, _silent)
