@@ -240,7 +240,7 @@ class _Story:
         self.faults = _faults(self.harness)
         self.lives = lineage.find_lives(log, self._planned_ranks())
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
-        lineage.match_exits(self.lives, [e for e in self.exits if e["rank"] is not None])
+        lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
         self.worlds = lineage.form_worlds(self.lives)
 

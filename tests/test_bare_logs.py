@@ -266,7 +266,8 @@ def test_two_worlds_that_step_at_the_same_time_are_doubted(logs: Logs) -> None:
     for life, begin in ((1, 4), (2, 5.5)):
         for rank in (0, 1):
             logs.steps(logs.worker(rank, life, life, begin - 1, begin - 0.5), 1, 3, begin)
-    assert any("two worlds completed steps at the same time" in text for text in logs.finish(12).problems)
+    [problem] = logs.finish(12).problems
+    assert problem == "two worlds completed steps at the same time: one of them went on after the other had taken over"
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), max_size=30), st.sampled_from([1, 10**6]))
@@ -393,14 +394,57 @@ def test_where_things_were_said(logs: Logs) -> None:
     ], "an exit without a code is a clean one"
 
 
-def test_the_world_is_as_large_as_planned_where_nobody_says(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("workload", "ranks"), [({"nodes": 3, "ranks_per_node": 4}, 12), ({"nodes": 3}, 3), ({"ranks_per_node": 4}, 4)]
+)
+def test_the_world_is_as_large_as_planned_where_nobody_says(
+    tmp_path: pathlib.Path, workload: dict[str, int], ranks: int
+) -> None:
     logs = Logs(tmp_path)
-    workload = {"nodes": 3, "min_nodes": 3, "ranks_per_node": 4, "steps": 6}
     (tmp_path / "events" / "harness.jsonl").unlink()
     logs.open("harness", "harness", 0)
     logs.log("harness", 0, "plan", plan={"workload": workload, "faults": []})
     logs.open("trainer", "trainer", 1)
-    assert logs.finish(3).processes[0].world_size == 12
+    assert logs.finish(3).processes[0].world_size == ranks
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("completed", True), ("failed", True), ("aborted", True), ("interrupted", True), ("lost", False), (None, False)],
+)
+def test_a_node_is_kept_until_the_run_is_over_however_it_ended(logs: Logs, reason: str | None, kept: bool) -> None:
+    logs.node(0, 1, 1)
+    for at in (5, 6):
+        logs.log("harness", at, "node.released", node="node0", incarnation=1, reason=reason)
+    logs.log("harness", 7, "node.allocated", node="node1", incarnation=1, gpus=2)
+    told = [(slot.node, slot.allocated, slot.released, slot.kept) for slot in logs.finish(9).slots]
+    never_given_back = ("node1", 7 * S, 9 * S, True)
+    assert told == [("node0", S, 5 * S, kept), never_given_back, never_given_back]
+
+
+@pytest.mark.parametrize("stepped", [[], [1], [1, 2]])
+def test_a_first_step_that_never_comes_is_of_no_epoch(logs: Logs, stepped: list[int]) -> None:
+    """These worlds stepped, the last one got as far as having restored."""
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        for life in stepped:
+            logs.steps(logs.worker(rank, life, 7 * life, 7 * life + 1, 7 * life + 2), 1, 3, 7 * life + 2)
+        logs.worker(rank, 3, 22, 23, 24)
+    last = logs.finish(30).segments[-1]
+    assert (last.phase, last.begin, last.end, last.epoch) == ("first_step", 24 * S, 30 * S, -1)
+
+
+@pytest.mark.parametrize(("said", "draining"), [({}, True), ({"code": 0}, True), ({"code": 1}, False)])
+def test_a_worker_that_leaves_without_a_code_leaves_in_order(logs: Logs, said: dict[str, int], draining: bool) -> None:
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        worker = logs.worker(rank, 1, 1, 2, 3)
+        logs.steps(worker, 1, 3, 3)
+        logs.log(worker, 6.5, "notice")
+        if rank:
+            logs.log(worker, 8, "exiting", **said)
+    during = [phase for phase, begin, end in phases(logs.finish(20)) if begin <= 9 < end]
+    assert (during == ["drain"]) is draining
 
 
 def test_a_clock_of_unknown_uncertainty_is_taken_as_exact(logs: Logs) -> None:

@@ -11,6 +11,7 @@ import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
+from harness.lineage import Epoch
 from harness.score import Verdict
 from harness.scores import loss_continuity
 from harness.scores.loss_continuity import Curve
@@ -121,3 +122,18 @@ def test_a_twin_in_which_one_rank_goes_on_from_elsewhere_tells_not_each_step() -
     assert sum(map(loss_continuity._skips, load(twin, sparse).processes)) == 1
     card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(twin, sparse))
     assert "said it restored" not in " ".join(card.reasons)
+
+
+def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> None:
+    """The second kept one step, the third was lost whole: nothing of it shows in the curve."""
+    starts = [(1, 5), (6, 6), (7, -1), (7, 2**62), (90, 2**62)]
+    epochs = [Epoch(n, 2, (0, 1), first, first, 0, kept) for n, (first, kept) in enumerate(starts)]
+    mine = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 3.0, np.nan])
+    twin = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.0])
+    run = dataclasses.replace(twin_of(JOB), epochs=epochs)
+    told = list(loss_continuity._resumes(run, mine, loss_continuity.compare(mine, twin)))
+    assert told == [{"step": 6, "rise": 0.5, "spike": 1.0}, {"step": 7, "rise": -1.5, "spike": -1.0}]
+    assert [each["spike"] for each in loss_continuity._resumes(run, mine, None)] == [None, None], "nothing to compare"
+    into_nan = dataclasses.replace(run, epochs=[Epoch(0, 2, (0, 1), 8, 8, 0, 8)])
+    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, loss_continuity.compare(mine, twin))
+    assert told_of_nan == {"step": 8, "rise": None, "spike": None}

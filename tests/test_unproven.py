@@ -84,6 +84,9 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
         assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
         assert score in card.reasons[0] and "cannot be told from the fault-free runs" in card.reasons[0]
         assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
+    for bound, asks in (("max_gpu_seconds_by_faults", True), ("max_percent", False), ("max_gpu_seconds", False)):
+        card = verdict(shrunk, slow, {"wasted_gpu_hours": {bound: 90}}, kept)
+        assert card.verdict is (Verdict.INCONCLUSIVE if asks else Verdict.PASS), bound
 
 
 def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:

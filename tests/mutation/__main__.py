@@ -38,7 +38,7 @@ TARGETS = [
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
 ]
 _OF = """timeline_truth phases_edge metrics_doc invariants deaths bare_logs verdicts slowdown reading plan undo repeats
-statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity faults_judged"""
+statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity faults_judged recovery_time"""
 TESTS = [*(f"tests/test_{name}.py" for name in _OF.split()), "tests/mutants/test_bent.py"]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES_MAX = 12
