@@ -16,6 +16,7 @@ from harness import ledger, slowdown, timeline
 from harness.errors import EventLogError
 from harness.lineage import cells
 from harness.score import Evidence, Verdict, judge
+from harness.scores import wasted_gpu_hours
 
 
 @pytest.fixture
@@ -39,6 +40,43 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     card = judge(Evidence(run, run), "x")
     assert card.verdict is Verdict.FAIL and card.reasons == ["the job ended without an error at step 0 of 6"]
     assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
+
+
+def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
+    logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
+    run = logs.finish(10)
+    told = wasted_gpu_hours.SCORE.score(Evidence(run), wasted_gpu_hours.WasteBounds(max_percent=50))
+    nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")
+    assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
+    assert not wasted_gpu_hours.SCORE.score(Evidence(run), None).reasons, "nobody asked"
+
+
+@pytest.mark.parametrize(
+    ("kills", "injected", "healed", "gone", "belongs"),
+    [
+        (True, 50, None, None, True),  # a kill before the last complete step: the job felt it later
+        (False, 99, None, None, True),
+        (False, 99, 100, None, True),
+        (False, 99, 99, None, False),  # healed before the job stopped
+        (False, 100, 100, None, True),
+        (False, 200, None, None, True),
+        (False, 201, None, None, False),  # after all was regained
+        (True, 150, None, 160, True),
+        (True, 150, None, 200, True),
+        (True, 150, None, 201, False),  # had its notice, and is taken in another episode
+        (True, 150, None, 150, True),  # taken at once
+        (True, 201, None, 201, False),
+        (True, 150, None, 149, True),  # that was the end of something else
+    ],
+)
+def test_the_episode_that_a_fault_belongs_to(
+    kills: bool, injected: int, healed: int | None, gone: int | None, belongs: bool
+) -> None:
+    """Progress stopped at 100 and was regained at 200."""
+    target = {"node": "a", "incarnation": 1, "rank": None}
+    fault = timeline.FaultRecord("f", "kind", kills, (target,), injected, (), None, healed, None)
+    ends = {} if gone is None else {("a", 1): gone}
+    assert timeline._belongs(fault, 100, 200, ends) is belongs
 
 
 def test_a_log_of_the_harness_alone_and_an_empty_one(tmp_path: pathlib.Path) -> None:
