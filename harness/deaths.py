@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
+from harness.story import CLEAN_CODES
+from harness.timeline import FaultRecord, Timeline
 from harness.units import format_duration
 
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's

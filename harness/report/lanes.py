@@ -10,7 +10,8 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from harness.report import svg, view
-from harness.timeline import CLEAN_CODES, Process, Timeline
+from harness.story import CLEAN_CODES
+from harness.timeline import Process, Timeline
 
 Floats = npt.NDArray[np.float64]
 LANES_MAX = 32

@@ -14,7 +14,8 @@ import numpy as np
 from harness import deaths
 from harness.events import EXIT_LEFT
 from harness.score import Bounds, Evidence, Score, ScoreResult, Verdict
-from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
+from harness.story import CLEAN_CODES
+from harness.timeline import FaultRecord, Timeline
 from harness.units import format_duration, parse_duration_ns
 
 NAMED_DEATHS = 3

@@ -9,7 +9,8 @@ import numpy as np
 
 from harness import slowdown
 from harness.score import Bounds, DurationNs, Evidence, Expectation, Percent, S, Score, ScoreResult, at_least, at_most
-from harness.timeline import CLEAN_CODES, FaultRecord, Timeline
+from harness.story import CLEAN_CODES
+from harness.timeline import FaultRecord, Timeline
 
 QUANTILES = (50, 95, 99)
 

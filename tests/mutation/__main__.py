@@ -32,13 +32,15 @@ import pytest
 from mutation.operators import Mutant, mutants
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+_NAMES = """timeline story marks reading lineage phases ledger deaths slowdown plan undo score repeats statistics
+closed_forms forecast"""
 TARGETS = [
-    *(f"harness/{name}.py" for name in ("timeline", "reading", "lineage", "phases", "ledger", "deaths", "slowdown")),
-    *(f"harness/{name}.py" for name in ("plan", "undo", "score", "repeats", "statistics", "closed_forms", "forecast")),
+    *(f"harness/{name}.py" for name in _NAMES.split()),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
 ]
 _OF = """timeline_truth phases_edge metrics_doc invariants deaths bare_logs verdicts slowdown reading plan undo repeats
-statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity faults_judged recovery_time"""
+statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity faults_judged
+recovery_time"""
 TESTS = [*(f"tests/test_{name}.py" for name in _OF.split()), "tests/mutants/test_bent.py"]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES_MAX = 12
