@@ -385,6 +385,21 @@ def test_what_shows_that_the_job_knows(logs: Logs, said: dict[str, Any], noticed
     assert run.evidence.tolist() == ([9 * S] if noticed else [])
 
 
+@pytest.mark.parametrize(
+    ("node", "code", "noticed"),
+    [("node1", 1, True), ("node1", 0, True), ("node0", 1, False), ("control", 1, False), ("control", 0, False)],
+)
+def test_whose_end_shows_that_the_job_knows(logs: Logs, node: str, code: int, noticed: bool) -> None:
+    """That a node the fault struck is gone only the harness knows, and the store beside the nodes is nobody's worker."""
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    struck = [{"node": "node0", "incarnation": 1, "rank": None}]
+    logs.log("harness", 7, "fault.injected", fault="a", kind="hang", targets=struck, kills=False)
+    logs.log("harness", 9, "process.exit", node=node, incarnation=1, code=code)
+    assert logs.finish(12).evidence.tolist() == ([9 * S] if noticed else [])
+
+
 def test_what_is_told_of_a_fault(logs: Logs) -> None:
     told = [
         *(("a", "armed", {}), ("a", "injecting", {}), ("a", "injected", {"kind": "hang"}), ("a", "recovered", {})),

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.synchronize
 import os
 import pathlib
-import signal
+import re
 import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
@@ -86,25 +86,46 @@ def test_only_our_own_functions_are_called(tmp_path: pathlib.Path) -> None:
         undo.undo_open(tmp_path)
 
 
-def test_the_reverter_undoes_after_sigkill_of_the_harness(tmp_path: pathlib.Path) -> None:
+def test_every_undo_that_the_harness_writes_down_is_there() -> None:
+    source = "".join(file.read_text() for file in (ROOT / "harness").rglob("*.py"))
+    named = set(re.findall(r'"(harness\.[a-z_.]+:[a-z_]+)"', source))
+    named |= {f"harness.backends.{backend}:undo" for backend in ("local", "docker", "slurm", "kubernetes")}
+    assert len(named) >= 7 and all(callable(undo._resolve(action)) for action in named)
+
+
+def harness_of(run_dir: pathlib.Path, ready: multiprocessing.synchronize.Event) -> None:
     """The undo here is the local backend's sweep for a run id that no process carries: harmless, but it is called."""
+    journal = undo.Journal(run_dir)
+    journal.record("harness.backends.local:undo", {"run_id": "no-such-run"})
+    undo.start_reverter(run_dir)
+    ready.set()
+    time.sleep(60)
+
+
+def test_the_reverter_undoes_after_sigkill_of_the_harness(tmp_path: pathlib.Path) -> None:
     (tmp_path / "logs").mkdir()
-    code = textwrap.dedent("""
-        import pathlib, sys, time
-        from harness import undo
-        run_dir = pathlib.Path(sys.argv[1])
-        journal = undo.Journal(run_dir)
-        journal.record("harness.backends.local:undo", {"run_id": "no-such-run"})
-        undo.start_reverter(run_dir)
-        print("ready", flush=True)
-        time.sleep(60)
-    """)
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT) as harness:
-        assert harness.stdout is not None
-        harness.stdout.readline()
-        os.kill(harness.pid, signal.SIGKILL)
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Event()
+    harness = fork.Process(target=harness_of, args=(tmp_path, ready))
+    harness.start()
+    assert ready.wait(20) and not undo.is_closed(tmp_path)
+    harness.kill()
+    harness.join()
     deadline = time.monotonic() + 20
     while not undo.is_closed(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (tmp_path / "logs" / "reverter.log").exists()
     assert undo.is_closed(tmp_path), (tmp_path / "logs" / "reverter.log").read_text()
+
+
+def test_the_reverter_leaves_alone_what_was_closed(tmp_path: pathlib.Path, removed: list[str]) -> None:
+    journal = undo.Journal(tmp_path)
+    journal.record(ACTION, {"name": "first"})
+    journal.close()
+    with subprocess.Popen(["true"]) as harness:
+        pidfd = os.pidfd_open(harness.pid)
+        undo._revert_when_gone(tmp_path, pidfd)
+    assert removed == ["first"]
+    (tmp_path / undo.JOURNAL).write_text(json.dumps({"undo": ACTION, "arguments": {"name": "open"}}) + "\n")
+    undo._revert_when_gone(tmp_path, pidfd)
+    os.close(pidfd)
+    assert removed == ["first", "open"] and undo.is_closed(tmp_path)
