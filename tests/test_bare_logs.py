@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_phases_edge import Logs, S, phases
 
-from harness import ledger, slowdown, timeline
+from harness import ledger, reading, slowdown, timeline
 from harness.errors import EventLogError
 from harness.lineage import cells
+from harness.phases import Event, Gap, Mark
 from harness.score import Evidence, Verdict, judge
 from harness.scores import wasted_gpu_hours
+from harness.story import Story
 
 
 @pytest.fixture
@@ -339,7 +341,9 @@ def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -
     run = timeline.load(tmp_path)
     assert list(run.problems) == ["no harness wrote into this log"]
     assert (run.begin, run.end, run.outcome, run.plan, run.slots) == (S, 6 * S, None, {}, [])
-    assert judge(Evidence(run), "x").verdict is Verdict.INCONCLUSIVE
+    card = judge(Evidence(run), "x")
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "the log holds no plan: what was asked for is not known" in card.reasons
 
 
 def test_a_fault_that_kills_nobody_must_be_noticed_anew(logs: Logs) -> None:
@@ -485,6 +489,43 @@ def test_a_first_step_that_never_comes_is_of_no_epoch(logs: Logs, stepped: list[
         logs.worker(rank, 3, 22, 23, 24)
     last = logs.finish(30).segments[-1]
     assert (last.phase, last.begin, last.end, last.epoch) == ("first_step", 24 * S, 30 * S, -1)
+
+
+def test_what_ends_each_gap_and_what_it_waits_for(logs: Logs) -> None:
+    """Rank 1 starts again in the middle and both go back; the job is given up before it has done all its steps."""
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+    survivor = logs.worker(0, 1, 1, 2, 3)
+    logs.steps(survivor, 1, 3, 3)
+    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.log(survivor, 8, "rendezvous", world_size=2)
+    logs.log(survivor, 9, "restored", step=1, source="disk")
+    for name in (survivor, logs.worker(1, 2, 7, 8, 9)):
+        logs.steps(name, 2, 3, 9)
+        logs.log(name, 11, "restored", step=1, source="disk")
+        logs.steps(name, 2, 4, 12)
+    run = logs.finish(20)
+    assert timeline._gaps(Story(reading.read(logs.run_dir / "events")), run) == [
+        Gap(0, 4 * S, -1, 0, 2, 2, same_world=False, first=True),
+        Gap(6 * S, 10 * S, 0, 1, 2, 2, same_world=False),
+        Gap(11 * S, 13 * S, 1, 2, 2, 2, same_world=True),
+        Gap(15 * S, 20 * S, 2, -1, 1, 1, same_world=False),
+    ]
+
+
+def test_a_run_without_a_step_is_one_gap(logs: Logs) -> None:
+    run = logs.finish(9)
+    [gap] = timeline._gaps(Story(reading.read(logs.run_dir / "events")), run)
+    assert gap == Gap(0, 9 * S, -1, -1, 1, 1, same_world=False, first=True)
+
+
+@pytest.mark.parametrize(("at", "stopped"), [(4 * S - 1, [4 * S - 1]), (4 * S, [])])
+def test_a_fault_before_the_first_step_has_stopped_the_job(logs: Logs, at: int, stopped: list[int]) -> None:
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    changes = [Event(at + 1, Mark.KILL_STRIKE), Event(at, Mark.KILL_STRIKE), Event(S, Mark.STRIKE)]
+    found = timeline._struck_at_start(logs.finish(9), changes)
+    assert [(each.t_stop, each.t_first, each.furthest_step) for each in found] == [(t, 4 * S, 0) for t in stopped]
 
 
 @pytest.mark.parametrize(("said", "draining"), [({}, True), ({"code": 0}, True), ({"code": 1}, False)])

@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from harness.score import Verdict
-from harness.scores.job import _healed_early, _wrong_target
+from harness.scores.job import _healed_early, _too_late, _wrong_target
 from harness.scores.metrics import _detection
+
+
+class _Sized:
+    """As much of a table of steps as is asked for here."""
+
+    def __init__(self, end: Any):
+        self.end = end
+
+    def __len__(self) -> int:
+        return len(self.end)
 
 
 def episode(end: int, *faults: str) -> Any:
@@ -82,3 +92,69 @@ def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, er
     found = list(_healed_early(run, fault, {"parameters": {"duration": "8s"}}))
     assert found == ([(Verdict.INVALID, "fault full was never undone, though it was to last 8s")] if told else [])
     assert list(_healed_early(run, fault, {"parameters": {}})) == []
+
+
+SECOND = 10**9
+EIGHT_SECONDS = {"parameters": {"duration": "8s"}}
+
+
+@pytest.mark.parametrize(
+    ("lasted", "node", "rank", "at", "last_step", "too_short"),
+    [
+        (8 * SECOND, "b", 1, 0, 99, False),
+        (8 * SECOND - 1, "b", 1, 0, 99, True),
+        (5 * SECOND, "b", 1, 3 * SECOND, 99, True),  # somebody else ended
+        (5 * SECOND, "a", 1, 0, 99, False),  # its victim did, from its first instant ...
+        (5 * SECOND, "a", 1, 6 * SECOND, 99, False),  # ... to a second after, when its launcher has seen it
+        (5 * SECOND, "a", 1, 6 * SECOND + 1, 99, True),
+        (5 * SECOND, "a", 2, 5 * SECOND, 99, False),
+        (5 * SECOND, "a", 2, 5 * SECOND + 1, 99, True),  # of another rank nothing is late
+        (5 * SECOND, "a", 1, -1, 99, True),  # before it struck
+        (5 * SECOND, "b", 1, 0, 5, False),  # the job was over
+        (5 * SECOND, "b", 1, 0, 6, True),
+        (5 * SECOND, "b", 1, 0, None, False),
+    ],
+)
+def test_a_fault_acts_as_long_as_it_was_to(
+    lasted: int, node: str, rank: int, at: int, last_step: int | None, too_short: bool
+) -> None:
+    """It struck rank 1 on node a, at 10 s. Times of exits count from then; the last step ends at so many seconds."""
+    struck = 10 * SECOND
+    ended = {"node": node, "incarnation": 1, "rank": rank, "at": struck + at}
+    end = np.array([] if last_step is None else [(10 + last_step) * SECOND], np.int64)
+    run: Any = SimpleNamespace(outcome="completed", exits=[ended], steps=_Sized(end))
+    target = {"node": "a", "incarnation": 1, "rank": 1}
+    fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
+    found = list(_healed_early(run, fault, EIGHT_SECONDS))
+    assert [verdict for verdict, _ in found] == [Verdict.INVALID] * too_short
+    assert all(text.startswith("fault slow was undone after ") for _, text in found)
+    assert all(text.endswith(", before its 8s were over") for _, text in found)
+
+
+@pytest.mark.parametrize(
+    ("injected", "finished", "steps", "too_late"),
+    [
+        (100, True, 1, False),
+        (101, True, 1, True),
+        (101, False, 1, False),
+        (101, True, 0, False),
+        (None, True, 1, False),
+    ],
+)
+@pytest.mark.parametrize("last", ["step", "checkpoint", "start"])
+@pytest.mark.parametrize("uncertain", [0, 7])
+def test_a_fault_that_came_when_all_was_done(
+    injected: int | None, finished: bool, steps: int, too_late: bool, last: str, uncertain: int
+) -> None:
+    """The last thing the job did was at 100, by clocks that are known to so many nanoseconds."""
+    at = {name: 100 if name == last else 90 for name in ("step", "checkpoint", "start")}
+    run: Any = SimpleNamespace(
+        finished=finished,
+        steps=_Sized(np.array([at["step"]] * steps, np.int64)),
+        checkpoints=[{"at": at["checkpoint"]}],
+        processes=[SimpleNamespace(started=at["start"])],
+        uncertainty_ns=uncertain,
+    )
+    fault: Any = SimpleNamespace(id="late", injected=None if injected is None else injected + uncertain)
+    told = [(Verdict.INVALID, "fault late struck when the job had done all its work")]
+    assert list(_too_late(run, fault)) == (told if too_late else [])

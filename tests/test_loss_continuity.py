@@ -12,7 +12,7 @@ from judging import Logs, load, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.lineage import Epoch
-from harness.score import Verdict
+from harness.score import Evidence, Verdict
 from harness.scores import loss_continuity
 from harness.scores.loss_continuity import Curve
 from harness.timeline import Steps
@@ -137,3 +137,25 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
     into_nan = dataclasses.replace(run, epochs=[Epoch(0, 2, (0, 1), 8, 8, 0, 8)])
     (told_of_nan,) = loss_continuity._resumes(into_nan, mine, loss_continuity.compare(mine, twin))
     assert told_of_nan == {"step": 8, "rise": None, "spike": None}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("silent", [0, 1, 2, 3, 4])
+def test_a_twin_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
+    """Who reports its loss now and then may be silent at the end for as long as ever before: for one step here, or two
+    where the first told none."""
+    told = [np.nan] * first + [1.0] * (8 - first - silent) + [np.nan] * silent
+    comparison = loss_continuity.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
+    run = twin_of(JOB)
+    found = loss_continuity._no_comparison(Evidence(run, run), comparison)
+    doubted = silent > first + 1
+    assert found == (f"the twin itself tells no finite loss after step {8 - silent}" if doubted else "")
+
+
+def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:
+    """Step 9 was done by all and rolled back; of those done again, only step 5 was done by all."""
+    rows = table((0, 1.0), (0, 1.0), (0, 1.0), (0, 1.0))
+    rows.step[:] = [5, 9, 5, 6]
+    complete, survives = np.array([True, True, True, False]), np.array([False, False, True, True])
+    rows = dataclasses.replace(rows, complete=complete, survives=survives)
+    assert loss_continuity._tail(rows).tolist() == [False, True, False, True]

@@ -8,8 +8,11 @@ import pytest
 from judging import twin_of
 from mutants.bent import JOB
 
+from harness import slowdown
 from harness.score import Evidence, Expectation, S, Verdict
-from harness.scores.recovery_time import _line, _Span
+from harness.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
+from harness.slowdown import Degraded
+from harness.timeline import Episode
 
 RUN = twin_of(JOB)
 BUSY = "a busy host"
@@ -108,3 +111,20 @@ def test_clocks_that_are_known_to_a_second_decide_nothing_within_two_of_the_boun
     told = line(span(seconds), clocks=1)
     assert told.verdict is found
     assert ("clocks are only known to 1.00 s" in told.reason) == (found is Verdict.INCONCLUSIVE)
+
+
+def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
+    for found in ([over, still], [still, over]):
+        monkeypatch.setattr(slowdown, "degraded", lambda run, usual, found=found: found)
+        told = SCORE.score(Evidence(RUN, None, ()), RecoveryBounds())
+        assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
+        slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]
+        assert slow == [(each.fault, each.recovered) for each in found]
+
+
+def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
+    over, never = Episode(0, 5 * S, 90 * S, 7, (), ()), Episode(95 * S, None, None, 9, (), ())
+    run = replace(RUN, episodes=[over, never])
+    told = SCORE.score(Evidence(run, None, ()), RecoveryBounds())
+    assert (told.values["seconds"], told.summary) == (None, "")

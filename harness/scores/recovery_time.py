@@ -196,7 +196,7 @@ def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
         if fault.id not in named and evidence.twin is None:
             return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
     for fault in slowdown.untold(run, usual):
-        return f"{fault.id} stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
+        return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNTOLD}"
     return ""
 
 

@@ -145,7 +145,7 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
 
 def _untold(run: Timeline, usual: dict[int, slowdown.StepTime]) -> list[tuple[Verdict, str]]:
     names = ", ".join(fault.id for fault in slowdown.untold(run, usual))
-    reason = f"wasted_gpu_hours: how slow the steps with {names} were cannot be told from the fault-free runs"
+    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNTOLD}"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 
