@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pathlib
 from typing import Any
@@ -51,6 +52,14 @@ def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
     assert not wasted_gpu_hours.SCORE.score(Evidence(run), None).reasons, "nobody asked"
+
+
+def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: Logs) -> None:
+    logs.node(0, 1, 0)
+    run = logs.finish(10)
+    for workload, ettr in (({}, None), ({"nodes": 2}, 0.0), ({"ranks_per_node": 2}, None)):
+        nameless = dataclasses.replace(run, plan={"workload": workload})
+        assert wasted_gpu_hours.SCORE.score(Evidence(nameless), None).values["ettr"] == ettr
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.score import Verdict
-from harness.scores.job import _healed_early, _too_late, _wrong_target
+from harness.scores.job import _healed_early, _left_untold, _outliving, _too_late, _wrong_target
 from harness.scores.metrics import _detection
 
 
@@ -64,6 +64,9 @@ def test_a_fault_that_never_struck_was_not_noticed() -> None:
     ("target", "at", "had"),
     [
         ({"node": "a", "rank": None}, 10, True),
+        ({"node": "a", "rank": None}, 0, True),
+        ({"node": "a", "incarnation": 2, "rank": None}, 29, False),
+        ({"node": "a", "incarnation": 2, "rank": None}, 30, True),
         ({"node": "a", "incarnation": 1, "rank": None}, 20, True),
         ({"node": "a", "incarnation": 1, "rank": None}, 21, False),
         ({"node": "a", "incarnation": 2, "rank": None}, 10, False),
@@ -158,3 +161,57 @@ def test_a_fault_that_came_when_all_was_done(
     fault: Any = SimpleNamespace(id="late", injected=None if injected is None else injected + uncertain)
     told = [(Verdict.INVALID, "fault late struck when the job had done all its work")]
     assert list(_too_late(run, fault)) == (told if too_late else [])
+
+
+@pytest.mark.parametrize(
+    ("started", "last_seen", "rank", "begin", "outlived"),
+    [
+        (5, 30, 1, 21, True),
+        (5, 30, 1, 20, False),  # the step it was killed in
+        (20, 30, 1, 21, True),
+        (21, 30, 1, 25, False),  # its successor
+        (5, 20, 1, 19, False),
+        (5, 30, 2, 21, False),  # another rank of the node
+    ],
+)
+def test_who_begins_a_step_after_its_death_was_not_killed(
+    started: int, last_seen: int, rank: int, begin: int, outlived: bool
+) -> None:
+    """Rank 1 on node a was killed at 20."""
+    worker = SimpleNamespace(node="a", incarnation=1, rank=rank, started=started, last_seen=last_seen)
+    other = SimpleNamespace(node="b", incarnation=1, rank=0, started=0, last_seen=99)
+    steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
+    run: Any = SimpleNamespace(processes=[worker, other], steps=steps)
+    target = {"node": "a", "incarnation": 1, "rank": 1}
+    fault: Any = SimpleNamespace(id="kill", injected=20, targets=[target])
+    assert list(_outliving(run, fault)) == ([1] if outlived else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "rank", "notice", "kept", "told"),
+    [
+        (75, 90, None, None, True, False),
+        (75, 90, None, None, False, True),  # a fault took it
+        (75, 90, None, "metadata", True, True),
+        (75, 90, None, "peer", True, False),  # that another node is to go is no reason
+        (0, 49, None, None, True, False),  # while the others went on: the last step began at 60, by clocks known to 10
+        (0, 50, None, None, True, True),
+        (0, 49, 1, None, True, True),  # a worker: its launcher starts it again
+        (1, 49, None, None, True, True),  # that is a death, which is another thing
+    ],
+)
+def test_a_node_leaves_for_a_reason(
+    code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool
+) -> None:
+    place = {"node": "a", "incarnation": 1}
+    run: Any = SimpleNamespace(
+        begin=0,
+        progress=_Sized(np.array([30, 61])),
+        uncertainty_ns=10,
+        slots=[SimpleNamespace(**place, kept=kept)],
+        notices=[place | {"source": notice}] if notice else [],
+        exits=[place | {"code": code, "at": at, "rank": rank}],
+    )
+    run.progress.begin = np.array([20, 60])
+    found = [verdict for verdict, text in _left_untold(run) if text.startswith(f"a left the job with {code} at ")]
+    assert found == ([] if told else [Verdict.FAIL])

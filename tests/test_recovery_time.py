@@ -128,3 +128,9 @@ def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
     run = replace(RUN, episodes=[over, never])
     told = SCORE.score(Evidence(run, None, ()), RecoveryBounds())
     assert (told.values["seconds"], told.summary) == (None, "")
+
+
+def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
+    run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
+    [told] = SCORE.score(Evidence(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
+    assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")
