@@ -22,7 +22,7 @@ from typing import Any
 from harness.errors import BackendError, FaultError
 
 JOURNAL = "undo.jsonl"
-_ALLOWED = ("harness.faults.", "harness.backends.", "harness.lab.", "harness.redaction")
+_ALLOWED = ("harness.faults.", "harness.backends.", "harness.redaction")
 
 
 class Journal:
