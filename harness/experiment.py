@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console
 
+from harness import slowdown
 from harness.backend import Backend
 from harness.display import Display
 from harness.errors import ChaosError
@@ -18,7 +19,7 @@ from harness.plan import Plan
 from harness.report import write_reports
 from harness.run import Status, execute
 from harness.score import Scorecard, judge
-from harness.twin import ensure_twin, fault_free_plans
+from harness.twin import ensure_twin, fault_free_plans, forget_twins
 
 MIN_FREE_BYTES = 200 * 2**20
 
@@ -36,7 +37,7 @@ def run_experiment(
     """
     _check_room(reports)
     run_dir = reports / plan.run_id
-    found = []
+    found, kept = [], False
     for name, twin in fault_free_plans(plan).items():
         say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
         folder, outcome = ensure_twin(twin, reports, backend, show)
@@ -45,13 +46,39 @@ def run_experiment(
             folder.rename(run_dir)
             return run_dir, outcome.outcome == "interrupted"
         found.append((name, folder))
+        kept |= outcome is None
     say("run with faults" if plan.faults else "run")
     outcome = execute(plan, run_dir, backend, show)
     for name, folder in found:
         attach(run_dir, name, folder)
     if outcome.outcome == "completed":
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+        if kept and _at_another_pace(run_dir):
+            return run_dir, _renew(plan, run_dir, backend, show, say)
     return run_dir, outcome.outcome == "interrupted"
+
+
+def _at_another_pace(run_dir: pathlib.Path) -> bool:
+    evidence = load_evidence(run_dir)
+    return slowdown.of_another_pace(evidence.run, slowdown.usual_step_times(evidence.fault_free))
+
+
+def _renew(
+    plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[[Status], None], say: Callable[[str], None]
+) -> bool:
+    """Makes the fault-free runs once more, in the place of those of a busier or a quieter day. Where one does not
+    complete, the run keeps the old one. Returns whether the user stopped it."""
+    forget_twins(plan, run_dir.parent)
+    for name, twin in fault_free_plans(plan).items():
+        say(f"fault-free {name} once more: the one that was kept went at another pace")
+        folder, outcome = ensure_twin(twin, run_dir.parent, backend, show)
+        if outcome is not None and outcome.outcome != "completed":
+            say(f"  {outcome.outcome}")
+            shutil.rmtree(folder)
+            return outcome.outcome == "interrupted"
+        shutil.rmtree(run_dir / name)
+        attach(run_dir, name, folder)
+    return False
 
 
 def run_repeatedly(

@@ -52,6 +52,10 @@ class Evidence:
     twin: Timeline | None = None
     calibration: Sequence[Timeline] = ()
 
+    @property
+    def fault_free(self) -> list[Timeline]:
+        return [timeline for timeline in (self.twin, *self.calibration) if timeline]
+
 
 @dataclass(frozen=True)
 class Expectation:

@@ -15,7 +15,7 @@ QUANTILE = 0.99
 SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
 LONE_FACTOR = 3  # ... or when it alone takes so many times the band
 STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
-UNTOLD = "cannot be told from the fault-free runs (made on a busy host? --fresh-twin makes new ones)"
+UNTOLD = "cannot be told from the fault-free runs"
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then the band is too wide for this job
 
 
@@ -46,7 +46,7 @@ class Degraded:
         if self.before is None:
             return ""
         text = f"the job was {self.before:.2f} times slower than its fault-free runs before {self.fault} struck"
-        return f"{text}: they do not tell how fast it should be (a busy host? or they are old: --fresh-twin)"
+        return f"{text}: they do not tell how fast it should be (a busy host?)"
 
 
 def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -99,7 +99,7 @@ def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecor
     rows, times = step_times(timeline)
     end, size = timeline.progress.end[rows], timeline.progress.world_size[rows]
     steady = np.array([usual[ranks].steady if ranks in usual else 0 for ranks in size.tolist()], np.int64)
-    relative = times / np.array([usual[ranks].usual if ranks in usual else np.nan for ranks in size.tolist()])
+    relative = _relative(times, size, usual)
     named = {name for episode in timeline.episodes for name in episode.faults}
     slow = {interval.fault for interval in degraded(timeline, usual)}
     found = []
@@ -110,11 +110,31 @@ def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecor
         during = after & (end - times < (timeline.end if fault.healed is None else fault.healed))
         mine = np.flatnonzero((during if during.any() else after) & (steady > 0))
         many = during.any() and len(mine) >= SMOOTHED_STEPS
-        prior = relative[end <= fault.injected][-STEPS_BEFORE:]
-        fast = len(prior) >= SMOOTHED_STEPS and np.median(prior) < FAST_BEFORE
-        if not len(mine) or fast or (many and np.median(times[mine] - steady[mine]) > 0):
+        if not len(mine) or _found_fast(relative, end, fault) or (many and np.median(times[mine] - steady[mine]) > 0):
             found.append(fault)
     return found
+
+
+def of_another_pace(timeline: Timeline, usual: Mapping[int, StepTime]) -> bool:
+    """Whether a fault that stops nothing found the job much slower or faster than its fault-free runs: they were made
+    on a busier or a quieter host, and do not tell how fast it should be."""
+    rows, times = step_times(timeline)
+    relative = _relative(times, timeline.progress.world_size[rows], usual)
+    gentle = [fault for fault in timeline.faults if fault.injected is not None and not fault.kills]
+    return any(interval.before is not None for interval in degraded(timeline, usual)) or any(
+        _found_fast(relative, timeline.progress.end[rows], fault) for fault in gentle
+    )
+
+
+def _relative(times: Ints, sizes: Ints, usual: Mapping[int, StepTime]) -> Floats:
+    """Of the usual time at that world size; not a number where no fault-free run had it."""
+    return times / np.array([usual[size].usual if size in usual else np.nan for size in sizes.tolist()])
+
+
+def _found_fast(relative: Floats, end: Ints, fault: FaultRecord) -> bool:
+    assert fault.injected is not None
+    prior = relative[end <= fault.injected][-STEPS_BEFORE:]
+    return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
 
 
 def _smoothed(times: npt.NDArray[Any]) -> Floats:

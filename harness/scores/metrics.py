@@ -108,8 +108,7 @@ def _resumes(run: Timeline) -> dict[str, Any]:
 def _alarms(evidence: Evidence) -> dict[str, Any]:
     """A false alarm is an anomaly while no fault was at work; detection runs from a fault to its first evidence."""
     run = evidence.run
-    baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
-    slow = slowdown.degraded(run, slowdown.usual_step_times(baselines))
+    slow = slowdown.degraded(run, slowdown.usual_step_times(evidence.fault_free))
     windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
     false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]

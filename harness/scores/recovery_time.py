@@ -46,8 +46,7 @@ class RecoveryTime(Score):
 
     def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:
         run = evidence.run
-        baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
-        usual = slowdown.usual_step_times(baselines)
+        usual = slowdown.usual_step_times(evidence.fault_free)
         slow = slowdown.degraded(run, usual)
         longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
         slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)

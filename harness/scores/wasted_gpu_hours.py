@@ -30,11 +30,10 @@ class WastedGpuHours(Score):
 
     def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
         run = evidence.run
-        baselines = [timeline for timeline in (evidence.twin, *evidence.calibration) if timeline]
-        usual = slowdown.usual_step_times(baselines)
+        usual = slowdown.usual_step_times(evidence.fault_free)
         slow = slowdown.degraded(run, usual)
         windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
-        bands = ledger.bands(baselines)
+        bands = ledger.bands(evidence.fault_free)
         booked = ledger.settle(run, bands, windows)
         values = _values(run, booked) | {"baseline": _baseline(run, bands)}
         values["closed_forms"] = forecast.forecast(run, booked)
