@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ PACKETS = 80
 INTERVAL_S = 0.005
 INTERVAL_S_MAX = 0.05
 LATE_S = 0.5  # what a packet may take beyond its delay
+LOOKS = 3
 SLACK_MS = 1.0  # what a busy machine adds to any packet
 
 
@@ -59,18 +60,34 @@ class NicLatency(NicFault):
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
-            during = node.send_packets(partner, PACKETS, interval_s, back, wait_s)
-            self._tell(f"{node.name}, {way(back)}", before[back], during, context)
+            self._measure(
+                f"{node.name}, {way(back)}",
+                median_ms(before[back]),
+                lambda back=back: node.send_packets(partner, PACKETS, interval_s, back, wait_s),
+                context,
+            )
 
-    def _tell(self, where: str, before: Arrivals, during: Arrivals, context: Context) -> None:
-        usual_ms, delay_ms = median_ms(before), seconds(self.delay) * 1e3
-        held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > delay_ms / 4]
+    def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
+        """Reports the first look that shows what was asked for, else the last: a busy moment holds packets up, too."""
+        delay_ms, earlier = seconds(self.delay) * 1e3, list[str]()
+        for _ in range(LOOKS):
+            during = look()
+            added = self._added_ms(where, usual_ms, during)
+            ok = near(added, delay_ms, SLACK_MS) and (self.reorder_percent == 0 or during.late > 0)
+            if ok:
+                break
+            earlier.append(f"{added:.2f}")
+        detail = f"{where}: {usual_ms:.2f} ms before; {during.late} of {during.received} overtaken"
+        looks = f"; looked again, as it was {', '.join(earlier)} ms" if ok and earlier else ""
+        context.effect(added, delay_ms, "ms added one way", ok=ok, detail=detail + looks)
+
+    def _added_ms(self, where: str, usual_ms: float, during: Arrivals) -> float:
+        """Of the packets that were held at all."""
+        least_ms = seconds(self.delay) * 1e3 / 4
+        held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > least_ms]
         if not held and self.reorder_percent < 99:
             raise FaultError(f"{where}: no packet was delayed")
-        added = statistics.mean(held or [0.0]) if seconds(self.jitter) else statistics.median(held or [0.0])
-        detail = f"{where}: {usual_ms:.2f} ms before; {during.late} of {during.received} overtaken"
-        ok = near(added, delay_ms, SLACK_MS) and (self.reorder_percent == 0 or during.late > 0)
-        context.effect(added, delay_ms, "ms added one way", ok=ok, detail=detail)
+        return statistics.mean(held or [0.0]) if seconds(self.jitter) else statistics.median(held or [0.0])
 
 
 FAULT = NicLatency

@@ -15,16 +15,18 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 import harness
-from harness.backend import Impairment, Node, Traffic, Verb, Workload
+from harness.backend import Arrivals, Impairment, Node, Traffic, Verb, Workload
 from harness.backends.local import BACKEND, LocalCluster, try_mode
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 from harness.fault import Cancelled, Target, build_fault, load_fault
+from harness.faults.nic_latency import NicLatency
 from harness.lab import net_line, undo
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
@@ -417,7 +419,7 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     code = textwrap.dedent("""
         import pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backend import Impairment, Traffic, Workload
+        from harness.backend import Arrivals, Impairment, Traffic, Workload
         from harness.backends.local import BACKEND
         lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
         lab.start()
@@ -442,3 +444,31 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert pathlib.Path("/proc/net/dev").read_text().count(":") == links, "a device was left on the host"
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([10.2], (10.2, True, "")),
+        ([13.2, 10.2], (10.2, True, "; looked again, as it was 13.20 ms")),
+        ([13.2, 13.4, 10.2, 9.9], (10.2, True, "; looked again, as it was 13.20, 13.40 ms")),
+        ([13.2, 13.4, 13.6, 10.2], (13.6, False, "")),
+    ],
+)
+def test_a_busy_moment_is_no_longer_delay(looks: list[float], told: tuple[float, bool, str]) -> None:
+    found: list[tuple[float, bool, str]] = []
+
+    def effect(measured: float, expected: float, unit: str, ok: bool, detail: str) -> None:
+        assert (expected, unit) == (10.0, "ms added one way")
+        found.append((round(measured, 6), ok, detail.removeprefix("node0, sent: 0.10 ms before; 0 of 80 overtaken")))
+
+    arrivals = (Arrivals(80, 80, 0, 0, (0.0001 + delay / 1e3,) * 80) for delay in looks)
+    context: Any = SimpleNamespace(effect=effect)
+    NicLatency(delay="10ms")._measure("node0, sent", 0.1, lambda: next(arrivals), context)
+    assert found == [told]
+
+
+def test_a_line_that_holds_nothing_delays_nothing() -> None:
+    context: Any = SimpleNamespace()
+    with pytest.raises(FaultError, match="node0, sent: no packet was delayed"):
+        NicLatency(delay="10ms")._measure("node0, sent", 0.1, lambda: Arrivals(80, 80, 0, 0, (0.0002,) * 80), context)
