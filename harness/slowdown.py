@@ -128,7 +128,7 @@ def of_another_pace(timeline: Timeline, usual: Mapping[int, StepTime]) -> bool:
 
 def _relative(times: Ints, sizes: Ints, usual: Mapping[int, StepTime]) -> Floats:
     """Of the usual time at that world size; not a number where no fault-free run had it."""
-    return times / np.array([usual[size].usual if size in usual else np.nan for size in sizes.tolist()])
+    return np.asarray(times / np.array([usual[size].usual if size in usual else np.nan for size in sizes.tolist()]))
 
 
 def _found_fast(relative: Floats, end: Ints, fault: FaultRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -60,12 +61,8 @@ class NicLatency(NicFault):
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
-            self._measure(
-                f"{node.name}, {way(back)}",
-                median_ms(before[back]),
-                lambda back=back: node.send_packets(partner, PACKETS, interval_s, back, wait_s),
-                context,
-            )
+            look = functools.partial(node.send_packets, partner, PACKETS, interval_s, back, wait_s)
+            self._measure(f"{node.name}, {way(back)}", median_ms(before[back]), look, context)
 
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
         """Reports the first look that shows what was asked for, else the last: a busy moment holds packets up, too."""
