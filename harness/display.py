@@ -37,7 +37,8 @@ class Display:
     def show(self, status: Status) -> None:
         if status.faults != self._faults:
             self._faults = status.faults
-            self.say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {status.faults}")
+            if status.faults:  # none any more: the next run has begun
+                self.say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {status.faults}")
         now = time.monotonic()
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now

@@ -72,8 +72,8 @@ def _renew(
     for name, twin in fault_free_plans(plan).items():
         say(f"fault-free {name} once more: the one that was kept went at another pace")
         folder, outcome = ensure_twin(twin, run_dir.parent, backend, show)
+        say("  cached" if outcome is None else f"  {outcome.outcome}")
         if outcome is not None and outcome.outcome != "completed":
-            say(f"  {outcome.outcome}")
             shutil.rmtree(folder)
             return outcome.outcome == "interrupted"
         shutil.rmtree(run_dir / name)
