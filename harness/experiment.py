@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -19,7 +20,7 @@ from harness.plan import Plan
 from harness.report import write_reports
 from harness.run import Status, execute
 from harness.score import Scorecard, judge
-from harness.twin import ensure_twin, fault_free_plans, forget_twins
+from harness.twin import CACHE, ensure_twin, fault_free_plans, forget_twins
 
 MIN_FREE_BYTES = 200 * 2**20
 
@@ -37,20 +38,24 @@ def run_experiment(
     """
     _check_room(reports)
     run_dir = reports / plan.run_id
-    found, kept = [], False
-    for name, twin in fault_free_plans(plan).items():
-        say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
-        folder, outcome = ensure_twin(twin, reports, backend, show)
-        say("  cached" if outcome is None else f"  {outcome.outcome}")
-        if outcome is not None and outcome.outcome != "completed":
-            folder.rename(run_dir)
-            return run_dir, outcome.outcome == "interrupted"
-        found.append((name, folder))
-        kept |= outcome is None
-    say("run with faults" if plan.faults else "run")
-    outcome = execute(plan, run_dir, backend, show)
-    for name, folder in found:
-        attach(run_dir, name, folder)
+    cache = reports / CACHE
+    cache.mkdir(exist_ok=True)
+    kept = False
+    # Links of its own from the start: another run beside this one may make the same twins anew.
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f"{plan.run_id}.") as held:
+        for name, twin in fault_free_plans(plan).items():
+            say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
+            folder, outcome = ensure_twin(twin, reports, backend, show)
+            say("  cached" if outcome is None else f"  {outcome.outcome}")
+            if outcome is not None and outcome.outcome != "completed":
+                folder.rename(run_dir)
+                return run_dir, outcome.outcome == "interrupted"
+            attach(pathlib.Path(held), name, folder)
+            kept |= outcome is None
+        say("run with faults" if plan.faults else "run")
+        outcome = execute(plan, run_dir, backend, show)
+        for evidence in pathlib.Path(held).iterdir():
+            shutil.move(evidence, run_dir / evidence.name)
     if outcome.outcome == "completed":
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
         if kept and _at_another_pace(run_dir):

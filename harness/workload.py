@@ -105,7 +105,8 @@ def _source_digest(plan: Plan) -> str:
         files = _files_of(trainer)
     digest = hashlib.sha256()
     for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        with file.open("rb") as content:  # a word of a command may name a large one
+            digest.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
@@ -97,3 +98,18 @@ def test_a_twin_that_does_not_complete_takes_no_place(
     found, interrupted, pretended, said = rehearsed(plan, tmp_path, [90, 48], monkeypatch, ended)
     assert (found, interrupted, pretended.twins) == (Verdict.INCONCLUSIVE, stopped, [])
     assert said[-1] == f"  {ended}" and not (tmp_path / "twin-0").exists()
+
+
+def test_a_run_keeps_its_twin_whatever_another_run_does_to_the_cache(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = Pretended.execute
+
+    def beside_another(self: Pretended, *arguments: Any) -> Outcome:
+        shutil.rmtree(tmp_path / "twin-0")
+        return execute(self, *arguments)
+
+    monkeypatch.setattr(Pretended, "execute", beside_another)
+    found, _, _, _ = rehearsed(plan, tmp_path, [48], monkeypatch)
+    assert found is Verdict.PASS
+    assert list((tmp_path / ".twins").iterdir()) == []
