@@ -10,6 +10,7 @@ The rules name who may die of what; everything else is unexplained:
   no peer's end causes a segmentation fault.
 * Those leave in peace who were drained after a notice, or regrouped for a larger world that then came.
 
+A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
 A fault that only slows a job explains no death at all.
 """
 
@@ -35,12 +36,15 @@ _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIG
 
 @dataclass(frozen=True)
 class Death:
-    """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it."""
+    """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it.
+
+    `code` `None`: nobody told of it, and `at` is when it was certainly over.
+    """
 
     node: str
     incarnation: int
     rank: int | None
-    code: int
+    code: int | None
     at: int
     started: int
     processes: tuple[int, ...]  # rows in Timeline.processes
@@ -60,6 +64,8 @@ class Death:
 
     def describe(self, since: int) -> str:
         who = "the command" if self.rank is None else f"rank {self.rank}"
+        if self.code is None:
+            return f"{who} on {self.node} was gone without a word before {format_duration(self.at - since)}"
         return f"{who} on {self.node} ended with {self.code} at {format_duration(self.at - since)}"
 
 
@@ -87,7 +93,7 @@ def _ends(run: Timeline) -> list[Death]:
     places: dict[tuple[str, int], list[int]] = {}
     for row, process in enumerate(run.processes):
         places.setdefault((process.node, process.incarnation), []).append(row)
-    return [_end(run, exit_, places) for exit_ in (*run.exits, *_last_words(run))]
+    return [*(_end(run, exit_, places) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
@@ -97,6 +103,25 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
         if worker.exit_code is not None and (worker.node, worker.incarnation, worker.exited) not in seen:
             yield place | {"code": worker.exit_code, "at": worker.exited}
+
+
+def _vanished(run: Timeline) -> Iterator[Death]:
+    """Workers that did steps, and that others then did steps without, though nobody told of their end or their node's.
+
+    Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
+    """
+    over: dict[tuple[str, int], int] = {(slot.node, slot.incarnation): slot.released for slot in run.slots}
+    for exit_ in run.exits:
+        place = exit_["node"], exit_["incarnation"]
+        if exit_["rank"] is None:
+            over[place] = min(exit_["at"], over.get(place, exit_["at"]))
+    for row, gone in enumerate(run.processes):
+        if gone.exited is not None or gone.first_step is None:
+            continue
+        others = [epoch.begin for epoch in run.epochs if epoch.begin > gone.last_seen and row not in epoch.processes]
+        if others and min(others) <= over.get((gone.node, gone.incarnation), run.end):
+            at = min(others) - 1  # before their world's first step was done
+            yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
 
 
 def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], Sequence[int]]) -> Death:
@@ -183,10 +208,12 @@ class _Inquest:
         return self._left_in_peace(death) or self._explained(death)
 
     def _left_in_peace(self, death: Death) -> bool:
-        if death.code not in CLEAN_CODES:
+        if death.code is not None and death.code not in CLEAN_CODES:
             return False
         if any(death.started <= notice["at"] <= death.at for notice in self._run.notices):
             return True
+        if death.code is None:
+            return False
         later = self._largest[bisect.bisect_right(self._starts, death.at) :][:1]
         sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
         return any(size < largest for size in sizes for largest in later)

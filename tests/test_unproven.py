@@ -286,6 +286,26 @@ def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> No
     assert verdict(simulate(job, KILL, seed=5), unseen).verdict is Verdict.PASS
 
 
+def untold(logs: Logs) -> None:
+    """Nobody says how any worker ended."""
+    for lines in logs.values():
+        remove(lines, lambda line: line.get("event") in ("worker.exit", "exiting"))
+
+
+def test_workers_that_vanish_without_a_word_are_dead() -> None:
+    job = replace(JOB, agents=False)
+    card = verdict(simulate(job, [*KILL, Outage(15, "crash")], seed=5), untold, EXACT)
+    assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.INCONCLUSIVE, 2)
+    assert card.reasons[0].startswith("unexplained death: rank 0 on node0 was gone without a word before ")
+
+
+@pytest.mark.parametrize("agents", [True, False])
+@pytest.mark.parametrize("kind", ["rank", "node", "notice", "shrink"])
+def test_those_that_a_fault_took_may_vanish_without_a_word(kind: str, agents: bool) -> None:
+    card = verdict(simulate(replace(JOB, agents=agents), [Outage(17, kind, victim=1)], seed=5), untold)
+    assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.PASS, 0), card.reasons
+
+
 def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:
     def bend(logs: Logs) -> None:
         for lines in trainers(logs):
