@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -52,11 +53,16 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """The caller runs before others, so that it is on time although the nodes keep every CPU busy. Root may."""
-    try:
+    """The caller gets more of the CPUs than others, although the nodes keep every one busy. Root may."""
+    with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
-    except PermissionError:
-        return  # it is as prompt as everybody else, then
+
+
+def be_punctual() -> None:
+    """The caller runs whenever it has something to do: for those that mostly wait. Prompt where that is not allowed."""
+    be_prompt()
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def enter_network(pid: int) -> None:

@@ -198,7 +198,7 @@ def _bind(queue: int, profile: Profile) -> socket.socket:
 def main(control: socket.socket, queue: int, profile: Profile) -> None:
     """Runs the line until `control` ends. Answers `counts`, and `pass`, which heals."""
     kernel.set_name(f"net-line-{queue}")
-    kernel.be_prompt()
+    kernel.be_punctual()
     try:
         line = Line(queue, profile)
     except OSError as error:

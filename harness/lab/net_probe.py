@@ -68,6 +68,7 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
     Returns how many were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
     (the receiver's checksum failed), and the one-way `delays_s` of those received, in order of arrival.
     """
+    kernel.be_punctual()
     destination.enter()
     receiver, counters = _udp(destination.address), _open(_COUNTERS)
     source.enter()
