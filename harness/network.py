@@ -95,5 +95,5 @@ def median_ms(arrivals: Arrivals) -> float:
     return statistics.median(arrivals.delays_s) * 1e3
 
 
-def near(measured: float, expected: float, slack: float = 0.0) -> bool:
-    return abs(measured - expected) <= max(TOLERANCE * expected, slack)
+def near(measured: float, expected: float, slack: float = 0.0, tolerance: float = TOLERANCE) -> bool:
+    return abs(measured - expected) <= max(tolerance * expected, slack)

@@ -450,9 +450,10 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     ("looks", "told"),
     [
         ([10.2], (10.2, True, "")),
-        ([13.2, 10.2], (10.2, True, "; looked again, as it was 13.20 ms")),
+        ([11.2, 10.2], (10.2, True, "; looked again, as it was 11.20 ms")),
         ([13.2, 13.4, 10.2, 9.9], (10.2, True, "; looked again, as it was 13.20, 13.40 ms")),
-        ([13.2, 13.4, 13.6, 10.2], (13.6, False, "")),
+        ([13.2, 13.4, 12.4, 9.9], (12.4, True, "; looked again, as it was 13.20, 13.40 ms")),
+        ([13.2, 13.4, 13.6, 10.2], (13.6, False, "; looked again, as it was 13.20, 13.40 ms")),
     ],
 )
 def test_a_busy_moment_is_no_longer_delay(looks: list[float], told: tuple[float, bool, str]) -> None:
