@@ -35,7 +35,10 @@ class Damage:
         while self._hooks:
             self._hooks.pop().remove()
         for file in sorted(self._folder.glob("*.json")):
-            order = json.loads(file.read_text())
+            try:
+                order = json.loads(file.read_text())
+            except FileNotFoundError:
+                continue  # another rank's, which has taken it since the folder was listed
             if order["rank"] == self._rank:
                 self._strike(order, step, model, file.with_suffix(".done"))
                 file.unlink(missing_ok=True)

@@ -106,6 +106,12 @@ def test_a_poisoned_batch_is_nan_once_and_only_on_its_rank(tmp_path: pathlib.Pat
     assert json.loads(done.read_text())["step"] == 1
 
 
+def test_an_order_that_another_rank_takes_meanwhile_is_not_missed(tmp_path: pathlib.Path) -> None:
+    done = write_order(tmp_path, rank=1, kind="nan")
+    done.with_name("before.json").symlink_to("taken")  # listed, and not there when it is opened
+    assert math.isnan(train(hook(tmp_path), 1)[0][0]) and done.exists()
+
+
 def test_a_gradient_bit_flips_once(tmp_path: pathlib.Path) -> None:
     clean = train(hook(tmp_path), 2)[1]
     done = write_order(tmp_path, rank=1, kind="gradient", place=0.5, bit=29)
