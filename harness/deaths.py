@@ -115,12 +115,13 @@ def _vanished(run: Timeline) -> Iterator[Death]:
         place = exit_["node"], exit_["incarnation"]
         if exit_["rank"] is None:
             over[place] = min(exit_["at"], over.get(place, exit_["at"]))
+    worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
     for row, gone in enumerate(run.processes):
         if gone.exited is not None or gone.first_step is None:
             continue
-        others = [epoch.begin for epoch in run.epochs if epoch.begin > gone.last_seen and row not in epoch.processes]
-        if others and min(others) <= over.get((gone.node, gone.incarnation), run.end):
-            at = min(others) - 1  # before their world's first step was done
+        without = min((begin for begin, world in worlds if begin > gone.last_seen and row not in world), default=None)
+        if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
+            at = without - 1  # before their world's first step was done
             yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
 
 
