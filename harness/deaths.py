@@ -6,8 +6,9 @@ The rules name who may die of what; everything else is unexplained:
 * Its *peers* may, when it was taken: a collective that fails, fails for all of its ranks. The same goes for those
   at work when a node came (back), as the job is formed anew; and for everybody while a fault is at work over which a
   healthy job may have to stop (`stops`: a partition, a full store), and for those it left behind. But only until
-  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not by a crash of their own:
-  no peer's end causes a segmentation fault.
+  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not of their own: no peer's
+  end causes a segmentation fault, nor what the worker itself called an error and not the loss of a peer. Such an error
+  may come of a fault that was at work on that very worker.
 * Those leave in peace who were drained after a notice, or regrouped for a larger world that then came.
 
 A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
@@ -48,6 +49,7 @@ class Death:
     at: int
     started: int
     processes: tuple[int, ...]  # rows in Timeline.processes
+    error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
 
     def was_alive(self, run: Timeline, moment: int) -> bool:
         """As far as the clocks of its host and of the harness can be compared."""
@@ -66,7 +68,8 @@ class Death:
         who = "the command" if self.rank is None else f"rank {self.rank}"
         if self.code is None:
             return f"{who} on {self.node} was gone without a word before {format_duration(self.at - since)}"
-        return f"{who} on {self.node} ended with {self.code} at {format_duration(self.at - since)}"
+        own = ", over what it called an error" if self.error else ""
+        return f"{who} on {self.node} ended with {self.code}{own} at {format_duration(self.at - since)}"
 
 
 def deaths(run: Timeline) -> list[Death]:
@@ -135,7 +138,8 @@ def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], 
     else:
         rows = [i for i in there if run.processes[i].exited == at]
         started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
-    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows))
+    error = rank is not None and any(run.processes[i].exit_reason == "error" for i in rows)
+    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows), error)
 
 
 class _Root(NamedTuple):
@@ -182,6 +186,7 @@ class _Stopper:
     for less), when a checkpoint has been committed since (a failed save may come to light at the next).
     """
 
+    aim: Set[_Place]
     begin: int
     healed: int
     roots: Sequence[_Root]  # when it was healed, and the ends of the targets that it left to die
@@ -224,6 +229,8 @@ class _Inquest:
             return True
         if death.code in _OWN_CRASHES:
             return False
+        if death.error:
+            return any(death.is_in(stopper.aim) and self._stopped_by(stopper, death) for stopper in self._stoppers)
         if any(self._went_with(death, root, killer.victims) for killer in self._killers for root in killer.roots):
             return True
         own = (death.node, death.incarnation)  # whose own arrival excuses nothing
@@ -247,7 +254,7 @@ class _Inquest:
         roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(fault.injected, healed, roots, survived)
+        return _Stopper(aim, fault.injected, healed, roots, survived)
 
     def _stopped_by(self, fault: _Stopper, death: Death) -> bool:
         """While the fault was at work; or at work still when it was healed, and in no new world since."""

@@ -35,7 +35,8 @@ Role `trainer`, one writer per worker process:
 * `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`, `straggler`)
 * `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, `topology`, …), `detail`
 * `failpoint`: `name`: an armed failpoint was reached
-* `exiting`: `code`, `reason` (`completed`, `drained`, `error`, …), `step`
+* `exiting`: `code`, `reason` (`completed`, `drained`, `peer lost`, …; `error`: over something of its own, which no
+  other rank's end and no fault elsewhere accounts for), `step`
 
 Role `agent`, the launcher on a node: `agent.started`; `agent.rendezvous` with `edge` `begin`/`end`;
 `worker.exit` with `local_rank`, `rank`, `pid`, `code` (negative: killed by that signal); `agent.exiting` with `code`.

@@ -551,7 +551,7 @@ class _Simulation:
         said[0] = begin
         seen = self._spread(begin + (end - begin) // 2, end, len(workers))
         for worker, at, gone in zip(workers, said, seen, strict=True):
-            worker.writer.log(at, "exiting", code=code, reason="error" if code else "drained", step=self.step)
+            worker.writer.log(at, "exiting", code=code, reason="peer lost" if code else "drained", step=self.step)
             agent = self.agents.get(int(worker.slot[0][4:]))
             if agent is not None:
                 pid = worker.writer.header["pid"]

@@ -236,6 +236,40 @@ def test_it_does_not_explain_a_segmentation_fault() -> None:
     assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with -11"]
 
 
+def error_of(rank: int) -> Callable[[Logs], None]:
+    """That worker says that it ends over an error, not over the loss of a peer."""
+
+    def bend(logs: Logs) -> None:
+        said = next(line for line in trainers(logs, rank=rank, life=0)[0] if line.get("event") == "exiting")
+        said["reason"] = "error"
+
+    return bend
+
+
+def both(*bends: Callable[[Logs], None]) -> Callable[[Logs], None]:
+    return lambda logs: [bend(logs) for bend in bends] and None
+
+
+def test_it_explains_an_error_only_of_whom_it_was_aimed_at() -> None:
+    hang, healed = at_work(-5 * MS, 60_000 * MS, stops=True), at_work(-5 * MS, -1 * MS, stops=True)
+    found = ["rank 1 on node1 ended with 1, over what it called an error"]
+    for fault in (hang, healed):
+        assert unexplained(judged(both(fault, error_of(1)), CRASH)) == found
+        assert unexplained(judged(both(fault, error_of(0)), CRASH)) == [], "the fault was at work on node 0"
+    slow = at_work(-5 * MS, 60_000 * MS)
+    assert len(unexplained(judged(both(slow, error_of(0)), CRASH))) == 2
+
+
+def test_a_kill_explains_an_error_of_its_target_only() -> None:
+    assert unexplained(judged(error_of(0), KILL)) == ["rank 0 on node0 ended with 1, over what it called an error"]
+
+    def of_both(logs: Logs) -> None:
+        error_of(0)(logs)
+        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
+
+    assert unexplained(judged(of_both, KILL)) == []
+
+
 def test_a_node_that_comes_back_explains_that_the_job_is_formed_anew() -> None:
     shrink = Outage(12, "shrink", victim=1, regrow_after=5)
     card = judged(nothing, shrink)

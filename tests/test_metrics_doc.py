@@ -65,7 +65,7 @@ def example(events: pathlib.Path) -> None:
         if rank == 0:
             log(18.1, "checkpoint.started", step=2, kind="periodic")
             log(19, "checkpoint.committed", step=2, kind="periodic", path="checkpoints/step-2", duration_ns=9 * S // 10)
-            log(25.5, "exiting", code=1, reason="error", step=4)
+            log(25.5, "exiting", code=1, reason="peer lost", step=4)
         again = worker(events, rank, 2, (27.5, 29, 30), 2)
         for number in range(3, 7):
             step(again, number, 24 + 2 * number)

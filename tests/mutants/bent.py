@@ -174,6 +174,14 @@ def starts_from_scratch_after_a_hang(logs: Logs) -> None:
     injected.update(kind="hang", kills=False, stops=True, spoils=False)
 
 
+def fails_of_its_own_beside_a_hang(logs: Logs) -> None:
+    """Rank 1 hangs, over which a healthy job may have to stop; rank 0 falls over a bug of its own meanwhile."""
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+    said = next(line for line in trainers(logs, rank=0, life=0)[0] if line.get("event") == "exiting")
+    said.update(reason="error")
+
+
 def healed_too_early(logs: Logs) -> None:
     """The plan says ten seconds; the fault was undone after a millisecond, and the job went on stepping."""
     plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
@@ -254,6 +262,11 @@ BROKEN = [
         starts_from_scratch_after_a_hang,
         Verdict.FAIL,
         "resumed from step 0 without a reason, though a checkpoint of step 10",
+    ),
+    Bent(
+        fails_of_its_own_beside_a_hang,
+        Verdict.INCONCLUSIVE,
+        "unexplained death: rank 0 on node0 ended with 1, over what it called an error",
     ),
     Bent(healed_too_early, Verdict.INVALID, "slow was undone after 1 ms, before its 10s were over"),
     Bent(wrong_target, Verdict.INVALID, "fault1 struck ranks 1, not 0"),
