@@ -311,7 +311,12 @@ def test_disturbances_add_up_and_heal_in_any_order(cluster: LocalCluster, healed
         healed.callback(disturbance.heal)
     assert 0.08 < median(node, other) < 0.12
     rate.heal()
-    assert 10e6 < node.fill_path(other, 1.0, through=slower) < 22e6
+    rates = []
+    for seconds in (1, 2, 4, 8):  # round trips of 120 ms: a transfer needs some to find its speed, more on a busy host
+        rates.append(node.fill_path(other, seconds, through=slower))
+        if rates[-1] > 10e6:
+            break
+    assert 10e6 < rates[-1] < 22e6, rates
     late.heal()
     assert 0.04 < median(node, other) < 0.08
     slower.heal()
