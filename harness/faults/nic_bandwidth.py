@@ -11,9 +11,8 @@ from harness.backend import Node, Verb
 from harness.fault import Context, Rate, Target, name_nodes
 from harness.network import NicFault, near, way
 
-BEFORE_S = 0.3  # of measuring
-LOOKS_S = (1.0, 2.0, 4.0)  # until it is close: a transfer needs a while to find its speed over a path with a delay
-CLOSE = 0.9  # what else a busy host does makes a path slower, never faster: the best look counts
+BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
+LOOKS_MAX, CLOSE = 3, 0.9  # what else a busy host does makes a path slower, never faster: the best look counts
 RATE_BITS_MIN = 64_000
 
 
@@ -50,8 +49,8 @@ class NicBandwidth(NicFault):
         context.injected()
         for back in self.ways():
             reached = 0.0
-            for seconds in LOOKS_S:
-                reached = max(reached, node.fill_path(partner, seconds, back, through=limit))
+            for _ in range(LOOKS_MAX):
+                reached = max(reached, node.fill_path(partner, DURING_S, back, through=limit))
                 if reached >= CLOSE * rate:
                     break
             detail = f"{node.name}, {way(back)}: {before[back] / 1e6:.0f} Mbit/s before"
