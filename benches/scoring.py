@@ -14,8 +14,8 @@ import resource
 import tempfile
 import time
 
-from harness import timeline
-from harness.score import Evidence, judge
+from harness.judge.score import Evidence, judge
+from harness.timeline import timeline
 
 MS = 1_000_000
 

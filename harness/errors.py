@@ -10,7 +10,7 @@
     └── EventLogError         3   an event log is damaged beyond the one torn last line
 
 Exit codes: 0 pass · 1 fail · 2 usage · 3 inconclusive or invalid · 4 cannot run here · 130 interrupted.
-Only `harness.cli` turns an error into an exit code.
+Only `harness.cli.main` turns an error into an exit code.
 """
 
 from __future__ import annotations

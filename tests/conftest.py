@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 MAY_BE_SKIPPED = {
-    "backends/test_kubernetes.py": "CHAOS_KUBECONFIG names no cluster",
+    "backends/kubernetes/test_kubernetes.py": "CHAOS_KUBECONFIG names no cluster",
     "conformance/": "^(?!.*(cannot run here|not root))",  # a verb that a backend lacks; which ones those are is tested there
-    "lab/": "a process tree .*",  # the weakest of three ways to be a node
+    "backends/local/": "a process tree .*",  # the weakest of three ways to be a node
     "faults/test_node_verbs.py": "control groups for nodes take root",
     "reference_trainer/test_checkpoint.py": "covered by the others",
 }

@@ -10,9 +10,9 @@ from typing import Any
 
 from simulator import History, Job, simulate
 
-from harness import timeline
-from harness.score import Evidence, Scorecard, judge
-from harness.timeline import Timeline
+from harness.judge.score import Evidence, Scorecard, judge
+from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
 
 Logs = dict[str, list[dict[str, Any]]]
 EXPECT = {

@@ -18,9 +18,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.fault import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Target
 
 PAGE_BYTES = 4096
 APPEARS_S_MAX = 30.0

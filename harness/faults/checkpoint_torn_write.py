@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 
 from harness import units
-from harness.backend import Disturbance, StorageRule, Verb
+from harness.backends.contract import Disturbance, StorageRule, Verb
 from harness.errors import FaultError
-from harness.fault import Context, Duration, Size, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, Duration, Size, TakesNodes, Target, name_nodes
 
 LOOK_S = 0.02
 

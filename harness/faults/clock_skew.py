@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import skew, units
-from harness.backend import Verb
+from harness import units
+from harness.backends.agent import skew
+from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
-from harness.fault import Context, Duration, Fault, Target, name_nodes
+from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
 
 SEEN_WITHIN_S = 30.0
 TOLERANCE_S = 1.0  # besides a tenth of the jump: an event is stamped a moment before it is read

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from harness import damage
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.fault import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.shared import orders as damage
 from harness.units import parse_duration_ns
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import Node, ProcessState, Verb
+from harness.backends.contract import Node, ProcessState, Verb
 from harness.errors import FaultError, NodeGone
-from harness.fault import Context, Duration, Fault, Hold, Target
+from harness.faults.contract import Context, Duration, Fault, Hold, Target
 
 STOPS_WITHIN_S = 3.0
 REACHES_WITHIN_S = 30.0

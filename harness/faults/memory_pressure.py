@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import NodeGone
-from harness.fault import Context, Duration, Fault, Size, Target, name_nodes
+from harness.faults.contract import Context, Duration, Fault, Size, Target, name_nodes
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
 PROBE_BYTES = 32 * 2**20  # how much beyond the limit the probe tries to get

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from harness import units
-from harness.backend import Node, Verb
-from harness.fault import Context, Rate, Target, name_nodes
-from harness.network import NicFault, near, way
+from harness.backends.contract import Node, Verb
+from harness.faults.contract import Context, Rate, Target, name_nodes
+from harness.faults.shared.network import NicFault, near, way
 
 BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
 LOOKS_MAX, CLOSE = 3, 0.9  # what else a busy host does makes a path slower, never faster: the best look counts

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Disturbance, Node, Verb
-from harness.fault import Context, Duration, Target, name_nodes
-from harness.network import NetworkFault, seconds, way
+from harness.backends.contract import Disturbance, Node, Verb
+from harness.faults.contract import Context, Duration, Target, name_nodes
+from harness.faults.shared.network import NetworkFault, seconds, way
 
 PACKETS, INTERVAL_S = 10, 0.002
 BACK_S = 10.0  # until packets must come through again

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backend import Arrivals, Impairment, Node, Verb
+from harness.backends.contract import Arrivals, Impairment, Node, Verb
 from harness.errors import FaultError
-from harness.fault import Context, Duration, Target, name_nodes
-from harness.network import NicFault, median_ms, near, seconds, way
+from harness.faults.contract import Context, Duration, Target, name_nodes
+from harness.faults.shared.network import NicFault, median_ms, near, seconds, way
 
 PACKETS = 80
 INTERVAL_S = 0.005

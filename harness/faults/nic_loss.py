@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backend import Impairment, Node, Verb
-from harness.fault import Context, Target, name_nodes
-from harness.network import NicFault, near, way
+from harness.backends.contract import Impairment, Node, Verb
+from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.shared.network import NicFault, near, way
 
 PACKETS_MIN, PACKETS_MAX = 500, 10_000
 INTERVAL_S = 0.0002

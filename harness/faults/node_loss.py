@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.backend import Verb
-from harness.fault import Context, TakesNodes, Target, name_nodes
+from harness.backends.contract import Verb
+from harness.faults.contract import Context, TakesNodes, Target, name_nodes
 
 
 class NodeLoss(TakesNodes):

@@ -1,6 +1,6 @@
 """An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss what was written.
 
-The trainer must reach its store through the proxy `harness.load.s3_proxy`, started with the folder named here.
+The trainer must reach its store through the proxy `harness.faults.load.s3_proxy`, started with the folder named here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.fault import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Duration, Fault, Target
 from harness.units import parse_duration_ns
 
 TOLERANCE = 0.25
@@ -52,7 +52,9 @@ class ObjectStore(Fault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         folder = context.run_dir / self.directory
         if not folder.is_dir():
-            raise FaultError(f"{self.directory}/: no proxy runs there; start harness.load.s3_proxy before the store")
+            raise FaultError(
+                f"{self.directory}/: no proxy runs there; start harness.faults.load.s3_proxy before the store"
+            )
         (folder / "counts.json").unlink(missing_ok=True)
         rule = {"kind": self.kind, "share": self.share, "seed": context.seed, "path": self.path}
         rule["delay_s"] = parse_duration_ns(self.delay) / 1e9

@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import Node, Verb
+from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.fault import Context, Duration, Fault, Size, Target
+from harness.faults.contract import Context, Duration, Fault, Size, Target
 
 GONE_WITHIN_S = 5.0
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Node, Traffic, Verb
-from harness.fault import Context, Target, name_nodes
-from harness.network import NetworkFault, way
+from harness.backends.contract import Node, Traffic, Verb
+from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.shared.network import NetworkFault, way
 
 PACKETS, INTERVAL_S = 10, 0.002
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}

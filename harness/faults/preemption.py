@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import Node, Verb
-from harness.fault import Context, Duration, TakesNodes, Target, name_nodes
+from harness.backends.contract import Node, Verb
+from harness.faults.contract import Context, Duration, TakesNodes, Target, name_nodes
 
 ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
 

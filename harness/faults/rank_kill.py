@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Node, Verb
-from harness.fault import Context, Fault, Target
+from harness.backends.contract import Node, Verb
+from harness.faults.contract import Context, Fault, Target
 
 GONE_WITHIN_S = 5.0
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backend import Verb
-from harness.fault import Context, Duration, Fault, Target
-from harness.network import seconds
+from harness.backends.contract import Verb
+from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.shared.network import seconds
 
 
 class RendezvousLoss(Fault):

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import damage
-from harness.backend import Verb
-from harness.fault import Context, Fault, Target
+from harness.backends.contract import Verb
+from harness.faults.contract import Context, Fault, Target
+from harness.faults.shared import orders as damage
 
 
 class SilentDataCorruption(Fault):

@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import Verb
-from harness.fault import Context, Duration, Fault, Hold, Target
+from harness.backends.contract import Verb
+from harness.faults.contract import Context, Duration, Fault, Hold, Target
 
 STARTED = "started"  # the first event of a worker
 MISLED = "misled"  # the failpoint at which a worker has been told a wrong place

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from harness import units
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.fault import Context, Duration, Fault, Size, Target
+from harness.faults.contract import Context, Duration, Fault, Size, Target
 
-_LOAD = pathlib.Path(__file__).resolve().parent.parent / "load"
-_ROOT = _LOAD.parent.parent
+_LOAD = pathlib.Path(__file__).resolve().parent / "load"
+_ROOT = _LOAD.parents[2]
 # The kernel ends it with the thread that started it, so that nothing outlives the harness, however that ends.
 _DIE_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 START_S_MAX = 30.0
@@ -47,7 +47,7 @@ class StorageContention(Fault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         folder = self._folder(context)
         folder.mkdir(parents=True, exist_ok=True)
-        with _started(["-m", "harness.load.file_server", str(folder)], {}) as server:
+        with _started(["-m", "harness.faults.load.file_server", str(folder)], {}) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
             with _started(self._users(folder, port), self._mix()) as users:

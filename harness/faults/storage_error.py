@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import StorageRule
-from harness.fault import Context, Size, Target
-from harness.storage_fault import StorageFault
+from harness.backends.contract import StorageRule
+from harness.faults.contract import Context, Size, Target
+from harness.faults.shared.storage import StorageFault
 
 Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from harness import units
-from harness.backend import StorageRule
-from harness.fault import Context, Size, Target
-from harness.storage_fault import StorageFault
+from harness.backends.contract import StorageRule
+from harness.faults.contract import Context, Size, Target
+from harness.faults.shared.storage import StorageFault
 
 
 class StorageFull(StorageFault):

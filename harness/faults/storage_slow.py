@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from harness import units
-from harness.backend import StorageRule
-from harness.fault import Context, Duration, Rate, Target
-from harness.storage_fault import StorageFault
+from harness.backends.contract import StorageRule
+from harness.faults.contract import Context, Duration, Rate, Target
+from harness.faults.shared.storage import StorageFault
 
 TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
 

@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness import units
-from harness.backend import CpuUse, Node, Verb
+from harness.backends.contract import CpuUse, Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
-from harness.fault import Context, Duration, Fault, Target, name_nodes
+from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
 
 BASELINE_STEPS = 60  # at most
 BASELINE_STEPS_MIN = 10

@@ -8,9 +8,9 @@ import pathlib
 import tempfile
 from collections.abc import Mapping
 
-from harness import score
+from harness.judge import score
+from harness.judge.score import Scorecard
 from harness.report import html, junit, markdown
-from harness.score import Scorecard
 
 
 def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -13,10 +13,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness.report import gantt, loss, svg, view
-from harness.report import lanes as ranks
-from harness.score import Scorecard
-from harness.timeline import Episode, Timeline
+from harness.judge.score import Scorecard
+from harness.report import view
+from harness.report.charts import gantt, loss, svg
+from harness.report.charts import lanes as ranks
+from harness.timeline.timeline import Episode, Timeline
 
 RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events

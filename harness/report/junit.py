@@ -6,8 +6,8 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 
+from harness.judge.score import Scorecard, Verdict
 from harness.report import view
-from harness.score import Scorecard, Verdict
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 

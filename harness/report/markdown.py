@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from harness.judge.score import Scorecard, Verdict
 from harness.report import view
-from harness.report.svg import seconds_text
-from harness.score import Scorecard, Verdict
+from harness.report.charts.svg import seconds_text
 
 SIGNS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔", Verdict.INVALID: "⚠️"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")

@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.repeats import Together
+from harness.judge.repeats import Together
+from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import junit, markdown
-from harness.score import Scorecard, Verdict
 
 SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")

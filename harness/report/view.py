@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.score import Expectation, Scorecard, Verdict
-from harness.timeline import Episode, Timeline
+from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.timeline.timeline import Episode, Timeline
 from harness.units import format_duration
 
 DASH = "–"

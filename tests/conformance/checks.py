@@ -11,8 +11,8 @@ from typing import Any
 
 from conformance.places import STORE, Job, until
 
-from harness import skew
-from harness.backend import Disturbance, Impairment, Node, StorageRule, Traffic, Verb
+from harness.backends.agent import skew
+from harness.backends.contract import Disturbance, Impairment, Node, StorageRule, Traffic, Verb
 
 MIB = 2**20
 PACKETS = 40

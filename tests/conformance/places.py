@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from harness.backend import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
+from harness.backends.agent import cgroups, processes
+from harness.backends.contract import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
 from harness.events import read_log
-from harness.lab import cgroups, processes
 
 T = TypeVar("T")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ def listeners_of(run_id: str) -> list[str]:
 
 
 def _docker_things(run_id: str) -> list[str]:
-    from harness.container.engine import Engine
+    from harness.backends.docker.engine import Engine
 
     engine = Engine()
     try:
@@ -120,7 +120,7 @@ def _docker_things(run_id: str) -> list[str]:
 
 
 def _slurm_things(run_id: str) -> list[str]:
-    from harness.slurm.engine import find_slurm
+    from harness.backends.slurm.engine import find_slurm
 
     slurm = find_slurm()
     jobs = [f"job {job.id}" for job in slurm.jobs() if run_id in job.name and not job.ended]

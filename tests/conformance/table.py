@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from conformance.checks import CHECKS
 from conformance.places import PLACES, ROOT
 
-from harness.backend import Verb, load_backend
+from harness.backends.contract import Verb, load_backend
 
 PAGE = ROOT / "docs" / "backends.md"
 IN_THE_LIFE_OF_A_RUN = {

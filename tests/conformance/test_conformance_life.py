@@ -25,10 +25,10 @@ from conformance.places import (
     worker,
 )
 
-from harness.backend import Verb
+from harness.backends.contract import Verb
 from harness.errors import NodeGone, UsageError
 from harness.events import clock_id, read_log
-from harness.undo import heal
+from harness.run.undo import heal
 
 DESTRUCTIVE = {Verb.KILL, Verb.REPLACE}
 
@@ -96,12 +96,12 @@ KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
-    from harness.backend import StorageRule, Verb
-    from harness.undo import Journal
+    from harness.backends.contract import StorageRule, Verb
+    from harness.run.undo import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
     place = next(place for place in PLACES if place.name == sys.argv[3])
     journal = Journal(run_dir)
-    journal.record(f"harness.backends.{place.backend_name}:undo", {"run_id": run_id})
+    journal.record(f"harness.backends.{place.backend_name}.backend:undo", {"run_id": run_id})
     mounts = (STORE,) if Verb.STORAGE in place.probe().verbs else ()
     job = open_job(place, run_dir, run_id, worker(store=f"{{run_dir}}/{STORE}" if mounts else ""), nodes=2, mounts=mounts)
     for node in job.nodes:
@@ -127,7 +127,7 @@ def test_after_sigkill_of_the_harness_heal_leaves_nothing(place: Place, tmp_path
 
 def test_rendering_is_pure(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """The request of each backend is compared whole in the tests of that backend."""
-    from harness.backend import Workload
+    from harness.backends.contract import Workload
 
     workload = Workload(("{python}", "train.py", "{index}"), 3, 2, {"LR": "1"}, ("store",), ("checkpoints",))
     before = repr(place.backend.render(workload))

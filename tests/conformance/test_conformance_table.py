@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.checks import CHECKS
 from conformance.table import IN_THE_LIFE_OF_A_RUN, PAGE, declared, page
 
-from harness.backend import Verb
+from harness.backends.contract import Verb
 
 
 def test_the_page_is_up_to_date() -> None:

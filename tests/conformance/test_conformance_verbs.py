@@ -9,7 +9,7 @@ import pytest
 from conformance.checks import CHECKS, clock_environment
 from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, until, worker
 
-from harness.backend import Verb
+from harness.backends.contract import Verb
 
 TAKES_THE_NODE = {Verb.EVICT}
 

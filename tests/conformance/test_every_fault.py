@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backend import Capability, Verb
+from harness.backends.contract import Capability, Verb
 from harness.errors import CannotRunError, ScenarioError
-from harness.fault import Fault, fault_names, load_fault
-from harness.plan import Plan, check_capabilities, make_plan
-from harness.scenario import load_scenario, parse_scenario
+from harness.faults.contract import Fault, fault_names, load_fault
+from harness.plan.making import Plan, check_capabilities, make_plan
+from harness.spec.scenario import load_scenario, parse_scenario
 
 REQUIRED = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}, "storage_slow": {"latency": "20ms"}}
 ROOT = pathlib.Path(__file__).resolve().parents[2]

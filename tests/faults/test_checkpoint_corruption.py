@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import FaultError
-from harness.fault import Target, build_fault
 from harness.faults import checkpoint_corruption as corruption
+from harness.faults.contract import Target, build_fault
 
 TARGETS = [Target(0)]
 

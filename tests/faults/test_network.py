@@ -22,12 +22,13 @@ import pytest
 from pydantic import ValidationError
 
 import harness
-from harness.backend import Arrivals, Impairment, Node, Traffic, Verb, Workload
-from harness.backends.local import BACKEND, LocalCluster, try_mode
+from harness.backends.agent import leftovers as undo
+from harness.backends.agent.net import delay_line as net_line
+from harness.backends.contract import Arrivals, Impairment, Node, Traffic, Verb, Workload
+from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import FaultError, UsageError
-from harness.fault import Cancelled, Target, build_fault, load_fault
+from harness.faults.contract import Cancelled, Target, build_fault, load_fault
 from harness.faults.nic_latency import NicLatency
-from harness.lab import net_line, undo
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 IDLE = ("sleep", "300")
@@ -424,8 +425,8 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     code = textwrap.dedent("""
         import pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backend import Arrivals, Impairment, Traffic, Workload
-        from harness.backends.local import BACKEND
+        from harness.backends.contract import Arrivals, Impairment, Traffic, Workload
+        from harness.backends.local.backend import BACKEND
         lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
         lab.start()
         node = lab.nodes[0]

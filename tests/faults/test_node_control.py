@@ -15,15 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness import skew
-from harness.backend import Verb
+from harness.backends.agent import skew, throttle
+from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.events import read_log
-from harness.fault import Target, build_fault, fault_names
+from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
-from harness.lab import throttle
-from harness.plan import PlannedFault
-from harness.trigger import Holds, Progress
+from harness.plan.making import PlannedFault
+from harness.run.trigger import Holds, Progress
 
 NODE_FAULTS = ("straggler", "hang", "memory_pressure", "oom", "clock_skew", "start_failure")
 
@@ -110,7 +109,7 @@ def start_worker(
     run_dir: pathlib.Path, holds: Holds, rank: int, program: str = EMIT, **variables: str
 ) -> subprocess.Popen[bytes]:
     env = {"CHAOS_EVENTS": str(run_dir / "events"), "CHAOS_HOLDS": str(holds.file), "PATH": os.environ["PATH"]}
-    command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[2]), str(rank)]
+    command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[3]), str(rank)]
     return subprocess.Popen(command, env=env | variables)
 
 

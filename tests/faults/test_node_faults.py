@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness import skew
-from harness.backends.local import BACKEND, try_mode
+from harness.backends.agent import cgroups, skew
+from harness.backends.agent import leftovers as undo
+from harness.backends.local.backend import BACKEND, try_mode
 from harness.events import read_log
-from harness.lab import cgroups, undo
-from harness.plan import Plan, PlannedFault
-from harness.run import execute
+from harness.plan.making import Plan, PlannedFault
+from harness.run.job import execute
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
@@ -29,7 +29,7 @@ refusal = functools.cache(try_mode)
 
 
 def make_plan(fault: str, steps: int, at_step: int | None = 30, **parameters: Any) -> Plan:
-    from harness.fault import build_fault
+    from harness.faults.contract import build_fault
 
     built = build_fault(fault, parameters)
     when = {"after_ns": 0} if at_step is None else {"step": at_step}

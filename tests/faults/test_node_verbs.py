@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.backend import Node, Verb, Workload
-from harness.backends.local import BACKEND, LocalCluster, try_mode
+from harness.backends.agent import cgroups, processes
+from harness.backends.agent import leftovers as undo
+from harness.backends.contract import Node, Verb, Workload
+from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import CannotRunError, NodeGone, UsageError
-from harness.lab import cgroups, processes, undo
 
 MIB = 2**20
 LIMIT_S = 20.0

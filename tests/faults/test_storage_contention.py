@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.fault import Target, build_fault
+from harness.faults.contract import Target, build_fault
 from harness.faults.storage_contention import summarize
 
 pytest.importorskip("psutil")

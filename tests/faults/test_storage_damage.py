@@ -15,11 +15,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import damage as orders
 from harness.errors import FaultError
 from harness.events import Emitter
-from harness.fault import Target, build_fault
 from harness.faults import data_corruption
+from harness.faults.contract import Target, build_fault
+from harness.faults.shared import orders
 from reference_trainer.damage import Damage, count_changed, find_element, flip_bit
 
 ELEMENTS = 20

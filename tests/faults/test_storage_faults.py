@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from harness.backend import Verb
-from harness.backends.local import BACKEND
+from harness.backends.contract import Verb
+from harness.backends.local.backend import BACKEND
 from harness.events import read_log
-from harness.fault import build_fault
-from harness.plan import check_capabilities, make_plan
-from harness.run import execute
-from harness.scenario import parse_scenario
+from harness.faults.contract import build_fault
+from harness.plan.making import check_capabilities, make_plan
+from harness.run.job import execute
+from harness.spec.scenario import parse_scenario
 
 if Verb.STORAGE not in BACKEND.probe().verbs:
     pytest.skip(BACKEND.probe().missing[Verb.STORAGE], allow_module_level=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.errors import FaultError
-from harness.fault import Target, build_fault
+from harness.faults.contract import Target, build_fault
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)
@@ -25,7 +25,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.load.object_store import SERVER
+from harness.faults.load.object_store import SERVER
 
 
 def free_port() -> int:
@@ -55,7 +55,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(behind)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    command = [sys.executable, "-m", "harness.load.s3_proxy", "0", f"127.0.0.1:{behind}", str(run_dir / "object_store")]
+    command = [
+        sys.executable,
+        "-m",
+        "harness.faults.load.s3_proxy",
+        "0",
+        f"127.0.0.1:{behind}",
+        str(run_dir / "object_store"),
+    ]
     proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert proxy.stdout is not None

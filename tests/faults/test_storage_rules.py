@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness.backend import StorageRule, Verb, Workload
-from harness.backends.local import BACKEND, LocalCluster
+from harness.backends.contract import StorageRule, Verb, Workload
+from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
 
 LIMIT_S = 30.0
@@ -264,8 +264,8 @@ def test_mistakes_are_named(storage: Storage) -> None:
 def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
     code = f"""
 import pathlib, sys, time
-from harness.backend import StorageRule, Workload
-from harness.backends.local import BACKEND
+from harness.backends.contract import StorageRule, Workload
+from harness.backends.local.backend import BACKEND
 cluster = BACKEND.open(Workload(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")
 cluster.start()
 cluster.nodes[0].disturb_storage("store", StorageRule(delay_s=5.0))

@@ -9,7 +9,7 @@ from typing import Any
 from judging import Logs, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.score import Scorecard, Verdict
+from harness.judge.score import Scorecard, Verdict
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]  # furthest step 17, back to 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mutants.rehearsal import REHEARSALS
 
-from harness.score import Scorecard, Verdict
+from harness.judge.score import Scorecard, Verdict
 
 BITS = r"differs? from the twin's: at step {}"
 

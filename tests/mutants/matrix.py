@@ -21,8 +21,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.errors import ChaosError
+from harness.judge.score import Scorecard, Verdict
 from harness.report import markdown
-from harness.score import Scorecard, Verdict
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"
 INTRODUCTION = """\

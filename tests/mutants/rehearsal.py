@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
-from harness.backend import load_backend
-from harness.evidence import attach, load_evidence
-from harness.plan import Plan, make_plan
-from harness.run import execute
-from harness.scenario import parse_scenario
-from harness.score import Scorecard, judge
-from harness.twin import ensure_twin, fault_free_plans
-from harness.workload import render_workload
+from harness.backends.contract import load_backend
+from harness.campaign.fault_free import ensure_twin, fault_free_plans
+from harness.judge.evidence import attach, load_evidence
+from harness.judge.score import Scorecard, judge
+from harness.plan.making import Plan, make_plan
+from harness.run.job import execute
+from harness.spec.scenario import parse_scenario
+from harness.trainers.workload import render_workload
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
 SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]

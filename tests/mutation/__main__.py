@@ -32,16 +32,22 @@ import pytest
 from mutation.operators import Mutant, mutants
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_NAMES = """timeline story marks reading lineage phases ledger deaths slowdown plan undo score repeats statistics
-closed_forms forecast"""
+_FOLDERS = ("log", "timeline", "judge", "plan", "theory")
 TARGETS = [
-    *(f"harness/{name}.py" for name in _NAMES.split()),
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "harness" / "scores").glob("*.py")),
+    *(str(path.relative_to(ROOT)) for folder in _FOLDERS for path in sorted((ROOT / "harness" / folder).rglob("*.py"))),
+    "harness/run/undo.py",
 ]
-_OF = """timeline_truth phases_edge metrics_doc invariants deaths bare_logs verdicts slowdown reading plan undo repeats
-statistics closed_forms forecast controls golden coarse_clocks score unproven loss_continuity faults_judged
-recovery_time"""
-TESTS = [*(f"tests/test_{name}.py" for name in _OF.split()), "tests/mutants/test_bent.py"]
+_TESTS_OF = ("log", "timeline", "judge", "plan", "theory")
+TESTS = [
+    *(
+        str(path.relative_to(ROOT))
+        for folder in _TESTS_OF
+        for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    ),
+    "tests/docs/test_metrics_doc.py",
+    "tests/run/test_undo.py",
+    "tests/mutants/test_bent.py",
+]
 QUIETLY = ["-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 EXAMPLES_MAX = 12
 LIMIT_S = 60.0  # for the tests of one mutant: what takes longer is stuck, and somebody would notice

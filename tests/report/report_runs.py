@@ -13,16 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.score import Evidence, Expectation, Scorecard, Verdict
-from harness.timeline import (
-    Episode,
-    FaultRecord,
-    Process,
-    Segment,
-    Slot,
-    Steps,
-    Timeline,
-)
+from harness.judge.score import Evidence, Expectation, Scorecard, Verdict
+from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Slot, Steps, Timeline
 
 S = 10**9
 MS = 10**6

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import report_runs
 
+from harness.judge.score import Scorecard
 from harness.report import html
-from harness.score import Scorecard
 
 CHROMIUM = pathlib.Path("/usr/bin/chromium")
 CARDS: list[Callable[[], Scorecard]] = [

@@ -10,7 +10,7 @@ import report_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report import lanes, loss, svg
+from harness.report.charts import lanes, loss, svg
 
 finite = st.floats(0, 1e5, allow_nan=False)
 

@@ -13,8 +13,9 @@ import report_runs
 from rich.console import Console
 
 import harness.report
-from harness.report import junit, markdown, terminal, view
-from harness.score import Expectation, Verdict
+from harness.cli import terminal
+from harness.judge.score import Expectation, Verdict
+from harness.report import junit, markdown, view
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 

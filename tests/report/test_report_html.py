@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 import pytest
 import report_runs
 
-from harness.report import html, svg, view
-from harness.score import Scorecard, Verdict
+from harness.judge.score import Scorecard, Verdict
+from harness.report import html, view
+from harness.report.charts import svg
 
 CARDS = [
     report_runs.spot_evict,

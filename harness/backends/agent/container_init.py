@@ -1,0 +1,191 @@
+"""Process 1 of a container node: starts the node's command, signals and lists its processes, serves its metadata.
+
+Its end is the end of the node: the kernel then ends every other process in the container.
+
+    python -m harness.backends.agent.container_init NAME NODE…
+
+NAME is its own; NODE… are the names of all nodes that share the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any, cast
+
+from harness.backends.agent import metadata, processes, server, spawn
+from harness.backends.agent.limits import Limits
+from harness.backends.agent.state import Lab
+from harness.backends.agent.throttle import DutyCycle
+from harness.backends.contract import MemoryUse
+from harness.errors import UsageError
+
+METADATA_ADDRESS = ("169.254.169.254", 80)
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+# The kernel's own count of processes killed for lack of memory, in both versions of control groups.
+OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.Path("/sys/fs/cgroup/memory.events"))
+
+
+class NodeLimits(Limits):
+    """Limits kept from within the node, whose init is the parent of the strangers that compete there, too."""
+
+    def members(self) -> list[processes.Process]:
+        strangers = {1, *self._burners, *self._fillers}
+        return [each for each in processes.every() if each.running and each.pid not in strangers]
+
+
+class Init:
+    def __init__(self, name: str, nodes: Sequence[str]):
+        self._endpoint = metadata.Endpoint(name)
+        self._main_pid = 0
+        self._lab = Lab("", True, "", iter(()))
+        self._lab.hosts = {f"{node}.1": cast(Any, SimpleNamespace(name=node)) for node in nodes}
+        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
+        self._duty = DutyCycle(self._turn)
+        self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
+        self._turns: asyncio.Task[None] | None = None
+        self._kills_before = _kernel_kills()
+
+    async def serve(self) -> None:
+        """Until the harness is gone."""
+        # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
+        listener = _listen()
+        await self._endpoint.serve(listener)
+        await server.serve(self.calls(), self._lab.reap, {"metadata": listener.getsockname()})
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "run": self._run,
+            "signal": self._signal,
+            "pids": self._pids,
+            "states": self._states,
+            "notice": self._endpoint.announce,
+            "notice_seen": lambda: self._endpoint.seen,
+            "throttle": self._throttle,
+            "crowd": self._crowd,
+            "cpu_use": self._cpu_use,
+            "watch_memory": self._watch_memory,
+            "memory_use": self._memory_use,
+            "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
+            "doom": self._doom,
+            "clock": time.time_ns,
+        }
+
+    def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+        if self._main_pid:
+            raise UsageError("the node runs its command already")
+        self._main_pid = spawn.execute(command, dict(os.environ) | dict(env), log)
+        self._lab.on_exit(self._main_pid, self._main_ended)
+        return self._main_pid
+
+    def _main_ended(self, code: int) -> None:
+        self._main_pid = 0
+        server.tell({"event": "exit", "code": code})
+
+    # Processes
+
+    def _others(self) -> list[processes.Process]:
+        return sorted(self._limits.members(), key=lambda each: each.pid)
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._others()]
+
+    def _states(self) -> list[dict[str, object]]:
+        return [{"pid": each.pid, "state": each.state, "cpu_ns": each.cpu_ticks * TICK_NS} for each in self._others()]
+
+    def _signal(self, signum: int, pid: int | None) -> int:
+        if signum == signal.SIGSTOP:
+            self._stopped.add(pid)
+        elif signum == signal.SIGCONT:
+            self._stopped = set() if pid is None else self._stopped - {pid}
+        return self._send(signum, pid)
+
+    def _turn(self, signum: int) -> None:
+        """One turn of the duty cycle; what was stopped on purpose stays so."""
+        if signum == signal.SIGCONT and None in self._stopped:
+            return
+        self._send(signum, None)
+        for pid in self._stopped if signum == signal.SIGCONT else ():
+            self._send(signal.SIGSTOP, pid)
+
+    def _send(self, signum: int, pid: int | None) -> int:
+        others = self._others()
+        if pid is not None:
+            return sum(process.signal(signum) for process in others if process.pid == pid)
+        # Outside a PID namespace of our own, -1 would mean every process of the user.
+        assert os.getpid() == 1, "only process 1 of a node may signal everything it sees"
+        with contextlib.suppress(ProcessLookupError):  # nothing but this process is left
+            os.kill(-1, signum)  # atomic: nothing can be forked in the middle
+        return len(others)
+
+    # The node's share of the machine
+
+    def _throttle(self, share: float | None) -> None:
+        if share is not None and not 0 < share <= 1:
+            raise UsageError(f"a share of {share}; it must be above 0 and at most 1")
+        self._duty.set_share(1.0 if share is None else share)
+        if self._duty.active and self._turns is None:
+            self._turns = asyncio.ensure_future(self._take_turns())
+
+    async def _take_turns(self) -> None:
+        while (pause_s := self._duty.tick()) is not None:
+            await asyncio.sleep(pause_s)
+        self._turns = None
+
+    def _crowd(self, kind: str, load: float | None) -> None:
+        self._limits.uncrowd() if load is None else self._limits.crowd(self._lab, kind, load)
+
+    def _cpu_use(self) -> dict[str, int]:
+        used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS
+        return {"used_ns": used_ns, "throttled_ns": self._duty.stopped_ns, "at_ns": time.monotonic_ns()}
+
+    def _watch_memory(self, limit_bytes: int | None) -> None:
+        if limit_bytes is None:
+            self._limits.lift_memory()
+        else:
+            self._limits.limit_memory(limit_bytes, "watchdog")
+
+    def _memory_use(self) -> dict[str, int]:
+        use = self._limits.memory_use()
+        return asdict(MemoryUse(use.used_bytes, use.kills + _kernel_kills() - self._kills_before))
+
+    def _doom(self, pid: int) -> None:
+        if pid not in self._pids():
+            raise UsageError(f"there is no process {pid} on this node")
+        pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+def _kernel_kills() -> int:
+    for path in OOM_COUNTS:
+        with contextlib.suppress(OSError):
+            table = dict(line.split() for line in path.read_text().splitlines())
+            return int(table.get("oom_kill", 0))
+    return 0
+
+
+def _listen() -> socket.socket:
+    """The address every cloud uses, where the container has it; otherwise one on the loopback device."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(METADATA_ADDRESS)
+    except OSError:  # the network gave no such address, or the port needs a privilege
+        listener.bind(("127.0.0.1", 0))
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener
+
+
+if __name__ == "__main__":
+    serving: Callable[[], Any] = Init(sys.argv[1], sys.argv[2:]).serve
+    asyncio.run(serving())

@@ -1,0 +1,25 @@
+"""Who answers the calls that a node's verbs are made of: a lab, a sidecar, an agent. Each backend has its own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Caller(Protocol):
+    """Once it has `ended`, the kernel has undone everything that was done through it."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def call(self, method: str, limit_s: float = ..., **params: Any) -> Any: ...
+
+
+class NetworkCaller(Caller, Protocol):
+    @property
+    def control(self) -> str:
+        """The address of the control host."""
+        ...
+
+
+class Lab(Caller, Protocol):
+    def close(self) -> None: ...

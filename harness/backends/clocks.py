@@ -1,0 +1,31 @@
+"""How far another host's wall clock is ahead of ours: asked over a line whose delay is not known.
+
+F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): an answer that was given at some
+moment between question and reply is off by at most half of the time between them, whatever the delay each way. The
+quickest of several answers is the most certain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from harness.backends.contract import ClockReading
+
+TRIES = 8
+
+
+def compare(
+    host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
+) -> ClockReading:
+    """`ask` returns the host's wall clock in nanoseconds. The true offset is within the reading's uncertainty."""
+    best: ClockReading | None = None
+    for _ in range(tries):
+        before = now_ns()
+        theirs = ask()
+        after = now_ns()
+        uncertainty = (after - before + 1) // 2 + 1
+        if best is None or uncertainty < best.uncertainty_ns:
+            best = ClockReading(host, theirs - (before + after) // 2, uncertainty)
+    assert best is not None, "at least one try"
+    return best

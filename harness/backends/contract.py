@@ -1,0 +1,509 @@
+"""The Backend contract: how a plan becomes running nodes, and what can be done to a node.
+
+A backend is a folder in `harness/backends/`; the folder's name is its name on the command line. It has two halves:
+
+* `render(workload)` is pure: plan in, native request out (compared whole in a test, printed by `chaos plan`).
+* `open(request, …)` turns the request into a `Cluster` of `Node`s, which exists until `Cluster.close()`.
+
+A node offers *verbs*. A backend declares the verbs it has on this machine; a fault declares the verbs it
+needs; a plan whose faults need more is refused before anything is launched.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import importlib
+import pathlib
+import pkgutil
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from harness.errors import UsageError
+
+
+class Verb(enum.StrEnum):
+    """What can be done to a node. The value is the word used in messages and tables."""
+
+    SIGNAL = "signal"  # a signal to one process or all of them
+    KILL = "kill"  # everything on the node dies at once
+    FREEZE = "freeze"  # everything on the node stops, sockets stay open
+    NOTICE = "notice"  # an eviction notice on the node's cloud metadata endpoint
+    EVICT = "evict"  # the engine itself reclaims the node, with its own notice and its own deadline
+    REPLACE = "replace"  # a new node takes the place of a lost one
+    NET_RATE = "network rate"
+    NET_DELAY = "network delay"
+    NET_LOSS = "network loss"
+    NET_LINK = "network link"
+    NET_PARTITION = "network partition"
+    CPU = "limit cpu"  # frozen and thawed many times a second, or crowded by others
+    CPU_QUOTA = "cpu quota"  # a limit the kernel keeps
+    MEMORY = "limit memory"  # kept by the kernel, or by a watchdog that kills
+    MEMORY_KERNEL = "kernel memory limit"  # with the kernel's own OOM killer
+    FILES = "share files"  # the harness and the job see the same files of the run
+    STORAGE = "disturb storage"
+    CLOCK = "skew clock"
+    CONTROL = "restart control"  # the control command dies and starts again
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What runs on every node, with nothing left to decide.
+
+    `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
+    control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`, `{python}` (the
+    interpreter there that has the harness and its trainer).
+    `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
+    `mounts` are folders below the run's that `Node.disturb_storage` can act on. `notice_s` is the longest notice that
+    any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
+    """
+
+    command: tuple[str, ...]
+    nodes: int
+    ranks_per_node: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    control: tuple[str, ...] | None = None
+    mounts: tuple[str, ...] = ()
+    notice_s: float = 0.0
+
+
+PLACEHOLDERS = ("address", "control", "index", "incarnation", "python", "run_dir")
+
+
+def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """`command` with each `{name}` of `PLACEHOLDERS` replaced; any other brace is left as it is.
+
+    Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            allowed = ", ".join(f"{{{name}}}" for name in values)
+            raise UsageError(f"{match[0]} has no value in {list(command)}; here are {allowed}")
+        return str(values[match[1]])
+
+    pattern = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+    return tuple(pattern.sub(value, word) for word in command)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of a node's main command (or of the control process: `node` is `control`).
+
+    `code` is negative when a signal ended it. A killed node reports -9.
+    """
+
+    node: str
+    incarnation: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node that the engine has given to the job (`allocated`) or taken from it."""
+
+    node: str
+    incarnation: int
+    allocated: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """A host's wall clock minus the harness's; the truth lies within the uncertainty, either way."""
+
+    host: str  # as it calls itself in its events
+    offset_ns: int
+    uncertainty_ns: int
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped."""
+
+    pid: int
+    state: str
+    cpu_ns: int
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """CPU time used by the node's living processes, and the time for which the node was kept from running."""
+
+    used_ns: int
+    throttled_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory in use that cannot be freed but by killing, and how many processes have been killed for lack of memory."""
+
+    used_bytes: int
+    kills: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Some of what a node sends (`egress`) and receives (`ingress`).
+
+    With everything, with the other `nodes` (whoever they will be), with the `control` host, or with certain nodes;
+    but not with the `spared` ones, which only `cut` and `impair` know how to leave out.
+    """
+
+    direction: Literal["egress", "ingress", "both"] = "both"
+    peers: Literal["all", "nodes", "control"] | tuple[Node, ...] = "all"
+    spared: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Impairment:
+    """What happens to packets on their way. Shares are 0 to 1.
+
+    Delays wander within `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
+    ahead without delay. `loss` comes in runs of `loss_burst` packets on average; `damage` flips a bit, which the
+    receiver's checksum sees.
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    reorder: float = 0.0
+    loss: float = 0.0
+    loss_burst: float = 1.0
+    damage: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What became of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
+
+    sent: int
+    received: int
+    late: int
+    damaged: int
+    delays_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StorageRule:
+    """What happens to the file operations of a node in one mount: those of these kinds, on files of this pattern.
+
+    `operations` are of `STORAGE_OPERATIONS`; `pattern` is matched as by a shell against the path below the mount.
+    The first `after_bytes` written there pass untouched, and the write that goes beyond them is cut exactly there.
+    From then on at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
+    errno. Until the rule ends every operation waits `delay_s`, and reads and writes keep to `rate_bytes` a second.
+
+    With `power`, the node's storage loses power instead of failing: operations stop being answered, and what was not
+    durable is lost. `prefix`: everything after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
+    pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
+    """
+
+    pattern: str = "*"
+    operations: tuple[str, ...] = ("write",)
+    error: str = ""
+    after_bytes: int = 0
+    times: int = 0  # 0: no limit
+    share: float = 1.0
+    delay_s: float = 0.0
+    rate_bytes: float = 0.0  # 0: no limit
+    power: Literal["", "prefix", "reordered", "fsync_lied", "rename_lost"] = ""
+    seed: int = 0
+
+
+STORAGE_OPERATIONS = ("open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list")
+
+
+class Disturbance(abc.ABC):
+    """Something done to a node that acts until it is healed."""
+
+    @abc.abstractmethod
+    def heal(self) -> None:
+        """Everything is as it was before. Idempotent."""
+
+    @abc.abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """What it has done so far (`packets`, `lost`, `damaged`), where that is counted."""
+
+
+class Node(abc.ABC):
+    """One host of the job. A replacement is a new `Node` with the same `name` and the next `incarnation`."""
+
+    name: str
+    index: int
+    incarnation: int
+    address: str
+
+    @property
+    @abc.abstractmethod
+    def alive(self) -> bool:
+        """Whether the node itself is there (its command may have ended)."""
+
+    @abc.abstractmethod
+    def pids(self) -> list[int]:
+        """Process ids on this node, as the node itself numbers them. Empty when it is gone."""
+
+    # Verbs. Each acts before it returns, raises `NodeGone` for a node that is no longer there, and
+    # `CannotRunError` where the backend does not have it.
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        """Sends to `pid` (numbered as in `pids`), or to every process but the node's init; returns how many got it."""
+        raise self._missing(Verb.SIGNAL)
+
+    def kill(self) -> None:
+        """Everything on the node is dead when this returns, and its peers see the connections reset."""
+        raise self._missing(Verb.KILL)
+
+    def freeze(self) -> None:
+        raise self._missing(Verb.FREEZE)
+
+    def thaw(self) -> None:
+        raise self._missing(Verb.FREEZE)
+
+    def notice(self, provider: str, in_s: float) -> None:
+        """Announces on the node's metadata endpoint that it goes away in `in_s` seconds.
+
+        `provider` is `ec2`, `gcp` or `azure`.
+        """
+        raise self._missing(Verb.NOTICE)
+
+    def evict(self, grace_s: float) -> None:
+        """Asks the engine to reclaim the node, giving what runs there `grace_s` seconds if the engine lets us choose.
+
+        Returns once the engine was asked; `alive` turns false when the node is taken.
+        """
+        raise self._missing(Verb.EVICT)
+
+    def notice_seen(self) -> int:
+        """How often the announced notice has been read by anything on the node."""
+        raise self._missing(Verb.NOTICE)
+
+    def processes(self) -> list[ProcessState]:
+        """The processes of `pids()`, as the kernel sees them now. Empty when the node is gone."""
+        raise self._missing(Verb.SIGNAL)
+
+    def limit_cpu(self, cpus: float | None) -> None:
+        """The kernel gives everything on the node together no more than `cpus` CPUs; `None`: as before."""
+        raise self._missing(Verb.CPU_QUOTA)
+
+    def throttle(self, share: float | None) -> None:
+        """Everything on the node runs only for this share of the time (0 to 1), in turns of about 100 ms."""
+        raise self._missing(Verb.CPU)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        """Strangers compete with the node's processes, on the node's own share of the machine.
+
+        `kind` is `cpu`, `memory` (bandwidth) or `gpu`; `load` is how many of them are busy on average.
+        """
+        raise self._missing(Verb.CPU)
+
+    def cpu_use(self) -> CpuUse:
+        """What the node has used and been denied since it exists. Two readings make a rate."""
+        raise self._missing(Verb.CPU)
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        """Beyond this much memory a process of the node is killed, the one with the highest OOM score first.
+
+        `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`:
+        the first there is. Returns which. `None` lifts every limit.
+        """
+        raise self._missing(Verb.MEMORY)
+
+    def memory_use(self) -> MemoryUse:
+        raise self._missing(Verb.MEMORY)
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        """A stranger on the node takes this much memory and gives it back; returns how much it got.
+
+        It gets less when it is killed for it. With `spare` only after the one that is doomed, if there is one.
+        """
+        raise self._missing(Verb.MEMORY)
+
+    def doom(self, pid: int) -> None:
+        """Makes this process (numbered as in `pids`) the first to be killed when memory runs out."""
+        raise self._missing(Verb.MEMORY)
+
+    def skew_clock(self, offset_s: float) -> None:
+        """The wall clock that processes of the node see is off by this much from now on; others are not."""
+        raise self._missing(Verb.CLOCK)
+
+    def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
+        """The traffic gets `rate_bits` a second on the wire, each direction by itself."""
+        raise self._missing(Verb.NET_RATE)
+
+    def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
+        raise self._missing(Verb.NET_LOSS if impairment.loss or impairment.damage else Verb.NET_DELAY)
+
+    def unplug(self) -> Disturbance:
+        """The node has no carrier, and what is sent to it vanishes."""
+        raise self._missing(Verb.NET_LINK)
+
+    def cut(self, traffic: Traffic) -> Disturbance:
+        """The traffic vanishes, without a word to the sender."""
+        raise self._missing(Verb.NET_PARTITION)
+
+    def send_packets(
+        self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
+    ) -> Arrivals:
+        """Measures the path to `peer` (`None`: the control host) one way, or the way `back`, with real packets.
+
+        A packet counts as lost when none has come for `wait_s` after the last was sent.
+        """
+        raise self._missing(Verb.NET_DELAY)
+
+    def fill_path(
+        self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
+    ) -> float:
+        """Sends to `peer` (`None`: the control host), or `back`, as fast as it goes; returns bits a second.
+
+        With `through`, a rate limit, all that passes it is counted, the job's own traffic included.
+        """
+        raise self._missing(Verb.NET_RATE)
+
+    def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
+        """The rule acts on what the node does in `mount`, one of the workload's.
+
+        `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
+        of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
+        whether it was `cut`, the `lost_bytes` and the `lost_renames`. Power comes back with `heal()`.
+        """
+        raise self._missing(Verb.STORAGE)
+
+    def _missing(self, verb: Verb) -> UsageError:
+        return UsageError(f"node {self.name}: this backend has no verb '{verb.value}'")
+
+
+def refuse_replacement(newest: Node, node: Node) -> None:
+    """Raises `UsageError` unless `node` is the newest of its place, and gone."""
+    if newest is not node:
+        raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
+    if node.alive:
+        raise UsageError(f"node {node.name}.{node.incarnation} is still there; only a dead node is replaced")
+
+
+class Cluster(abc.ABC):
+    """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened.
+
+    An engine that schedules by itself (Slurm, Kubernetes) gives and takes nodes unasked, and may start a lost job
+    again as a whole. Such a cluster sets `tells_changes`, and reports in `changes()` every node that came or went
+    after `start`; `waiting` tells that it is not done with the job yet, though no node may be there.
+    """
+
+    tells_changes = False
+
+    @property
+    @abc.abstractmethod
+    def nodes(self) -> list[Node]:
+        """The newest incarnation of every place in the job, alive or not, in order of `index`."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Starts the control command and the workload's command on every node."""
+
+    @abc.abstractmethod
+    def replace(self, node: Node) -> Node:
+        """A fresh node in place of a dead one, its command started."""
+
+    @abc.abstractmethod
+    def exits(self) -> list[Exit]:
+        """Ends of main commands since the last call. Never blocks."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the engine may still bring nodes, or has not yet said how the job ended."""
+        return False
+
+    def changes(self) -> list[Change]:
+        """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
+        return []
+
+    def clocks(self) -> list[ClockReading]:
+        """Clocks of hosts other than this machine, as measured since the last call. Never blocks."""
+        return []
+
+    @property
+    def control_running(self) -> bool:
+        """Whether the control command is there."""
+        raise UsageError("this backend cannot tell whether the control command runs")
+
+    def kill_control(self) -> None:
+        """The control command dies at once, and what it held in memory is lost."""
+        raise UsageError("this backend cannot kill the control command")
+
+    def restart_control(self) -> None:
+        """The control command starts again, empty, at the same address."""
+        raise UsageError("this backend cannot start the control command again")
+
+    def give_up(self, node: Node) -> None:
+        """No replacement will come for this node: an engine that keeps the job waiting for one starts it without."""
+        return None
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Takes everything down and waits until it is gone. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a backend can do on this machine: `missing` tells for each absent verb why, and what would bring it."""
+
+    available: bool
+    summary: str
+    verbs: frozenset[Verb]
+    missing: Mapping[Verb, str] = field(default_factory=dict)
+
+
+class Backend(abc.ABC):
+    name: str
+    kinds: tuple[str, ...] = ()  # native requests there is a choice of
+
+    @abc.abstractmethod
+    def probe(self) -> Capability:
+        """Finds out by doing the real thing on a small scale; leaves nothing behind."""
+
+    def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
+        """For each way it can run, by name: the verbs it has there on no machine, and why. Pure.
+
+        What this machine takes away besides is told by `probe`, whose reasons begin with these where both say one.
+        A backend that declares nothing has no column in docs/backends.md.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def render(self, workload: Workload) -> Any:
+        """The native request, pure: plain data, nothing of this machine in it."""
+
+    def render_as(self, workload: Workload, kind: str, run_id: str) -> Any:
+        """The same as one of `kinds`, with the names that this run will have. Pure."""
+        raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
+
+    @abc.abstractmethod
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> Cluster:
+        """Creates the nodes of `workload`; nothing runs on them until `Cluster.start()`.
+
+        `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`.
+        Every process gets `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.
+        """
+
+
+def backend_names() -> list[str]:
+    import harness.backends
+
+    modules = pkgutil.iter_modules(harness.backends.__path__)
+    return sorted(module.name for module in modules if module.ispkg and module.name != "agent")
+
+
+def load_backend(name: str) -> Backend:
+    """The backend in `harness/backends/<name>/`, imported only now."""
+    if name not in backend_names():
+        raise UsageError(f"there is no backend {name!r}; there is {', '.join(backend_names())}")
+    backend: Backend = importlib.import_module(f"harness.backends.{name}.backend").BACKEND
+    return backend

@@ -1,0 +1,259 @@
+"""The docker backend: a node is a container of our image, and the engine starts, stops and limits it.
+
+Nodes share a private network and the run's folder, which has the same path on all of them. Over the attached
+standard input and output our init in each container is asked to start the command, to signal and to list; when
+the harness dies, that connection ends and the containers with it. What then is left carries the run's label.
+
+`CHAOS_DOCKER_IMAGE` names another image than `chaos-node`, `CHAOS_DOCKER_GPUS=1` gives every rank a GPU,
+`CHAOS_DOCKER_EGRESS=1` lets nodes reach the outside (an object store, for instance).
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import secrets
+import signal
+import time
+from typing import Any
+
+from harness.backends.agent import container_storage as storage
+from harness.backends.agent import metadata
+from harness.backends.contract import (
+    Backend,
+    Capability,
+    ClockReading,
+    Exit,
+    Node,
+    Verb,
+    Workload,
+    fill_placeholders,
+    refuse_replacement,
+)
+from harness.backends.docker import probe, request
+from harness.backends.docker.engine import Engine, each
+from harness.backends.docker.line import Line
+from harness.backends.docker.node import CONTROL, KILL_S_MAX, DockerNode, Exits
+from harness.backends.sidecar_calls import Host, Network
+from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
+
+IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
+
+
+class DockerCluster(probe.ProbedCluster):
+    def __init__(self, engine: Engine, workload: Workload, place: request.Place):
+        self._engine, self._workload, self._place = engine, workload, place
+        self._run_dir = pathlib.Path(place.run_dir)
+        self._exits: Exits = collections.deque()
+        self._clocks: collections.deque[ClockReading] = collections.deque()
+        self._closed = False
+        self._control_starts = 0
+        for name in ("events", "logs", *workload.mounts):
+            (self._run_dir / name).mkdir(parents=True, exist_ok=True)
+        (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
+        engine.hand_over(self._run_dir)
+        self._nodes = [self._new(name, 1) for name in request.node_names(workload)]
+        self._control = self._new(CONTROL, 1) if workload.control is not None else None
+        self._network = Network(self._hosts, lambda: self._control_address, self._start_sidecar)
+        try:
+            engine.create_network(request.network(place))
+            hosts = {host.name: host for host in self._hosts()}
+            for host in hosts.values():  # in order, as their addresses are: by these a job numbers its ranks
+                self._create(host)
+            each(lambda name: self._come_up(hosts[name]), hosts)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes)
+
+    def start(self) -> None:
+        if self._control is not None:
+            self.restart_control()
+        for node in self._nodes:
+            self._start_node(node)
+
+    def kill_control(self) -> None:
+        if self._control is None or not self._control.running:
+            raise NodeGone("there is no control command running")
+        self._control.signal(signal.SIGKILL)
+        deadline = time.monotonic() + KILL_S_MAX
+        while self._control.running:
+            if time.monotonic() > deadline:
+                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
+            time.sleep(0.002)
+
+    def restart_control(self) -> None:
+        if self._control is None or self._workload.control is None:
+            raise UsageError("this workload has no control command")
+        self._control_starts += 1
+        values = {"address": self._control.address, "control": self._control.address}
+        command = fill_placeholders(self._workload.control, values | self._same_everywhere)
+        environment = self._environment(self._control, self._control_starts)
+        self._control.run(command, environment, self._log(CONTROL), self._control_starts)
+
+    def replace(self, node: Node) -> Node:
+        refuse_replacement(self._nodes[node.index], node)
+        fresh = self._new(node.name, node.incarnation + 1)
+        self._create(fresh)
+        self._come_up(fresh)
+        self._nodes[node.index].disconnect()
+        self._nodes[node.index] = fresh
+        self._network.joined(fresh)
+        self._start_node(fresh)
+        return fresh
+
+    def exits(self) -> list[Exit]:
+        found = []
+        while self._exits:
+            found.append(self._exits.popleft())
+        return found
+
+    def clocks(self) -> list[ClockReading]:
+        found = []
+        while self._clocks:
+            found.append(self._clocks.popleft())
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._network.close()
+        for host in self._hosts():
+            host.disconnect()
+        self._engine.remove_run(self._place.run_id)
+        self._engine.close()
+        self._closed = True
+
+    def examine_network(self) -> dict[Verb, str]:
+        found: dict[str, str] = self._network.call("net.examine", node=self._nodes[0].key)
+        return {Verb(verb): reason for verb, reason in found.items()}
+
+    @property
+    def _control_address(self) -> str:
+        return self._control.address if self._control is not None else ""
+
+    @property
+    def _same_everywhere(self) -> dict[str, object]:
+        return {"run_dir": self._run_dir, "python": "python3"}
+
+    def _hosts(self) -> list[DockerNode]:
+        return [*self._nodes, *([self._control] if self._control is not None else [])]
+
+    def _new(self, name: str, incarnation: int) -> DockerNode:
+        return DockerNode(self._engine, self._place, name, incarnation, self._exits)
+
+    def _create(self, node: DockerNode) -> None:
+        gpus = request.gpu_ids(self._workload, node.index, self._place)
+        names = request.node_names(self._workload)
+        wanted = request.container(self._place, node.name, node.incarnation, gpus, names)
+        node.create(wanted, self._network)
+
+    def _come_up(self, node: DockerNode) -> None:
+        node.come_up(self._workload.mounts if node is not self._control else ())
+        self._clocks.append(node.clock())
+
+    def _start_sidecar(self, host: Host) -> Line:
+        assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
+        wanted = request.sidecar(self._place, host.name, host.incarnation, host.container)
+        name = f"{self._place.container(host.name, host.incarnation)}-network"
+        return Line(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").wait_ready()
+
+    def _start_node(self, node: DockerNode) -> None:
+        values = {
+            "address": node.address,
+            "control": self._control_address,
+            "index": node.index,
+            "incarnation": node.incarnation,
+        }
+        command = fill_placeholders(self._workload.command, values | self._same_everywhere)
+        environment = self._environment(node, node.incarnation)
+        node.run(command, environment, self._log(node.key), node.incarnation)
+
+    def _log(self, name: str) -> pathlib.Path:
+        return self._run_dir / "logs" / f"{name}.log"
+
+    def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
+        """The plan's and ours; nothing of what the harness itself runs under reaches a container."""
+        devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
+        events = {"CHAOS_EVENTS": str(self._run_dir / "events")}
+        return {**devices, **metadata.environment(node.metadata), **self._workload.env, **events, **node.marks(start)}
+
+
+class DockerBackend(Backend):
+    name = "docker"
+
+    def __init__(self) -> None:
+        self._probed: Capability | None = None
+
+    def probe(self) -> Capability:
+        if self._probed is None:
+            try:
+                summary, missing = _try_out()
+            except ChaosError as error:
+                return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+            self._probed = Capability(True, summary, frozenset(Verb) - set(missing), missing)
+        return self._probed
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: {}}
+
+    def render(self, workload: Workload) -> dict[str, Any]:
+        return request.render(workload, request.Place())
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        engine = Engine()
+        try:
+            if workload.mounts and (reason := storage.why_not(engine.address, engine.user)):
+                raise CannotRunError(reason)
+            return DockerCluster(engine, workload, _place(engine, run_dir, run_id))
+        except BaseException:
+            engine.close()
+            raise
+
+
+def _place(engine: Engine, run_dir: pathlib.Path, run_id: str) -> request.Place:
+    image = os.environ.get(IMAGE_ENV, request.IMAGE)
+    found, wanted = engine.image_labels(image).get(request.SOURCE_LABEL), request.source_digest()
+    if found != wanted:
+        raise CannotRunError(f"image {image!r} was made from another version of this source: run 'make image' again")
+    gpus, egress = (_flag(name) for name in (GPUS_ENV, EGRESS_ENV))
+    return request.Place(run_id, str(run_dir), engine.user, image, gpus, egress)
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "0")
+    if value not in ("0", "1"):
+        raise UsageError(f"{name}={value!r}: allowed are 0 and 1")
+    return value == "1"
+
+
+def _try_out() -> tuple[str, dict[Verb, str]]:
+    """One line about the engine, and for each verb that is refused here the reason."""
+    engine = Engine(probe.PROBE_S_MAX)
+    try:
+        run_id = f"probe-{secrets.token_hex(8)}"
+        refused = probe.try_out(
+            lambda workload, folder: DockerCluster(engine, workload, _place(engine, folder, run_id)),
+            storage.why_not(engine.address, engine.user),
+        )
+    finally:
+        engine.close()
+    return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}", refused
+
+
+def undo(run_id: str) -> int:
+    """Removes whatever carries this run's label; returns how many things there were. Idempotent (`chaos heal`)."""
+    engine = Engine()
+    try:
+        return engine.remove_run(run_id)
+    finally:
+        engine.close()
+
+
+BACKEND = DockerBackend()

@@ -1,0 +1,161 @@
+"""The Docker Engine: finding it, talking to it, and removing by label what was made there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, cast
+
+from harness.backends.docker.request import IMAGE_UID, RUN_LABEL, Request
+from harness.backends.docker.stream import AttachedStream
+from harness.errors import BackendError, CannotRunError
+
+ENGINES_DIR_ENV = "CHAOS_ENGINES_DIR"
+ENGINES_DIR = "/var/lib/chaos-engines"
+CALL_S_MAX = 60.0
+PARALLEL = 4  # a daemon starts containers no faster with more
+
+
+def address() -> str:
+    """DOCKER_HOST, else the daemon of `make engines` where there is one, else the usual socket."""
+    own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
+    return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
+
+
+@contextlib.contextmanager
+def speaking(what: str) -> Iterator[None]:
+    """Whatever the client raises becomes our error, saying what was being done."""
+    import docker.errors
+    import requests
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise BackendError(f"{what}: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        raise BackendError(f"{what}: {error}") from error
+
+
+class Engine:
+    """A daemon that answers. Calls are made from several threads."""
+
+    def __init__(self, limit_s: float = CALL_S_MAX):
+        """Raises `CannotRunError` with the remedy when there is no client or no daemon."""
+        try:
+            import docker
+            import docker.utils
+        except ImportError as error:
+            raise CannotRunError(
+                "the Python package docker is not installed: pip install 'chaos-harness[docker]'"
+            ) from error
+        self.address = address()
+        options: dict[str, Any] = docker.utils.kwargs_from_env() | {"base_url": self.address}
+        try:
+            with speaking("connecting"):
+                self.api = docker.APIClient(
+                    version="auto", timeout=limit_s, use_ssh_client=self.address.startswith("ssh://"), **options
+                )
+                self.info: dict[str, Any] = self.api.info()
+        except BackendError as error:
+            raise CannotRunError(
+                f"no Docker daemon answers at {self.address} ({error}): start one with 'make engines', "
+                "or name another in DOCKER_HOST"
+            ) from error
+
+    @property
+    def user(self) -> str:
+        """The caller, so that both read and write the run's files; instead of root the image's own user."""
+        if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
+            return "0:0"  # there, the caller is what the container calls root
+        if os.geteuid() == 0:
+            return f"{IMAGE_UID}:{IMAGE_UID}"
+        return f"{os.geteuid()}:{os.getegid()}"
+
+    def hand_over(self, folder: pathlib.Path) -> None:
+        """Makes all that is in the run's folder so far writable for the containers' user, where we are root.
+
+        Raises `CannotRunError` for a root that may not, as in a user namespace of its own.
+        """
+        if os.geteuid() != 0 or self.user == "0:0":
+            return
+        try:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, IMAGE_UID, IMAGE_UID, follow_symlinks=False)
+        except OSError as error:
+            raise CannotRunError(f"{folder} cannot be given to the user of the containers: {error.strerror}") from error
+
+    def image_labels(self, image: str) -> dict[str, str]:
+        """Raises `CannotRunError` when the image is not there."""
+        import docker.errors
+
+        try:
+            with contextlib.suppress(KeyError):
+                return self.api.inspect_image(image)["Config"]["Labels"] or {}
+        except docker.errors.ImageNotFound as error:
+            raise CannotRunError(f"no image {image!r} at {self.address}: build it with 'make image'") from error
+        return {}
+
+    def create(self, name: str, request: Request) -> str:
+        """Returns the id of the new container, not started."""
+        with speaking(f"creating container {name}"):
+            return str(self.api.create_container_from_config(request, name)["Id"])
+
+    def create_network(self, wanted: Request) -> None:
+        """The client's own method knows only part of what may be asked for."""
+        with speaking(f"creating network {wanted['Name']}"):
+            url = f"{self.api.base_url}/v{self.api.api_version}/networks/create"
+            self.api.post(url, json=wanted, timeout=self.api.timeout).raise_for_status()
+
+    def attach(self, container: str, errors: IO[bytes]) -> AttachedStream:
+        parameters = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        with speaking("attaching"):
+            raw = self.api.attach_socket(container, params=parameters)
+            link = cast(socket.socket, getattr(raw, "_sock", raw))
+            link.settimeout(None)
+        return AttachedStream(
+            link, errors, [each for each in (getattr(raw, "_response", None), raw) if each is not None]
+        )
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        with speaking("inspecting"):
+            found: dict[str, Any] = self.api.inspect_container(container)
+            return found
+
+    def remove_run(self, run_id: str) -> int:
+        """Removes every container, network and volume with this run's label; returns how many. Idempotent."""
+        label = {"label": f"{RUN_LABEL}={run_id}"}
+        with speaking(f"removing what run {run_id} left"):
+            containers = [entry["Id"] for entry in self.api.containers(all=True, filters=label)]
+            each(lambda identity: self._remove(self.api.remove_container, identity, v=True, force=True), containers)
+            networks = [entry["Id"] for entry in self.api.networks(filters=label)]
+            each(lambda identity: self._remove(self.api.remove_network, identity), networks)
+            volumes = [entry["Name"] for entry in self.api.volumes(filters=label)["Volumes"] or ()]
+            each(lambda name: self._remove(self.api.remove_volume, name, force=True), volumes)
+        return len(containers) + len(networks) + len(volumes)
+
+    def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
+        """Somebody else may be removing the same: the reverter and `chaos heal` may run at once."""
+        import docker.errors
+
+        try:
+            remove(what, **options)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            if "already in progress" not in str(error):
+                raise
+
+    def close(self) -> None:
+        self.api.close()
+
+
+def each(act: Callable[[str], object], items: Iterable[str]) -> None:
+    """Acts on all of them, a few at a time; the first failure is raised after all were tried."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        results = [pool.submit(act, item) for item in items]
+    for result in results:
+        result.result()

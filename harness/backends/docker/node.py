@@ -1,0 +1,257 @@
+"""A node that is a container: what can be done to it, through the engine or through the init inside."""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backends import clocks
+from harness.backends.agent import rpc, skew
+from harness.backends.agent.container_storage import Storage
+from harness.backends.contract import ClockReading, CpuUse, Exit, MemoryUse, ProcessState
+from harness.backends.docker import request
+from harness.backends.docker.engine import Engine, speaking
+from harness.backends.docker.line import Line
+from harness.backends.network_calls import NetworkedNode
+from harness.backends.sidecar_calls import Network
+from harness.backends.storage_calls import StoringNode
+from harness.errors import BackendError, NodeGone, UsageError
+
+CALL_S_MAX = 10.0
+FILL_S_MAX = 40.0
+KILL_S_MAX = 15.0
+PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is
+QUOTA_US_MIN = 1_000  # the kernel takes no less
+CONTROL = "control"
+
+Exits = collections.deque[Exit]
+
+
+class DockerNode(NetworkedNode, StoringNode):
+    """A container and the line to its init. `exits` hears of the end of its command."""
+
+    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: Exits):
+        self.name = name
+        self.index = int(name.removeprefix("node")) if name != CONTROL else -1
+        self.incarnation = incarnation
+        self.address = ""
+        self._engine, self._place, self._exits = engine, place, exits
+        self._run_dir = pathlib.Path(place.run_dir)
+        self._gone = threading.Event()
+        self._running = 0  # which start of its command, while that runs
+        self._frozen_pids: list[int] | None = None
+        self._file_systems: Storage | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.is_set()
+
+    @property
+    def running(self) -> bool:
+        return self._running > 0
+
+    @property
+    def metadata(self) -> str:
+        """Where its metadata endpoint listens."""
+        return "{}:{}".format(*self._line.ready["metadata"])
+
+    def create(self, wanted: request.Request, network: Network) -> None:
+        """Starts the container, whose address is the next one that is free."""
+        logs = self._run_dir / "logs"
+        self._network = network
+        self._lab = network
+        name = self._place.container(self.name, self.incarnation)
+        self._line = Line(self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end)
+        self.container = self._line.container
+
+    def come_up(self, mounts: Sequence[str]) -> None:
+        """Waits until its init answers. `mounts`: folders whose storage can be disturbed."""
+        self._line.wait_ready()
+        state = self._engine.inspect(self.container)
+        self.address = str(state["NetworkSettings"]["Networks"][self._place.network]["IPAddress"])
+        if mounts:
+            folders = [self._run_dir / mount for mount in mounts]
+            log, pid = self._run_dir / "logs" / f"{self.key}.storage.log", int(state["State"]["Pid"])
+            self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
+
+    def marks(self, start: int) -> dict[str, str]:
+        """The environment by which processes of this node are known."""
+        return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
+
+    def _storage(self) -> Storage:
+        if self._file_systems is None:
+            raise UsageError("the workload has no mounts: no storage of its nodes can be disturbed")
+        return self._file_systems
+
+    def run(self, command: tuple[str, ...], env: Mapping[str, str], log: pathlib.Path, start: int) -> None:
+        self._running = start
+        self._call("run", command=list(command), env=dict(env), log=str(log))
+
+    def disconnect(self) -> None:
+        """Ends the line, and with it the node. What its command does then is of no interest."""
+        self._running = 0
+        if hasattr(self, "_line"):
+            self._line.close()
+        if self._file_systems is not None:
+            self._file_systems.close()
+
+    def pids(self) -> list[int]:
+        if self._frozen_pids is not None and self.alive:
+            return self._frozen_pids  # its init is frozen, too, and nothing there can have changed
+        try:
+            found: list[int] = self._call("pids")
+        except NodeGone:
+            return []
+        return found
+
+    def processes(self) -> list[ProcessState]:
+        if self._frozen_pids is not None and self.alive:
+            return [ProcessState(pid, "T", 0) for pid in self._frozen_pids]
+        try:
+            found = self._call("states")
+        except NodeGone:
+            return []
+        return [ProcessState(**each) for each in found]
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        if pid is not None and pid <= 1:
+            raise UsageError(f"process {pid} cannot be signalled: give the id of a process on the node, above 1")
+        count: int = self._call("signal", signum=int(signum), pid=pid)
+        return count
+
+    def kill(self) -> None:
+        self._must_be_there()
+        with speaking(f"killing node {self.key}"):
+            self._engine.api.kill(self.container, "SIGKILL")
+            # The engine tells that the container has ended once the kernel has ended every process in it.
+            self._engine.api.wait(self.container, timeout=KILL_S_MAX, condition="not-running")
+        if not self._gone.wait(KILL_S_MAX):
+            raise BackendError(f"node {self.key} is still there {KILL_S_MAX:g} s after SIGKILL")
+
+    def freeze(self) -> None:
+        if self._frozen_pids is None:
+            self._frozen_pids = self.pids()
+            self._must_be_there()
+            with speaking(f"freezing node {self.key}"):
+                self._engine.api.pause(self.container)
+
+    def thaw(self) -> None:
+        if self._frozen_pids is not None:
+            self._must_be_there()
+            with speaking(f"thawing node {self.key}"):
+                self._engine.api.unpause(self.container)
+            self._frozen_pids = None
+
+    def notice(self, provider: str, in_s: float) -> None:
+        self._call("notice", provider=provider, in_s=in_s)
+
+    def notice_seen(self) -> int:
+        count: int = self._call("notice_seen")
+        return count
+
+    def evict(self, grace_s: float) -> None:
+        """`docker stop`: SIGTERM, which our init passes on to everything there, and SIGKILL after the grace time."""
+        self._must_be_there()
+        threading.Thread(target=self._stop, args=(math.ceil(grace_s),), name=f"evict-{self.key}", daemon=True).start()
+
+    def limit_cpu(self, cpus: float | None) -> None:
+        if cpus is not None and not cpus > 0:
+            raise UsageError(f"a quota of {cpus} CPUs; it must be above 0")
+        quota_us = -1 if cpus is None else max(QUOTA_US_MIN, round(cpus * PERIOD_US))
+        self._update(cpu_period=PERIOD_US, cpu_quota=quota_us)
+
+    def throttle(self, share: float | None) -> None:
+        self._call("throttle", share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._call("crowd", kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        use = self._call("cpu_use")
+        with speaking(f"asking for the statistics of node {self.key}"):
+            statistics = self._engine.api.stats(self.container, stream=False, one_shot=True)
+        quota_ns = statistics["cpu_stats"].get("throttling_data", {}).get("throttled_time", 0)
+        return CpuUse(use["used_ns"], use["throttled_ns"] + quota_ns, use["at_ns"])
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
+        if limit_bytes is None:
+            self._call("watch_memory", limit_bytes=None)
+            everything = int(self._engine.info["MemTotal"])  # the engine knows no way back to "no limit"
+            self._update(mem_limit=everything, memswap_limit=everything)
+            return ""
+        if keeper == "watchdog":
+            self._call("watch_memory", limit_bytes=limit_bytes)
+            return "watchdog"
+        self._update(mem_limit=limit_bytes, memswap_limit=limit_bytes)
+        return "kernel"
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._call("memory_use"))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        got: int = self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare)
+        return got
+
+    def doom(self, pid: int) -> None:
+        self._call("doom", pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def clock(self) -> ClockReading:
+        """Of the daemon's host. Processes of the node that were given another clock are not asked."""
+        return clocks.compare(self.name, lambda: int(self._call("clock")))
+
+    def _update(self, **limits: int) -> None:
+        self._must_be_there()
+        with speaking(f"limiting node {self.key}"):
+            self._engine.api.update_container(self.container, **limits)
+
+    def _stop(self, grace_s: int) -> None:
+        try:
+            with speaking(f"evicting node {self.key}"):
+                self._engine.api.stop(self.container, timeout=grace_s)
+        except BackendError:
+            if self.alive and self.running:  # else the run has ended meanwhile, and took the node with it
+                raise
+
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        self._must_be_there()
+        try:
+            return self._line.call(method, limit_s, **params)
+        except BackendError:
+            self._must_be_there()
+            raise
+
+    def _must_be_there(self) -> None:
+        if self._gone.is_set():
+            raise NodeGone(f"node {self.key} is gone")
+
+    def _on_event(self, event: rpc.Message) -> None:
+        """Called from the line's reader thread."""
+        match event:
+            case {"event": "exit", "code": code}:
+                self._note_exit(code)
+
+    def _on_end(self) -> None:
+        """The container's output has ended: its init is dead, and takes everything on the node with it."""
+        self._note_exit(-signal.SIGKILL)
+        self._frozen_pids = None
+        self._gone.set()
+        self._network.forget(self.key)
+
+    def _note_exit(self, code: int) -> None:
+        start, self._running = self._running, 0
+        if start:
+            self._exits.append(Exit(self.name, start, code))

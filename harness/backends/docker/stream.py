@@ -1,0 +1,65 @@
+"""A container's standard input and output as one stream, as the Docker Engine API's *attach* gives them.
+
+Output comes in frames: stream number (1 output, 2 errors), three zero bytes, length (4 bytes, big endian), data.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import IO, Protocol
+
+_HEADER = struct.Struct(">BxxxI")
+_OUTPUT = 1
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class AttachedStream:
+    """The part of a socket that `harness.backends.agent.rpc.Client` uses; errors go to the file `errors`."""
+
+    def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Closable] = ()):
+        self._link = link
+        self._owners = owners  # what holds the connection besides `link`
+        self._errors = errors
+        self._left = bytearray()
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes of the container's output; none at its end."""
+        while not self._left:
+            header = self._exactly(_HEADER.size)
+            if not header:
+                return b""
+            kind, length = _HEADER.unpack(header)
+            data = self._exactly(length)
+            if kind == _OUTPUT:
+                self._left += data
+            else:
+                self._errors.write(data)
+                self._errors.flush()
+        chunk = bytes(self._left[:size])
+        del self._left[:size]
+        return chunk
+
+    def sendall(self, data: bytes) -> None:
+        self._link.sendall(data)
+
+    def shutdown(self, how: int) -> None:
+        self._link.shutdown(how)
+
+    def close(self) -> None:
+        for each in (*self._owners, self._link, self._errors):
+            each.close()
+
+    def _exactly(self, size: int) -> bytes:
+        """`size` bytes, or none at the end of the stream."""
+        data = bytearray()
+        while len(data) < size:
+            chunk = self._link.recv(size - len(data))
+            if not chunk:
+                return b""
+            data += chunk
+        return bytes(data)

@@ -1,0 +1,291 @@
+"""The API server: finding it, asking it, and removing by label what was made there.
+
+Objects are plain dictionaries in both directions. Which versions of an API there are is asked, never assumed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backends.contract import Workload
+from harness.backends.kubernetes import manifests
+from harness.backends.kubernetes.manifests import Dialect, Object, Place
+from harness.backends.kubernetes.settings import Settings
+from harness.backends.kubernetes.stream import PodStream
+from harness.errors import BackendError, CannotRunError
+
+CALL_S_MAX = 30.0
+CONNECT_S_MAX = 5.0
+GONE_S_MAX = 60.0
+SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+PLURALS = {
+    "Service": "services",
+    "Pod": "pods",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodGroup": "podgroups",
+    "Job": "jobs",
+    "JobSet": "jobsets",
+    "PyTorchJob": "pytorchjobs",
+    "TrainJob": "trainjobs",
+    "TrainingRuntime": "trainingruntimes",
+    "NetworkChaos": "networkchaos",
+}
+CHAOS_MESH = "chaos-mesh.org/v1alpha1"
+
+
+class Refused(BackendError):
+    """The API server answered, and the answer is no. `status` is that of HTTP."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """A cluster that answers. Calls are made from several threads. Raises `BackendError` for one that fails."""
+
+    def __init__(self, settings: Settings):
+        """Raises `CannotRunError` with the remedy when there is no client, no kubeconfig or no answer."""
+        try:
+            import kubernetes
+        except ImportError as error:
+            raise CannotRunError(
+                "the Python package kubernetes is not installed: pip install 'chaos-harness[kubernetes]'"
+            ) from error
+        self._configuration, self.namespace = _configure(kubernetes, settings)
+        self._http = kubernetes.client.ApiClient(self._configuration).rest_client.pool_manager
+        if not self._configuration.verify_ssl:  # as the kubeconfig wants it: no need to be told at every call
+            import urllib3
+
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        self._cache: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        try:
+            self.version: Mapping[str, str] = self.get("/version", limit_s=CONNECT_S_MAX)
+        except BackendError as error:
+            host = self._configuration.host
+            raise CannotRunError(f"no Kubernetes API server answers at {host}: {error}") from error
+
+    @property
+    def label(self) -> str:
+        return f"Kubernetes {self.version.get('gitVersion', '?')}, namespace {self.namespace}"
+
+    # Asking
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+        limit_s: float = CALL_S_MAX,
+    ) -> Any:
+        """Raises `Refused` for an answer that is an error, `BackendError` for none."""
+        import urllib3
+
+        url = self._configuration.host + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        try:
+            answer = self._http.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_S_MAX, read=limit_s),
+                retries=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise BackendError(f"{method} {path}: {error}") from error
+        text = answer.data.decode(errors="replace")
+        if answer.status >= 400:
+            raise Refused(answer.status, f"{method} {path}: {_reason(text) or f'HTTP {answer.status}'}")
+        return json.loads(text) if text.startswith(("{", "[")) else text
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, limit_s: float = CALL_S_MAX) -> Any:
+        return self.ask("GET", path, query=query, limit_s=limit_s)
+
+    def _authorization(self) -> dict[str, str]:
+        with self._lock:  # a token may be fetched anew here, by a program the kubeconfig names
+            found = self._configuration.auth_settings()
+        return {entry["key"]: entry["value"] for entry in found.values() if entry["in"] == "header" and entry["value"]}
+
+    # What there is
+
+    @functools.cached_property
+    def dialect(self) -> Dialect:
+        """Asked by dry runs: a server keeps the fields that it knows."""
+        probe = manifests.Place("dialect", Settings(), Dialect())
+        workload = Workload(("true",), 1, 1)
+        job = manifests.RENDERERS["job"](workload, probe)[0]
+        job["metadata"]["name"] = "chaos-probe"
+        kept = self.create(job, dry_run=True)["spec"]
+        policy = "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
+        return Dialect("completionMode" in kept, "podFailurePolicy" in kept, policy)
+
+    def serves(self, version: str, plural: str) -> bool:
+        """Whether the API `group/version` is there with this kind of resource."""
+        if version not in self._cache:
+            try:
+                found = self.get(f"/{_root(version)}")
+            except Refused as error:
+                if error.status not in (403, 404):
+                    raise
+                found = {"resources": []}
+            self._cache[version] = {entry["name"] for entry in found["resources"]}
+        return plural in self._cache[version]
+
+    def may(self, verb: str, resource: str, group: str = "", namespaced: bool = True) -> bool:
+        """Whether we are allowed to, as the server's authorizer says. `resource` may hold a subresource."""
+        name, _, subresource = resource.partition("/")
+        wanted = {"verb": verb, "resource": name, "subresource": subresource, "group": group}
+        if namespaced:
+            wanted["namespace"] = self.namespace
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        answer = self.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        return bool(answer["status"].get("allowed"))
+
+    # Objects of our namespace
+
+    def path(self, version: str, plural: str, name: str = "") -> str:
+        return f"/{_root(version)}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    def create(self, wanted: Object, dry_run: bool = False) -> Any:
+        query = {"dryRun": "All"} if dry_run else {}
+        return self.ask("POST", self.path(wanted["apiVersion"], PLURALS[wanted["kind"]]), wanted, query)
+
+    def list(self, version: str, plural: str, selector: str) -> Sequence[Object]:
+        found: Sequence[Object] = self.get(self.path(version, plural), {"labelSelector": selector})["items"]
+        return found
+
+    def pods(self, place: Place) -> Sequence[Object]:
+        return self.list("v1", "pods", place.selector)
+
+    def delete(self, version: str, plural: str, name: str, grace_s: int | None = None) -> bool:
+        """False when it was gone already."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        try:
+            self.ask("DELETE", self.path(version, plural, name), options)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    def evict(self, pod: str, grace_s: int) -> None:
+        """The Eviction API, in the version of this server. Raises `Refused`, status 429, where a budget forbids it."""
+        body = {
+            "apiVersion": self.dialect.policy,
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": self.namespace},
+            "deleteOptions": {"gracePeriodSeconds": grace_s},
+        }
+        self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
+
+    def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
+        """The line to process 1 of this container; what it says on standard error goes to the file."""
+        from kubernetes.stream.ws_client import create_websocket
+        from websocket import WebSocketException, setdefaulttimeout
+
+        setdefaulttimeout(CALL_S_MAX)  # the client gives no other way to bound the connecting
+        query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "tty": "false"}
+        path = self.path("v1", "pods", f"{pod}/attach")
+        url = f"{self._configuration.host}{path}?{urllib.parse.urlencode(query)}".replace("http", "ws", 1)
+        headers = self._authorization() | {"sec-websocket-protocol": "v4.channel.k8s.io"}
+        try:
+            link = create_websocket(self._configuration, url, headers)
+        except (WebSocketException, OSError) as error:
+            raise BackendError(f"attaching to pod {pod}: {error}") from error
+        return PodStream(link, errors.open("ab"))
+
+    # Machines
+
+    def patch_machine(self, name: str, patch: Object) -> None:
+        self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
+
+    def machines(self, selector: str = "") -> Sequence[Object]:
+        query = {"labelSelector": selector} if selector else {}
+        found: Sequence[Object] = self.get("/api/v1/nodes", query)["items"]
+        return found
+
+    # The end
+
+    def remove_run(self, place: Place) -> int:
+        """Removes everything in our namespace with this run's label, and waits until it is gone. Idempotent."""
+        removed = sum(self._remove_kind(version, plural, place) for version, plural in _kinds())
+        deadline = time.monotonic() + GONE_S_MAX
+        while left := [pod["metadata"]["name"] for pod in self.pods(place)]:
+            if time.monotonic() > deadline:
+                raise BackendError(f"pods of run {place.run_id} do not end within {GONE_S_MAX:g} s: {', '.join(left)}")
+            for name in left:  # those an owner made meanwhile, too
+                self.delete("v1", "pods", name, grace_s=0)
+            time.sleep(0.2)
+        return removed
+
+    def _remove_kind(self, version: str, plural: str, place: Place) -> int:
+        if not self.serves(version, plural):
+            return 0
+        try:
+            names = [entry["metadata"]["name"] for entry in self.list(version, plural, place.selector)]
+        except Refused as error:
+            if error.status in (403, 404):  # what we may not even see, we have not made
+                return 0
+            raise
+        return sum(self.delete(version, plural, name, 0 if plural == "pods" else None) for name in names)
+
+    def close(self) -> None:
+        self._http.clear()
+
+
+def _kinds() -> list[tuple[str, str]]:
+    """Version and plural of all that is ever created; what disturbs comes first, owners before pods."""
+    owners = [(f"{group}/{version}", plural) for each in manifests.OWNERS.values() for group, version, plural in each]
+    budgets = [("policy/v1", "poddisruptionbudgets"), ("policy/v1beta1", "poddisruptionbudgets")]
+    groups = [("scheduling.volcano.sh/v1beta1", "podgroups")]
+    return [(CHAOS_MESH, "networkchaos"), *owners, *groups, *budgets, ("v1", "pods"), ("v1", "services")]
+
+
+def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
+    """The client's configuration, and the namespace: ours, else the context's."""
+    configuration = kubernetes.client.Configuration()
+    file = os.environ.get("CHAOS_KUBECONFIG") or os.environ.get("KUBECONFIG") or None
+    inside = SERVICE_ACCOUNT / "namespace"
+    try:
+        if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+            return configuration, settings.namespace or inside.read_text().strip()
+        options = {"config_file": file, "context": settings.context or None}
+        kubernetes.config.load_kube_config(**options, client_configuration=configuration)
+        contexts, current = kubernetes.config.list_kube_config_contexts(file)
+    except (kubernetes.config.ConfigException, OSError) as error:
+        raise CannotRunError(
+            f"no cluster is known here ({error}): name a kubeconfig in CHAOS_KUBECONFIG or KUBECONFIG"
+        ) from error
+    chosen = next((each for each in contexts if each["name"] == settings.context), current)
+    return configuration, settings.namespace or chosen["context"].get("namespace", "default")
+
+
+def _root(version: str) -> str:
+    return f"apis/{version}" if "/" in version else f"api/{version}"
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text).get("message", ""))
+    except (ValueError, AttributeError):
+        return text.strip()[:200]

@@ -1,0 +1,530 @@
+"""The Kubernetes backend: a node is a pod of an Indexed Job (or JobSet, PyTorchJob, TrainJob); all scheduling is
+Kubernetes' own.
+
+A pod that was evicted or died is brought back by its Job. The new pod waits in our init until the capacity is said to
+be back (`replace`), when it was a fault that took the old one; otherwise it starts at once. Where the server knows no
+Indexed Jobs, nodes are pods of their own, and the next one is created by us.
+
+What the pods write comes over the lines to them (attach) as it is written; the control host is a pod of its own that
+a disruption budget keeps from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace as replaced
+from typing import Any
+
+from harness.backends.contract import (
+    Backend,
+    Capability,
+    Change,
+    ClockReading,
+    Cluster,
+    Exit,
+    Node,
+    Verb,
+    Workload,
+    fill_placeholders,
+)
+from harness.backends.docker.request import source_digest
+from harness.backends.kubernetes import machines, manifests, trouble
+from harness.backends.kubernetes.api import Api, Refused
+from harness.backends.kubernetes.capability import LACKS, capability_of
+from harness.backends.kubernetes.host import Clock, KubeNode, Pod
+from harness.backends.kubernetes.line import PodLine
+from harness.backends.kubernetes.manifests import CONTROL, RUN_DIR, Object, Place
+from harness.backends.kubernetes.mesh import Mesh
+from harness.backends.kubernetes.mirror import Mirror
+from harness.backends.kubernetes.settings import KINDS, read_settings
+from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
+from harness.events import clock_id
+
+LOOK_S = 0.25
+BEAT_S = 5.0
+KILL_S_MAX = 20.0
+SILENT_S_MAX = 60.0
+PARALLEL = 8
+_KILLED = -int(signal.SIGKILL)
+
+
+class KubeCluster(Cluster):
+    tells_changes = True
+
+    def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: Place):
+        self._api, self._workload, self._place = api, workload, place
+        self.run_dir = run_dir
+        self.mesh = Mesh(api, place)
+        self._token = secrets.token_urlsafe(32)
+        self._lock = threading.RLock()
+        self._nodes = [KubeNode(self, index, 0, None) for index in range(workload.nodes)]
+        self._control: Pod | None = None
+        self._control_starts = 0
+        self._vault = ""
+        self._arrived: dict[int, Pod] = {}  # greeted, not yet a node
+        self._known: list[Pod] = []  # all there ever were
+        self._greeting: dict[str, Future[None]] = {}  # by uid; also those that are done
+        self._held: set[int] = set()  # places whose node was taken by us and is not back yet
+        self._given_up: set[int] = set()
+        self._exits: list[Exit] = []
+        self._changes: list[Change] = []
+        self._clocks: list[ClockReading] = []
+        self._clock_of: dict[str, Clock] = {}
+        self._started = self._closed = False
+        self._broken: ChaosError | None = None
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="pods")
+        self._mirror = Mirror(run_dir, self._lines)
+        self._watcher = threading.Thread(target=self._watch, name="kubernetes", daemon=True)
+        for name in ("events", "logs"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        try:
+            self._create()
+        except BaseException:
+            self.close()
+            raise
+
+    # What the harness asks for
+
+    @property
+    def nodes(self) -> list[Node]:
+        with self._lock:
+            return list(self._nodes)
+
+    @property
+    def waiting(self) -> bool:
+        """A place whose pod went unasked is brought back by its Job; a pod of its own is not."""
+        with self._lock:
+            lost = [each.index for each in self._nodes if not each.alive]
+            return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
+
+    def start(self) -> None:
+        self.restart_control() if self._workload.control is not None else None
+        with self._lock:
+            self._started = True
+            for node in self._nodes:
+                self._start_node(node)
+        self._mirror.start()
+
+    def exits(self) -> list[Exit]:
+        """Raises `BackendError` when the API server has not answered for a minute, or the control host is lost."""
+        if self._broken:
+            raise self._broken
+        with self._lock:
+            found, self._exits = self._exits, []
+        return found
+
+    def changes(self) -> list[Change]:
+        with self._lock:
+            found, self._changes = self._changes, []
+        return found
+
+    def clocks(self) -> list[ClockReading]:
+        with self._lock:
+            found, self._clocks = self._clocks, []
+        return found
+
+    def replace(self, node: Node) -> Node:
+        """The capacity is back: what Kubernetes has brought, or brings now, takes the place."""
+        with self._lock:
+            place = self._nodes[node.index]
+            if place is not node:
+                raise UsageError(f"{node.name}.{node.incarnation} has been replaced already")
+            if place.alive:
+                raise UsageError(f"{place.key} is still there; only a dead node is replaced")
+        if self._place.settings.evict in ("drain", "taint"):
+            machines.give_back(self._api, self._place.run_id)
+        if self._place.kind == "pods":
+            wanted = manifests.node_pod(self._workload, self._place, node.index, node.incarnation + 1)
+            self._api.create(wanted)
+        with self._lock:
+            self._held.discard(node.index)
+            self._settle(node.index)
+        self._wait(lambda: self._nodes[node.index] is not place, f"no pod for {place.name} came back")
+        return self._nodes[node.index]
+
+    def give_up(self, node: Node) -> None:
+        with self._lock:
+            self._given_up.add(node.index)
+
+    @property
+    def control_running(self) -> bool:
+        return self._control is not None and self._control.running > 0
+
+    def kill_control(self) -> None:
+        if self._control is None or not self._control.running:
+            raise NodeGone("there is no control command running")
+        self._control.call("signal", signum=int(signal.SIGKILL), pid=None)
+        deadline = time.monotonic() + KILL_S_MAX
+        while self._control.running:
+            if time.monotonic() > deadline:
+                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
+            time.sleep(0.002)
+
+    def restart_control(self) -> None:
+        if self._control is None or self._workload.control is None:
+            raise UsageError("this workload has no control command")
+        self._control_starts += 1
+        command = fill_placeholders(self._workload.control, self._values(self._control))
+        environment = self._environment(self._control, CONTROL, self._control_starts)
+        self._control.run(self._control_starts, command, environment, CONTROL)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        self._mirror.close()
+        if self._watcher.is_alive():
+            self._watcher.join(30.0)
+        try:
+            self._collect_last_words()
+        finally:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            for pod in self._known:
+                pod.running = 0
+                pod.line.close()
+            end_run(self._api, self._place)
+            self._api.close()
+
+    # What nodes ask for
+
+    def kill(self, node: KubeNode) -> None:
+        """Its own init ends everything there by SIGKILL, as a kubelet would first ask politely, even with no grace.
+
+        Then the pod is deleted without grace, so that Kubernetes knows of it at once.
+        """
+        pod = self._take(node, "node lost")
+        try:
+            self._expect_end(pod, lambda: pod.line.call("die", 2.0))
+        finally:
+            self._api.delete("v1", "pods", pod.name, grace_s=0)
+        if not pod.line.wait_ended(KILL_S_MAX):
+            raise BackendError(f"{node.key} is still there {KILL_S_MAX:g} s after it was killed")
+
+    def evict(self, node: KubeNode, grace_s: float) -> None:
+        pod, how = self._take(node, "evicted"), self._place.settings.evict
+        grace = math.ceil(grace_s)
+        if how == "taint":
+            machines.taint(self._api, pod.machine, self._place.run_id)
+        elif how == "delete":
+            self._api.delete("v1", "pods", pod.name, grace)
+        else:
+            if how == "drain":
+                machines.cordon(self._api, pod.machine, self._place.run_id)
+            self._api.evict(pod.name, grace)
+
+    def pod_of(self, peer: Node | None) -> Pod:
+        pod = self._control if peer is None else self._nodes[peer.index].pod
+        if pod is None or pod.ended:
+            raise NodeGone(f"{'the control host' if peer is None else peer.name} is gone")
+        return pod
+
+    def clock_of(self, pod: Pod) -> Clock:
+        return self._clock_of[pod.uid]
+
+    def others(self, node: KubeNode) -> list[Pod]:
+        with self._lock:
+            return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
+
+    def _take(self, node: KubeNode, reason: str) -> Pod:
+        """What comes for this place from now on has to wait until the capacity is back."""
+        with self._lock:
+            if node.pod is None or not node.alive:
+                raise NodeGone(f"{node.key} is gone")
+            self._held.add(node.index)
+            node.end_reason = reason
+            return node.pod
+
+    def _expect_end(self, pod: Pod, act: Callable[[], object]) -> None:
+        """An init that dies as told cannot answer; one that does not listen is ended by the kubelet."""
+        try:
+            act()
+        except BackendError:
+            pod.line.wait_ended(1.0)
+
+    # Pods that come and go
+
+    def _create(self) -> None:
+        for wanted in manifests.render(self._workload, self._place):
+            try:
+                self._api.create(wanted)
+            except Refused as error:
+                raise CannotRunError(
+                    f"Kubernetes refuses {wanted['kind']} {wanted['metadata']['name']}: {error}"
+                ) from error
+        self._watcher.start()
+        self._wait(lambda: self._control is not None, "the control host's pod did not start")
+        self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
+        self._changes.clear()  # these nodes are told by whoever opened this
+
+    def _wait(self, until: Callable[[], bool], problem: str) -> None:
+        deadline = time.monotonic() + self._place.settings.wait_s
+        while not until():
+            if self._broken:
+                raise self._broken
+            if time.monotonic() > deadline or self._stop.is_set():
+                raise CannotRunError(f"{problem} within {self._place.settings.wait_s:g} s: {self._why_not()}")
+            time.sleep(0.01)
+
+    def _why_not(self) -> str:
+        reasons = [f"{pod['metadata']['name']}: {trouble.describe(pod)}" for pod in self._api.pods(self._place)]
+        return "; ".join(reasons) or "there is no pod; look at the events of the job (kubectl describe)"
+
+    def _watch(self) -> None:
+        answered = beaten = time.monotonic()
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._look()
+                answered = time.monotonic()
+            except (BackendError, CannotRunError) as error:
+                if isinstance(error, CannotRunError) or time.monotonic() - answered > SILENT_S_MAX:
+                    self._broken = error
+                    return
+            if time.monotonic() - beaten > BEAT_S:
+                beaten = time.monotonic()
+                self._beat()
+
+    def _look(self) -> None:
+        for pod in self._api.pods(self._place):
+            uid, phase = pod["metadata"]["uid"], pod["status"].get("phase")
+            if uid in self._greeting or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if phase == "Running":
+                self._greeting[uid] = self._pool.submit(self._greet, pod)
+            elif phase == "Pending":
+                trouble.refuse_hopeless(pod)
+
+    def _beat(self) -> None:
+        with self._lock:
+            pods = [*self._pods(), *self._arrived.values()]
+        for pod in pods:
+            try:
+                pod.call("beat", 5.0)
+            except BackendError:
+                continue  # one that does not answer ends itself; one that is gone has been noticed
+
+    def _greet(self, wanted: Object) -> None:
+        """From a thread of the pool: attach, learn who it is, give it what it needs."""
+        try:
+            self._greet_or_raise(wanted)
+        except Exception as error:  # whatever it is, nobody else would hear of it
+            if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
+                self._broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
+
+    def _greet_or_raise(self, wanted: Object) -> None:
+        metadata = wanted["metadata"]
+        container = wanted["spec"]["containers"][0]["name"]
+        errors = self.run_dir / "logs" / f"{metadata['name']}.init.log"
+        known: list[Pod] = []  # the pod, once it is one: what it tells before that is about files
+        line = PodLine(
+            self._api, metadata["name"], container, errors,
+            lambda event: self._on_event(known[0] if known else None, event),
+            lambda: self._on_end(known[0] if known else None),
+        )  # fmt: skip
+        pod = Pod(wanted, line)
+        known.append(pod)
+        self._known.append(pod)
+        if pod.hello["digest"] != source_digest():
+            line.close()
+            raise CannotRunError(
+                f"image {self._place.settings.image!r} was made from another version of this source: build it again"
+            )
+        if pod.hello["role"] == CONTROL:
+            self._vault = pod.call("open_vault", token=self._token)
+            self._note_clock(pod)
+            self._control = pod
+            return
+        while self._control is None:
+            if self._stop.wait(0.02):
+                return
+        self._mirror.greet(line)
+        shared = self._place.name if self._place.settings.shares_checkpoints else ""
+        pod.call("configure", 120.0, url=self._vault, token=self._token, shared=shared)
+        self._note_clock(pod)
+        with self._lock:
+            index = int(pod.hello["index"])
+            if not 0 <= index < len(self._nodes):
+                raise BackendError(f"pod {pod.name} has no place in the job: its index is {index}")
+            self._arrived[index] = pod
+            self._settle(index)
+
+    def _settle(self, index: int) -> None:
+        """A pod that has arrived becomes the node of its place, if that is free and nobody holds it back."""
+        with self._lock:
+            before = self._nodes[index]
+            pod = self._arrived.get(index)
+            if pod is None or before.alive or index in self._held | self._given_up:
+                return
+            del self._arrived[index]
+            if pod.ended:
+                return
+            node = KubeNode(self, index, before.incarnation + 1, pod)
+            self._nodes[index] = node
+            self._changes.append(Change(node.name, node.incarnation, allocated=True))
+            if self._started:
+                self._start_node(node)
+
+    def _on_event(self, pod: Pod | None, event: dict[str, Any]) -> None:
+        try:
+            if not self._mirror.take(event) and pod is not None and event["event"] == "exit":
+                self._note_exit(pod, int(event["code"]))
+        except (BackendError, OSError) as error:
+            self._broken = BackendError(f"what a pod wrote cannot be kept: {error}")
+
+    def _on_end(self, pod: Pod | None) -> None:
+        if pod is None or self._closed:
+            return
+        with self._lock:
+            self._note_exit(pod, _KILLED)
+            if pod is self._control:
+                self._broken = BackendError("the control host is lost: the line to its pod has ended")
+            for index in [index for index, each in self._arrived.items() if each is pod]:
+                del self._arrived[index]
+            for node in self._nodes:
+                if node.pod is pod:
+                    reason = node.end_reason
+                    self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+                    self._settle(node.index)
+
+    def _note_exit(self, pod: Pod, code: int) -> None:
+        with self._lock:
+            start, pod.running = pod.running, 0
+            name = CONTROL if pod is self._control else next((n.name for n in self._nodes if n.pod is pod), "")
+            if start and name:
+                self._exits.append(Exit(name, start, code))
+
+    def _note_clock(self, pod: Pod) -> None:
+        clock = pod.read_clock()
+        self._clock_of[pod.uid] = clock
+        if pod.hello["clock"] != clock_id():
+            with self._lock:
+                self._clocks.append(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
+
+    def _is_there(self, pod: str) -> bool:
+        return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))
+
+    # What runs
+
+    def _start_node(self, node: KubeNode) -> None:
+        assert node.pod is not None, "a node that starts has a pod"
+        values = {"index": node.index, "incarnation": node.incarnation} | self._values(node.pod)
+        command = fill_placeholders(self._workload.command, values)
+        try:
+            node.pod.run(node.incarnation, command, self._environment(node.pod, node.name, node.incarnation), node.key)
+        except NodeGone:
+            return  # told by the end of its line
+
+    def _values(self, pod: Pod) -> dict[str, object]:
+        control = self._control.address if self._control is not None else ""
+        return {"address": pod.address, "control": control, "run_dir": RUN_DIR, "python": "python3"}
+
+    def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
+        """The plan's and ours; files of the run are named as they are called in a pod."""
+        device, host = pod.hello["device"], pod.hello["metadata"].removesuffix(":80")
+        devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
+        endpoints = {
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
+            "GCE_METADATA_HOST": host,
+            "CHAOS_METADATA": f"http://{host}",
+        }
+        marks = {
+            "CHAOS_EVENTS": f"{RUN_DIR}/events",
+            "CHAOS_NODE": name,
+            "CHAOS_INCARNATION": str(start),
+            "CHAOS_RUN_ID": self._place.run_id,
+        }
+        here = str(self.run_dir)
+        given = {key: value.replace(here, RUN_DIR) for key, value in self._workload.env.items()}
+        return {**devices, **endpoints, **given, **marks}
+
+    def _pods(self) -> list[Pod]:
+        found = [node.pod for node in self._nodes if node.pod is not None and node.alive]
+        return [*found, *([self._control] if self._control is not None and not self._control.ended else [])]
+
+    def _lines(self) -> list[Any]:
+        with self._lock:
+            return [pod.line for pod in [*self._pods(), *self._arrived.values()] if pod is not self._control]
+
+    def _collect_last_words(self) -> None:
+        with self._lock:
+            pods = self._pods()
+        for pod in pods:
+            try:
+                pod.call("flush", 10.0)
+            except BackendError:
+                continue  # it is ending; what it told has come
+        if self._control is not None and not self._control.ended and self._place.settings.shares_checkpoints:
+            self._control.call("remove_shared", 60.0, shared=self._place.name)
+
+
+def end_run(api: Api, place: Place) -> int:
+    """Removes what carries this run's label; gives back machines that were taken in its name. Idempotent."""
+    removed = api.remove_run(place)
+    if place.settings.evict in ("drain", "taint"):
+        removed += machines.give_back(api, place.run_id)
+    return removed
+
+
+def undo(run_id: str) -> int:
+    """Called from the undo journal. Where no cluster is known any more, nothing can be removed, and this says so."""
+    settings = read_settings()
+    api = Api(settings)
+    try:
+        return end_run(api, Place(run_id, settings))
+    finally:
+        api.close()
+
+
+class KubernetesBackend(Backend):
+    name = "kubernetes"
+    kinds = KINDS
+
+    def __init__(self) -> None:
+        self._capability: Capability | None = None
+
+    def probe(self) -> Capability:
+        if self._capability is None:
+            try:
+                settings = read_settings()
+                api = Api(settings)
+                try:
+                    self._capability = capability_of(api, Place("probe", settings, api.dialect))
+                finally:
+                    api.close()
+            except ChaosError as error:
+                return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+        return self._capability
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: LACKS}
+
+    def render(self, workload: Workload) -> list[Object]:
+        return manifests.render(workload, Place())
+
+    def render_as(self, workload: Workload, kind: str, run_id: str) -> list[Object]:
+        settings = read_settings()
+        if kind and kind not in KINDS:
+            raise UsageError(f"--as {kind}: allowed are {', '.join(KINDS)}")
+        return manifests.render(workload, Place(run_id, replaced(settings, kind=kind or settings.kind)))
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        settings = read_settings()
+        api = Api(settings)
+        try:
+            return KubeCluster(api, workload, run_dir, Place(run_id, settings, api.dialect))
+        except BaseException:
+            api.close()
+            raise
+
+
+BACKEND = KubernetesBackend()

@@ -1,0 +1,56 @@
+"""What can be done to pods, in this cluster and with these rights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.backends.agent import skew
+from harness.backends.contract import Capability, Verb, Workload
+from harness.backends.kubernetes import manifests
+from harness.backends.kubernetes.api import CHAOS_MESH, Api
+from harness.backends.kubernetes.manifests import Place
+from harness.errors import CannotRunError
+
+LACKS = {
+    Verb.CPU_QUOTA: "limits of a running pod are left alone; `how: duty_cycle` needs none",
+    Verb.MEMORY_KERNEL: "limits of a running pod are left alone; a watchdog kills instead",
+    Verb.NET_LINK: "a pod's interface cannot be taken down without a privilege; partition it instead",
+    Verb.FILES: "pods have disks of their own; what is changed on this one nobody there reads",
+    Verb.STORAGE: "IOChaos of Chaos Mesh does not count what it does, and an effect must be measured",
+}
+
+
+def capability_of(api: Api, place: Place) -> Capability:
+    """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
+    for wanted in manifests.render(Workload(("true",), 1, 1), place):
+        api.create(wanted, dry_run=True)
+    if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):
+        raise CannotRunError(
+            "no right to attach to pods here; harness/backends/kubernetes/rbac.yaml has what is needed"
+        )
+    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.KILL, Verb.REPLACE, Verb.NOTICE, Verb.CPU, Verb.MEMORY, Verb.CONTROL}
+    missing = _missing(api, place)
+    verbs |= {verb for verb in Verb if verb not in missing}
+    label = f"{api.label}, pods by {place.kind}, {place.dialect.policy}"
+    return Capability(True, label, frozenset(verbs - missing.keys()), missing)
+
+
+def _missing(api: Api, place: Place) -> Mapping[Verb, str]:
+    found = dict(LACKS)
+    if not api.serves(CHAOS_MESH, "networkchaos"):
+        reason = (
+            "Chaos Mesh (its NetworkChaos) is not installed in this cluster; nothing else may touch a pod's network"
+        )
+    elif not api.may("create", "networkchaos", "chaos-mesh.org"):
+        reason = "no right to create networkchaos.chaos-mesh.org; harness/backends/kubernetes/rbac.yaml has it"
+    else:
+        reason = ""
+    if reason:
+        found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
+    if place.settings.evict == "evict" and not api.may("create", "pods/eviction"):
+        found[Verb.EVICT] = "no right to create pods/eviction; harness/backends/kubernetes/rbac.yaml has it"
+    if place.settings.evict in ("drain", "taint") and not api.may("patch", "nodes", namespaced=False):
+        found[Verb.EVICT] = f"CHAOS_KUBE_EVICT={place.settings.evict} needs the rights of rbac-machines.yaml"
+    if why := skew.why_not():
+        found[Verb.CLOCK] = why
+    return found

@@ -1,0 +1,317 @@
+"""A workload as Kubernetes objects: pure, plain data, the way it goes to the API server.
+
+Names and labels are built here and only here. Everything carries the label `chaos.run_id`; removal goes by that
+label alone. A pod starts with our small init, which waits for the line to the harness; the workload's command and
+its environment come over that line, so that no value of it is ever part of an object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.backends.contract import Workload
+from harness.backends.docker.request import IMAGE_UID, NODE_LABEL, RUN_LABEL
+from harness.backends.kubernetes.settings import Settings
+from harness.errors import UsageError
+
+Object = dict[str, Any]
+
+RUN_DIR = "/chaos/run"  # in every pod
+SHARED = "/chaos/shared"  # the volume of checkpoints, where there is one; a run has a folder of its own there
+SCRATCH = "/scratch"
+SHM = "1Gi"  # data loaders and NCCL pass tensors through /dev/shm
+CONTROL = "control"
+GRACE_S_MIN = 30
+MARGIN_S = 5  # what leaving takes besides the notice
+NAME_CHARS_MAX = 46  # a JobSet adds its own names, an index and five random letters; 63 are allowed
+RESTARTS_MAX = 100
+KEPT_S = 600
+TAINT = "chaos-harness/reclaimed"  # of a machine that we take; the control host stays there
+
+_NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its own so, too
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What this API server speaks, found by discovery. The default is a current one."""
+
+    indexed_jobs: bool = True
+    failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
+    policy: str = "policy/v1"  # evictions and disruption budgets
+
+
+@dataclass(frozen=True)
+class Place:
+    """One run on one cluster."""
+
+    run_id: str = "run"
+    settings: Settings = field(default_factory=Settings)
+    dialect: Dialect = field(default_factory=Dialect)
+
+    @property
+    def name(self) -> str:
+        """Start of every name. A run id that is no DNS label of moderate length becomes its digest: no injection."""
+        plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
+        if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
+            return f"chaos-{self.run_id}"
+        return "chaos-" + hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
+
+    @property
+    def control(self) -> str:
+        return f"{self.name}-{CONTROL}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {RUN_LABEL: label_value(self.run_id)}
+
+    @property
+    def selector(self) -> str:
+        return f"{RUN_LABEL}={label_value(self.run_id)}"
+
+    @property
+    def kind(self) -> str:
+        """What pods are created through; without Indexed Jobs nothing but pods keeps their places apart."""
+        if self.settings.kind == "job" and not self.dialect.indexed_jobs:
+            return "pods"
+        return self.settings.kind
+
+
+def label_value(run_id: str) -> str:
+    """The run id as a label's value, or its digest where it cannot be one."""
+    if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", run_id):
+        return run_id
+    return hashlib.sha256(run_id.encode()).hexdigest()[:16]
+
+
+def render(workload: Workload, place: Place) -> list[Object]:
+    """Everything that is created for a run, in the order in which it is created."""
+    first = [service(place), control_pod(place), budget(place)]
+    if place.settings.gang:
+        first.append(pod_group(workload, place))
+    return [*first, *RENDERERS[place.kind](workload, place)]
+
+
+# What every kind has
+
+
+def service(place: Place) -> Object:
+    """Headless: gives each pod a name in the cluster's DNS, before it is ready, too."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
+    return _object("v1", "Service", place.name, place, spec)
+
+
+def control_pod(place: Place) -> Object:
+    """The control host: holds the rendezvous store, and the checkpoints where no volume does."""
+    spec = _pod_spec(place, CONTROL, grace_s=1)
+    spec |= {"hostname": CONTROL, "subdomain": place.name}
+    spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
+    return _object("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
+
+
+def budget(place: Place) -> Object:
+    """No drain and no eviction may take the control host."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
+    return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
+
+
+def pod_group(workload: Workload, place: Place) -> Object:
+    spec = {"minMember": workload.nodes, "queue": place.settings.gang}
+    return _object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, spec)
+
+
+def node_pod(workload: Workload, place: Place, index: int, incarnation: int) -> Object:
+    """A pod of its own, where no Indexed Job makes them: we create the next one when it is lost."""
+    template = _template(workload, place)
+    spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
+    spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
+    pod = _object("v1", "Pod", f"{place.name}-{index}-{incarnation}", place, spec, template["metadata"]["labels"])
+    pod["metadata"] |= {key: value for key, value in template["metadata"].items() if key == "annotations"}
+    return pod
+
+
+# The kinds
+
+
+def _pods(workload: Workload, place: Place) -> list[Object]:
+    return [node_pod(workload, place, index, 1) for index in range(workload.nodes)]
+
+
+def _job(workload: Workload, place: Place) -> list[Object]:
+    return [_object("batch/v1", "Job", place.name, place, _job_spec(workload, place))]
+
+
+def _jobset(workload: Workload, place: Place) -> list[Object]:
+    network = {"enableDNSHostnames": True, "subdomain": place.name, "publishNotReadyAddresses": True}
+    spec = {
+        "network": network,
+        "failurePolicy": {"maxRestarts": RESTARTS_MAX},
+        "replicatedJobs": [_replicated(workload, place, {})],
+    }
+    return [_object("jobset.x-k8s.io/v1alpha2", "JobSet", place.name, place, spec)]
+
+
+def _pytorchjob(workload: Workload, place: Place) -> list[Object]:
+    """The operator demands a master, which is our node 0, and a container of this name."""
+    template = _template(workload, place)
+    template["spec"]["containers"][0]["name"] = "pytorch"
+    del template["spec"]["restartPolicy"]  # the operator's to set
+    roles = {"Master": 1} | ({"Worker": workload.nodes - 1} if workload.nodes > 1 else {})
+    # ExitCode: a pod that was killed is made anew, one that failed by itself is not.
+    replicas = {
+        role: {"replicas": count, "restartPolicy": "ExitCode", "template": template} for role, count in roles.items()
+    }
+    policy = {"cleanPodPolicy": "None", "backoffLimit": RESTARTS_MAX}
+    spec = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
+    return [_object("kubeflow.org/v1", "PyTorchJob", place.name, place, spec)]
+
+
+def _trainjob(workload: Workload, place: Place) -> list[Object]:
+    """A TrainJob fills in a runtime; ours is the namespace's own, as none of the stock ones keeps a line open."""
+    version = "trainer.kubeflow.org/v1alpha1"
+    step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    runtime = {
+        "mlPolicy": {"numNodes": workload.nodes},
+        "template": {"spec": {"replicatedJobs": [_replicated(workload, place, step)]}},
+    }
+    train = {
+        "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": place.name},
+        "trainer": {"numNodes": workload.nodes, "image": place.settings.image},
+    }
+    return [
+        _object(version, "TrainingRuntime", place.name, place, runtime),
+        _object(version, "TrainJob", place.name, place, train),
+    ]
+
+
+RENDERERS = {"pods": _pods, "job": _job, "jobset": _jobset, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
+# Where the pods' owner is found again, to be removed: group, version, plural; the first that creates the others.
+OWNERS = {
+    "pods": (),
+    "job": (("batch", "v1", "jobs"),),
+    "jobset": (("jobset.x-k8s.io", "v1alpha2", "jobsets"),),
+    "pytorchjob": (("kubeflow.org", "v1", "pytorchjobs"),),
+    "trainjob": (
+        ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+        ("trainer.kubeflow.org", "v1alpha1", "trainingruntimes"),
+    ),
+}
+
+
+def _replicated(workload: Workload, place: Place, labels: dict[str, str]) -> Object:
+    job = {"metadata": {"labels": place.labels | labels}, "spec": _job_spec(workload, place)}
+    return {"name": _NODES, "replicas": 1, "template": job}
+
+
+def _job_spec(workload: Workload, place: Place) -> Object:
+    spec: Object = {
+        "completions": workload.nodes,
+        "parallelism": workload.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": RESTARTS_MAX,
+        "ttlSecondsAfterFinished": KEPT_S,  # pods that nobody speaks to any more end with 0, and their job with them
+        "template": _template(workload, place),
+    }
+    if place.dialect.failure_policy:
+        disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        spec["podFailurePolicy"] = {"rules": [disrupted]}
+    return spec
+
+
+def _template(workload: Workload, place: Place) -> Object:
+    settings = place.settings
+    labels = place.labels | {NODE_LABEL: _NODES}
+    spec = _pod_spec(place, _NODES, max(GRACE_S_MIN, math.ceil(workload.notice_s) + MARGIN_S))
+    spec["subdomain"] = place.name
+    spec["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }
+    ]
+    container = spec["containers"][0]
+    limits = dict(settings.resources)
+    if settings.gpu:
+        limits[settings.gpu] = str(workload.ranks_per_node)
+    if limits:
+        container["resources"] = {"limits": limits, "requests": dict(limits)}
+    if settings.secret:
+        container["envFrom"] = [{"secretRef": {"name": settings.secret}}]
+    metadata: Object = {"labels": labels}
+    if settings.gang:
+        spec["schedulerName"] = "volcano"
+        metadata["annotations"] = {"scheduling.k8s.io/group-name": place.name}
+    return {"metadata": metadata, "spec": spec}
+
+
+def _pod_spec(place: Place, role: str, grace_s: int) -> Object:
+    settings = place.settings
+    container: Object = {
+        "name": role,
+        "image": settings.image,
+        "imagePullPolicy": settings.pull,
+        "command": ["python3", "-m", "harness.backends.agent.pod_init", role],
+        "workingDir": SCRATCH,
+        "stdin": True,
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "run", "mountPath": RUN_DIR},
+            {"name": "scratch", "mountPath": SCRATCH},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    spec: Object = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace_s,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": IMAGE_UID,
+            "runAsGroup": IMAGE_UID,
+            "fsGroup": IMAGE_UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "run", "emptyDir": {}},
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},
+        ],
+    }
+    if settings.shares_checkpoints:
+        container["volumeMounts"].append({"name": "checkpoints", "mountPath": SHARED})
+        spec["volumes"].append({"name": "checkpoints"} | _shared_volume(settings))
+    if settings.tolerations:
+        spec["tolerations"] = [_toleration(each.key, each.value, each.effect) for each in settings.tolerations]
+    if settings.selector:
+        spec["nodeSelector"] = dict(settings.selector)
+    if settings.service_account:
+        spec["serviceAccountName"] = settings.service_account
+    return spec
+
+
+def _shared_volume(settings: Settings) -> Object:
+    if settings.claim:
+        return {"persistentVolumeClaim": {"claimName": settings.claim}}
+    return {"hostPath": {"path": settings.host_path, "type": "DirectoryOrCreate"}}
+
+
+def _toleration(key: str, value: str, effect: str) -> Object:
+    found = {"key": key} | ({"operator": "Equal", "value": value} if value else {"operator": "Exists"})
+    return found | ({"effect": effect} if effect else {})
+
+
+def _object(
+    version: str, kind: str, name: str, place: Place, spec: Object, labels: dict[str, str] | None = None
+) -> Object:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        raise UsageError(f"{kind} name {name!r}: at most 63 lower-case letters, digits and '-' are allowed")
+    metadata = {"name": name, "labels": place.labels | (labels or {})}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

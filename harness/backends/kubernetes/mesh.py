@@ -1,0 +1,138 @@
+"""Faults that only Chaos Mesh can bring into a pod: rendered purely, created, awaited, deleted.
+
+Chaos Mesh acts through a daemon on every machine; here is only what is asked of it. Whether it acted is measured by
+whoever asked, as with every other backend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from harness.backends.contract import Disturbance, Impairment
+from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
+from harness.backends.kubernetes.manifests import Object, Place
+from harness.errors import BackendError, UsageError
+
+ACTS_S_MAX = 60.0
+DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """Whose traffic: of `pod`, in one direction or both, with certain pods (`None`: with everything)."""
+
+    pod: str
+    direction: str = "both"
+    peers: tuple[str, ...] | None = None
+
+
+def bandwidth(place: Place, name: str, way: Way, rate_bits: int) -> Object:
+    """Bytes a second, as a whole number of bits would be rounded away; a bucket of 20 ms."""
+    limit = max(20_000, rate_bits // 8 // 20)
+    rate = {"rate": f"{max(1, rate_bits // 8)}bps", "limit": limit, "buffer": max(1600, rate_bits // 8 // 50)}
+    return _network(place, name, way, "bandwidth", {"bandwidth": rate})
+
+
+def impairment(place: Place, name: str, way: Way, wanted: Impairment) -> Object:
+    """Chaos Mesh's `netem` action takes all of it at once. Shares become percentages."""
+    what: Object = {}
+    if wanted.delay_s or wanted.jitter_s:
+        what["delay"] = {"latency": _milliseconds(wanted.delay_s), "jitter": _milliseconds(wanted.jitter_s)}
+        if wanted.reorder:
+            what["delay"]["reorder"] = {"reorder": _percent(wanted.reorder), "correlation": "0", "gap": 1}
+    if wanted.loss:
+        what["loss"] = {"loss": _percent(wanted.loss), "correlation": _percent(1 - 1 / wanted.loss_burst)}
+    if wanted.damage:
+        what["corrupt"] = {"corrupt": _percent(wanted.damage), "correlation": "0"}
+    return _network(place, name, way, "netem", what)
+
+
+def partition(place: Place, name: str, way: Way) -> Object:
+    return _network(place, name, way, "partition", {})
+
+
+def _network(place: Place, name: str, way: Way, action: str, what: Object) -> Object:
+    spec: Object = {"action": action, "mode": "all", "selector": _pods(place, (way.pod,))}
+    spec |= {"direction": DIRECTIONS[way.direction]} | what
+    if way.peers is not None:
+        spec["target"] = {"mode": "all", "selector": _pods(place, way.peers)}
+    elif way.direction != "egress":
+        raise UsageError(f"Chaos Mesh cannot disturb {way.direction} traffic with everything: name the peers")
+    return _chaos(place, "NetworkChaos", name, spec)
+
+
+def _pods(place: Place, names: Sequence[str]) -> Object:
+    return {"pods": {place.settings.namespace or "default": list(names)}}
+
+
+def _chaos(place: Place, kind: str, name: str, spec: Object) -> Object:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
+        raise UsageError(f"{kind} name {name!r}: lower-case letters, digits and '-' are allowed")
+    metadata = {"name": name, "labels": place.labels}
+    return {"apiVersion": CHAOS_MESH, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1e6)}us"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:g}"
+
+
+class Mesh:
+    """Creates the resources of one run, with names of their own."""
+
+    def __init__(self, api: Api, place: Place):
+        self._api = api
+        settings = dataclasses.replace(place.settings, namespace=api.namespace)
+        self.place = dataclasses.replace(place, settings=settings)
+        self._numbers = itertools.count(1)
+
+    def next_name(self) -> str:
+        return f"{self.place.name}-{next(self._numbers)}"
+
+    def act(self, wanted: Object) -> MeshDisturbance:
+        """Returns once Chaos Mesh says that all of it is injected. Raises `BackendError` when it does not."""
+        self._api.create(wanted)
+        disturbance = MeshDisturbance(self._api, wanted)
+        try:
+            disturbance.wait("AllInjected")
+        except BaseException:
+            disturbance.heal()
+            raise
+        return disturbance
+
+
+class MeshDisturbance(Disturbance):
+    def __init__(self, api: Api, wanted: Object):
+        self._api, self._kind = api, PLURALS[wanted["kind"]]
+        self._name: str = wanted["metadata"]["name"]
+        self._lock = threading.Lock()
+
+    def wait(self, condition: str) -> None:
+        deadline = time.monotonic() + ACTS_S_MAX
+        path = self._api.path(CHAOS_MESH, self._kind, self._name)
+        while time.monotonic() < deadline:
+            conditions = self._api.get(path).get("status", {}).get("conditions", [])
+            if any(each["type"] == condition and each["status"] == "True" for each in conditions):
+                return
+            time.sleep(0.1)
+        raise BackendError(f"Chaos Mesh has not injected {self._name} within {ACTS_S_MAX:g} s")
+
+    def heal(self) -> None:
+        """Chaos Mesh keeps the resource until it has recovered what it did (its finalizer): so do we."""
+        with self._lock:
+            deadline = time.monotonic() + ACTS_S_MAX
+            while self._api.delete(CHAOS_MESH, self._kind, self._name):
+                if time.monotonic() > deadline:
+                    raise BackendError(f"Chaos Mesh has not recovered {self._name} within {ACTS_S_MAX:g} s")
+                time.sleep(0.1)
+
+    def counts(self) -> Mapping[str, int]:
+        return {}  # Chaos Mesh counts nothing

@@ -1,0 +1,94 @@
+"""The standard input and output of a pod's process as one stream: *attach*, as a WebSocket to the API server.
+
+Each message begins with the number of its channel: 0 input, 1 output, 2 errors, 3 how it ended (protocol v4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+from typing import IO, Any
+
+INPUT, OUTPUT, ERRORS = 0, 1, 2
+PART_BYTES = 32 * 2**10  # of one message; some proxies on the way take no large ones
+LOOK_MS = 200
+
+
+class PodStream:
+    """The part of a socket's interface that `harness.backends.agent.rpc.Client` uses; errors go to the file `errors`.
+
+    One lock for both directions: a TLS connection must not be read and written at the same time.
+    """
+
+    def __init__(self, link: Any, errors: IO[bytes]):
+        self._link, self._errors = link, errors
+        self._left = bytearray()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def recv(self, size: int) -> bytes:
+        """At most `size` bytes of the output; none at its end."""
+        while not self._left:
+            if self._closed or not self._take():
+                return b""
+        chunk = bytes(self._left[:size])
+        del self._left[:size]
+        return chunk
+
+    def sendall(self, data: bytes) -> None:
+        from websocket import ABNF, WebSocketException
+
+        for start in range(0, len(data), PART_BYTES):
+            with self._lock:
+                try:
+                    part = bytes([INPUT]) + data[start : start + PART_BYTES]
+                    self._link.send(part, opcode=ABNF.OPCODE_BINARY)
+                except WebSocketException as error:
+                    raise ConnectionError("the line to the pod has ended") from error
+
+    def shutdown(self, how: int) -> None:
+        self._closed = True
+
+    def close(self) -> None:
+        from websocket import WebSocketException
+
+        self._closed = True
+        with self._lock:
+            with contextlib.suppress(WebSocketException, OSError):  # its other end may be gone
+                self._link.send_close()
+            self._link.shutdown()
+        self._errors.close()
+
+    def _take(self) -> bool:
+        """Waits a moment for output; false at its end."""
+        from websocket import ABNF, WebSocketException
+
+        link = self._link.sock
+        try:
+            if link is None:
+                return False
+            if not (getattr(link, "pending", int)() or _readable(link)):
+                return True
+            with self._lock:
+                kind, frame = self._link.recv_data_frame(True)
+        except (WebSocketException, OSError, ValueError):
+            return False
+        if kind == ABNF.OPCODE_CLOSE:
+            return False
+        if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame.data:
+            self._sort(frame.data[0], frame.data[1:])
+        return True
+
+    def _sort(self, channel: int, data: bytes) -> None:
+        if channel == OUTPUT:
+            self._left += data
+        elif channel == ERRORS and data:
+            self._errors.write(data)
+            self._errors.flush()
+
+
+def _readable(link: Any) -> bool:
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(LOOK_MS))

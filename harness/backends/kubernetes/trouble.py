@@ -1,0 +1,42 @@
+"""Why a pod does not run, and whether it ever will."""
+
+from __future__ import annotations
+
+import calendar
+import time
+
+from harness.backends.kubernetes.manifests import Object
+from harness.errors import CannotRunError, ChaosError
+
+HOPELESS = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "ImageInspectError"}
+PULLING = {"ErrImagePull", "ImagePullBackOff"}
+PULL_S_MAX = 60.0
+
+
+def refuse_hopeless(pod: Object) -> None:
+    """Raises `CannotRunError` for a pod that will never start."""
+    for status in pod["status"].get("containerStatuses", []):
+        waiting = status.get("state", {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        pulls = reason in PULLING and _age_s(pod) > PULL_S_MAX
+        if reason in HOPELESS or pulls:
+            name, words = pod["metadata"]["name"], waiting.get("message", "")
+            raise CannotRunError(f"pod {name} cannot start: {reason}: {words}")
+
+
+def words(error: Exception) -> str:
+    return str(error) if isinstance(error, ChaosError) else repr(error)
+
+
+def _age_s(pod: Object) -> float:
+    made = time.strptime(pod["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
+    return time.time() - calendar.timegm(made)
+
+
+def describe(pod: Object) -> str:
+    """Why a pod does not run, in Kubernetes' words."""
+    status = pod["status"]
+    states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
+    reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]
+    conditions = [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
+    return ", ".join(filter(None, [status.get("phase", ""), *reasons, *conditions])) or "no word"

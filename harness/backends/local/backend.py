@@ -1,0 +1,412 @@
+"""The local backend: every node is a real little host on this machine, and no node outlives the harness.
+
+As root or as an ordinary user who may create namespaces, a node has a process table, a network address, a host
+name and mounts of its own. Where namespaces are refused a node is a process tree with a loopback address, and
+the verbs that need more say so. `CHAOS_LOCAL_MODE` (root, user or plain) takes the choice away.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from harness.backends import network_calls as net_node
+from harness.backends import storage_calls as storage_node
+from harness.backends.agent import cgroups, metadata, refusals, rpc, skew
+from harness.backends.agent import leftovers as leavings
+from harness.backends.contract import (
+    Backend,
+    Capability,
+    Cluster,
+    CpuUse,
+    Exit,
+    MemoryUse,
+    Node,
+    ProcessState,
+    Verb,
+    Workload,
+    fill_placeholders,
+    refuse_replacement,
+)
+from harness.backends.local import client
+from harness.backends.network_calls import NetworkedNode
+from harness.backends.storage_calls import StoringNode
+from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+
+MODE_ENV = "CHAOS_LOCAL_MODE"
+MODES = ("root", "user", "plain")
+GONE_S_MAX = 5.0
+
+_EVERYWHERE = frozenset(
+    {
+        *(Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE),
+        *(Verb.CPU, Verb.MEMORY, Verb.CONTROL, Verb.FILES),
+    }
+)
+_TAKES_ROOT = "control groups for nodes take root"
+_TAKES_NAMESPACES = "needs namespaces"
+_NOBODY_EVICTS = "no engine schedules these nodes: use `via: signal` or a metadata endpoint"
+_CGROUP_VERBS = (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL)
+_NAMESPACE_VERBS = (
+    *(Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
+    Verb.STORAGE,
+)
+_SUMMARIES = {
+    "root": "virtual hosts in namespaces, as root",
+    "user": "virtual hosts in namespaces, as an ordinary user",
+    "plain": "process trees without namespaces",
+}
+
+
+class LocalNode(NetworkedNode, StoringNode):
+    def __init__(
+        self, lab: client.LabClient, gone: set[str], run_dir: pathlib.Path, name: str, index: int, incarnation: int
+    ):
+        self.name = name
+        self.index = index
+        self.incarnation = incarnation
+        try:
+            created = lab.call("node.create", name=name, incarnation=incarnation)
+        except rpc.StageError as error:
+            reason = refusals.explain(error.stage, error.errno, lab.mode)
+            raise BackendError(f"node {name} cannot be made: {reason}") from error
+        self.address: str = created["address"]
+        self.metadata = "{}:{}".format(*created["metadata"])
+        self.killed_in_s: float | None = None
+        self._lab = lab
+        self._run_dir = run_dir
+        self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return self.key not in self._gone and not self._lab.ended
+
+    def _storage(self) -> client.LabClient:
+        return self._lab
+
+    def pids(self) -> list[int]:
+        try:
+            found: list[int] = self._lab.call("node.pids", node=self.key)
+        except NodeGone:
+            return []
+        return found
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        count: int = self._lab.call("node.signal", node=self.key, signum=int(signum), pid=pid)
+        return count
+
+    def kill(self) -> None:
+        self.killed_in_s = self._lab.call("node.kill", node=self.key)
+
+    def freeze(self) -> None:
+        self._lab.call("node.freeze", node=self.key)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def notice(self, provider: str, in_s: float) -> None:
+        self._lab.call("node.notice", node=self.key, provider=provider, in_s=in_s)
+
+    def processes(self) -> list[ProcessState]:
+        try:
+            found = self._lab.call("node.states", node=self.key)
+        except NodeGone:
+            return []
+        return [ProcessState(**each) for each in found]
+
+    def limit_cpu(self, cpus: float | None) -> None:
+        self._lab.call("node.limit_cpu", node=self.key, cpus=cpus)
+
+    def throttle(self, share: float | None) -> None:
+        self._lab.call("node.throttle", node=self.key, share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._lab.call("node.crowd", node=self.key, kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        return CpuUse(**self._lab.call("node.cpu_use", node=self.key))
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        who: str = self._lab.call("node.limit_memory", node=self.key, limit_bytes=limit_bytes, keeper=keeper)
+        return who
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._lab.call("node.memory_use", node=self.key))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        got: int = self._lab.call("node.fill_memory", node=self.key, size_bytes=size_bytes, spare=spare)
+        return got
+
+    def doom(self, pid: int) -> None:
+        self._lab.call("node.doom", node=self.key, pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def notice_seen(self) -> int:
+        count: int = self._lab.call("node.notice_seen", node=self.key)
+        return count
+
+
+class LocalCluster(Cluster):
+    def __init__(self, workload: Workload, run_dir: pathlib.Path, run_id: str, mode: str):
+        self._workload = workload
+        self._run_dir = run_dir
+        self._run_id = run_id
+        self._mode = mode
+        self._nodes: list[LocalNode] = []
+        self._exits: collections.deque[Exit] = collections.deque()
+        self._gone: set[str] = set()
+        self._closed = False
+        self._control_starts = 0
+        for name in ("events", "logs"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
+        try:
+            storage_node.mount(self._lab, run_dir, workload.mounts)
+            for index in range(workload.nodes):
+                self._nodes.append(LocalNode(self._lab, self._gone, run_dir, f"node{index}", index, 1))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes)
+
+    def start(self) -> None:
+        if self._workload.control is not None:
+            self.restart_control()
+        for node in self._nodes:
+            self._start_node(node)
+
+    @property
+    def control_running(self) -> bool:
+        return bool(self._lab.call("control.running"))
+
+    def kill_control(self) -> None:
+        self._lab.call("control.kill")
+
+    def restart_control(self) -> None:
+        if self._workload.control is None:
+            raise UsageError("this workload has no control command")
+        self._control_starts += 1
+        values = {
+            "address": self._lab.control,
+            "control": self._lab.control,
+            "python": sys.executable,
+            "run_dir": self._run_dir,
+        }
+        command = fill_placeholders(self._workload.control, values)
+        env = self._environment("control", self._control_starts)
+        log = self._log("control")
+        self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
+
+    def replace(self, node: Node) -> Node:
+        refuse_replacement(self._nodes[node.index], node)
+        fresh = LocalNode(self._lab, self._gone, self._run_dir, node.name, node.index, node.incarnation + 1)
+        self._nodes[node.index] = fresh
+        self._start_node(fresh)
+        return fresh
+
+    def exits(self) -> list[Exit]:
+        """Raises `BackendError` when the lab itself has ended: what the nodes did then proves nothing."""
+        found = []
+        while self._exits:
+            found.append(self._exits.popleft())
+        if not found and self._lab.ended and not self._closed:
+            raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._lab.close()
+        deadline = time.monotonic() + GONE_S_MAX
+        while (left := leavings.leftovers(self._run_id)) and time.monotonic() < deadline:
+            leavings.sweep(self._run_id, GONE_S_MAX)
+        cgroups.sweep(self._run_id)
+        if left:
+            raise BackendError(f"processes of run {self._run_id} are still there: {left}")
+
+    def _start_node(self, node: LocalNode) -> None:
+        values = {
+            "address": node.address,
+            "control": self._lab.control,
+            "index": node.index,
+            "incarnation": node.incarnation,
+            "python": sys.executable,
+            "run_dir": self._run_dir,
+        }
+        command = fill_placeholders(self._workload.command, values)
+        env = self._environment(node.name, node.incarnation)
+        env |= metadata.environment(node.metadata)
+        self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
+
+    def _log(self, name: str) -> str:
+        return str(self._run_dir / "logs" / f"{name}.log")
+
+    def _environment(self, node: str, incarnation: int) -> dict[str, str]:
+        """Nothing of the plan's may be overridden by what the harness happens to run under."""
+        device = "lo" if self._mode == "plain" or node == "control" else "eth0"
+        devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
+        marks = client.marks(self._run_id, node, incarnation) | {"CHAOS_EVENTS": str(self._run_dir / "events")}
+        return {**os.environ, **devices, **self._workload.env, **marks}
+
+    def _on_event(self, event: rpc.Message) -> None:
+        """Called from the lab's reader thread."""
+        match event:
+            case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
+                self._exits.append(Exit(node, incarnation, code))
+            case {"event": "gone", "node": name, "incarnation": incarnation}:
+                self._gone.add(f"{name}.{incarnation}")
+
+
+class LocalBackend(Backend):
+    name = "local"
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}
+        self._storages: dict[str, str | None] = {}
+        self._networks: dict[str, Mapping[Verb, str | None]] = {}
+
+    def probe(self) -> Capability:
+        if sys.platform != "linux":
+            reason = f"needs Linux, this is {sys.platform}: use the docker backend, or a virtual machine"
+            return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
+        mode, refused = self._choose()
+        if not mode:
+            reason = "; ".join(dict.fromkeys(refused.values()))
+            return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
+        limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
+        found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
+        missing = {verb: limits.get(verb) or _why_missing(verb, mode, refused) for verb in Verb if verb not in found}
+        return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        root = {Verb.EVICT: _NOBODY_EVICTS}
+        user = root | dict.fromkeys(_CGROUP_VERBS, _TAKES_ROOT)
+        return {
+            "local, root": root,
+            "local, user": user,
+            "local, plain": user | dict.fromkeys(_NAMESPACE_VERBS, _TAKES_NAMESPACES),
+        }
+
+    def render(self, workload: Workload) -> dict[str, Any]:
+        names = [f"node{index}" for index in range(workload.nodes)]
+        return {
+            "nodes": [{"name": name, "command": list(workload.command)} for name in names],
+            "control": list(workload.control) if workload.control is not None else None,
+            "ranks_per_node": workload.ranks_per_node,
+            "env": dict(workload.env),
+        }
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        mode, refused = self._choose()
+        if not mode:
+            raise CannotRunError("; ".join(dict.fromkeys(refused.values())))
+        return LocalCluster(workload, run_dir, run_id, mode)
+
+    def _network(self, mode: str) -> Mapping[Verb, str | None]:
+        """For each network verb: why it is missing, or `None`; tried once."""
+        if mode == "plain":
+            return {}  # `_why_missing` says why there is no network to disturb
+        if mode not in self._networks:
+            self._networks[mode] = net_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
+        return self._networks[mode]
+
+    def _storage(self, mode: str) -> Mapping[Verb, str | None]:
+        """Why storage cannot be disturbed, or `None`; tried once."""
+        if mode == "plain":
+            return {}
+        if mode not in self._storages:
+            self._storages[mode] = storage_node.examine(
+                lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
+            )
+        return {Verb.STORAGE: self._storages[mode]}
+
+    def _choose(self) -> tuple[str, Mapping[str, str]]:
+        """The best mode that works here ("" for none) and why each better one does not; tried once."""
+        candidates = _candidates()
+        if candidates not in self._chosen:
+            self._chosen[candidates] = _first_that_works(candidates)
+        return self._chosen[candidates]
+
+
+def _first_that_works(candidates: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
+    refused: dict[str, str] = {}
+    for mode in candidates:
+        reason = try_mode(mode)
+        if reason is None:
+            return mode, refused
+        refused[mode] = reason
+    return "", refused
+
+
+def _candidates() -> tuple[str, ...]:
+    forced = os.environ.get(MODE_ENV)
+    if forced is None:
+        return MODES if os.geteuid() == 0 else MODES[1:]
+    if forced not in MODES:
+        raise UsageError(f"{MODE_ENV}={forced!r}: allowed are {', '.join(MODES)}")
+    return (forced,)
+
+
+def _probe_id() -> str:
+    return f"probe-{secrets.token_hex(6)}"
+
+
+def try_mode(mode: str) -> str | None:
+    """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
+    try:
+        lab = client.LabClient(mode, _probe_id(), None, lambda _: None)
+        try:
+            lab.call("node.create", name="probe", incarnation=1)
+        finally:
+            lab.close()
+    except rpc.StageError as error:
+        return refusals.explain(error.stage, error.errno, mode)
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def _kernel_limits(mode: str) -> dict[Verb, str | None]:
+    """For each verb that takes a control group or a preloaded library: why it is missing, or `None`."""
+    as_root = None if mode == "root" else _TAKES_ROOT
+    return {
+        Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
+        Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
+        Verb.CLOCK: skew.why_not(),
+    }
+
+
+def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
+    if verb in _NAMESPACE_VERBS and mode == "plain":
+        return f"{_TAKES_NAMESPACES}: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
+    return _NOBODY_EVICTS
+
+
+def undo(run_id: str | None = None) -> int:
+    """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
+
+    Returns how many there were. Idempotent (`chaos heal`).
+    """
+    return leavings.sweep(run_id) + cgroups.sweep(run_id)
+
+
+BACKEND = LocalBackend()

@@ -1,0 +1,117 @@
+"""The network verbs of a node of the local backend, as calls to its lab."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.backends.calls import Lab, NetworkCaller
+from harness.backends.contract import Arrivals, Disturbance, Impairment, Node, Traffic, Verb
+from harness.errors import BackendError
+
+PACKET_BYTES = 64
+_LIMIT_S = 30.0
+_PACKET_RULES = "nftables (nf_tables)"
+_QUEUE = "its queues (nfnetlink_queue, and nft_queue or xt_NFQUEUE)"
+_MODULES = {
+    Verb.NET_RATE: "ifb, sch_ingress, sch_tbf, cls_u32 and act_mirred",
+    Verb.NET_DELAY: f"{_PACKET_RULES} and {_QUEUE}",
+    Verb.NET_LOSS: f"{_PACKET_RULES} and {_QUEUE}",
+    Verb.NET_LINK: "veth",
+    Verb.NET_PARTITION: _PACKET_RULES,
+}
+
+
+class LabDisturbance(Disturbance):
+    def __init__(self, lab: NetworkCaller, number: int):
+        self.number = number
+        self._lab = lab
+
+    def heal(self) -> None:
+        if not self._lab.ended:  # else the kernel has undone everything
+            self._lab.call("net.heal", number=self.number)
+
+    def counts(self) -> Mapping[str, int]:
+        found: dict[str, int] = self._lab.call("net.counts", number=self.number)
+        return found
+
+
+class NetworkedNode(Node):
+    """The base of a node that has a lab."""
+
+    _lab: NetworkCaller
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> str:
+        """`<name>.<incarnation>`, as the lab calls it."""
+
+    def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
+        return self._disturb("shape", rate_bits=rate_bits, traffic=self._traffic(traffic))
+
+    def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
+        profile = dataclasses.asdict(impairment)
+        profile["burst"] = profile.pop("loss_burst")
+        return self._disturb("impair", profile=profile, traffic=self._traffic(traffic))
+
+    def unplug(self) -> Disturbance:
+        return self._disturb("unplug")
+
+    def cut(self, traffic: Traffic) -> Disturbance:
+        return self._disturb("cut", traffic=self._traffic(traffic))
+
+    def send_packets(
+        self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
+    ) -> Arrivals:
+        limit_s = _LIMIT_S + count * interval_s + wait_s
+        how = {"count": count, "interval_s": interval_s, "size": PACKET_BYTES, "wait_s": wait_s}
+        found = self._measure("packets", peer, back, limit_s, **how)
+        return Arrivals(**found | {"delays_s": tuple(found["delays_s"])})
+
+    def fill_path(
+        self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
+    ) -> float:
+        number = through.number if isinstance(through, LabDisturbance) else None
+        found = self._measure("transfer", peer, back, _LIMIT_S + seconds, seconds=seconds, through=number)
+        return float(found["bits_per_s"])
+
+    def _disturb(self, verb: str, **params: Any) -> LabDisturbance:
+        return LabDisturbance(self._lab, self._lab.call(f"net.{verb}", node=self.key, **params))
+
+    def _measure(self, what: str, peer: Node | None, back: bool, limit_s: float, **params: Any) -> dict[str, Any]:
+        ends = [self.key, "control" if peer is None else f"{peer.name}.{peer.incarnation}"]
+        source, destination = reversed(ends) if back else ends
+        found: dict[str, Any] = self._lab.call(f"net.{what}", limit_s, source=source, destination=destination, **params)
+        return found
+
+    def _traffic(self, traffic: Traffic) -> dict[str, Any]:
+        match traffic.peers:
+            case "all":
+                peers: object = None
+            case "nodes":
+                peers = "nodes"
+            case "control":
+                peers = [self._lab.control]
+            case nodes:
+                peers = [node.address for node in nodes]
+                if not peers:
+                    raise BackendError(f"node {self.key}: no peers given whose traffic is to be disturbed")
+        spared = [node.address for node in traffic.spared]
+        return {"direction": traffic.direction, "peers": peers, "spared": spared}
+
+
+def examine(open_lab: Callable[[], Lab]) -> dict[Verb, str | None]:
+    """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
+    lab = open_lab()
+    try:
+        lab.call("node.create", name="probe", incarnation=1)
+        refused: dict[str, str] = lab.call("net.examine", node="probe.1")
+    finally:
+        lab.close()
+    return {verb: _refusal(refused[verb], modules) if verb in refused else None for verb, modules in _MODULES.items()}
+
+
+def _refusal(reason: str, modules: str) -> str:
+    return f"the kernel refuses ({reason}): it needs {modules}; load the modules, or use a virtual machine"

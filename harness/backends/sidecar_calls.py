@@ -1,0 +1,221 @@
+"""Calls to the network of a cluster of containers: each goes to the sidecar of the node it is about.
+
+Speaks the calls of a lab (`net.shape`, `net.heal` …), so that a node's network verbs are the lab's own. A sidecar
+is started when the first disturbance or measurement needs it, and ends with its node.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness.backends.docker.line import Line
+from harness.errors import BackendError, NodeGone
+
+CALL_S_MAX = 30.0
+
+
+class Host(Protocol):
+    """What is known here of a node, or of the control host."""
+
+    address: str
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def alive(self) -> bool: ...
+
+
+@dataclass
+class Disturbed:
+    """A disturbance of one node: the sidecars that keep it up, and what it is called there."""
+
+    node: str
+    traffic: dict[str, Any]
+    profile: dict[str, Any] | None = None  # of a delay that the others keep up
+    parts: list[tuple[Line, int]] = field(default_factory=list)
+
+
+class Network:
+    """`hosts` gives the hosts there are now; `start` starts the sidecar of one."""
+
+    def __init__(self, hosts: Callable[[], Sequence[Host]], control: Callable[[], str], start: Callable[[Host], Line]):
+        self.ended = False
+        self._hosts, self._control, self._start = hosts, control, start
+        self._sidecars: dict[str, Line] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._disturbances: dict[int, Disturbed] = {}
+
+    @property
+    def control(self) -> str:
+        return self._control()
+
+    def call(self, method: str, limit_s: float = 30.0, **params: Any) -> Any:
+        match method:
+            case "net.heal":
+                return self._heal(params["number"], limit_s)
+            case "net.counts":
+                return self._counts(params["number"], limit_s)
+            case "net.packets":
+                return self._packets(limit_s, **params)
+            case "net.transfer":
+                return self._transfer(limit_s, **params)
+        host = self._host(params.pop("node"))
+        if method == "net.examine":
+            return self._sidecar(host).call("examine", limit_s, place=self._place(host))
+        return self._begin(host, method.removeprefix("net."), limit_s, params)
+
+    def joined(self, host: Host) -> None:
+        """A new host takes part in the delays that are kept up by those who receive."""
+        for disturbed in list(self._disturbances.values()):
+            if disturbed.profile is not None and host in self._receivers(disturbed):
+                self._delay_from(disturbed, host)
+
+    def _begin(self, host: Host, verb: str, limit_s: float, params: dict[str, Any]) -> int:
+        disturbed = Disturbed(host.key, params.get("traffic", {}))
+        number = next(self._numbers)
+        self._disturbances[number] = disturbed
+        try:
+            if verb == "impair" and _delays(params["profile"]) and disturbed.traffic["direction"] != "ingress":
+                here = self._spread(disturbed, params)
+            else:
+                here = params
+            if here is not None:
+                line = self._sidecar(host)
+                disturbed.parts.append((line, line.call(verb, limit_s, place=self._place(host), **here)))
+        except BaseException:
+            self._heal(number, limit_s)
+            raise
+        return number
+
+    def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
+        """Lets the others delay what the node sends; returns what is left for its own sidecar to do.
+
+        Held back before it has crossed the wire, a packet still counts against its sender's TCP connection, which
+        then sends a few at a time: 20 ms made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
+        """
+        disturbed.profile = params["profile"]
+        for host in self._receivers(disturbed):
+            self._delay_from(disturbed, host)
+        if disturbed.traffic["direction"] == "egress":
+            return None
+        return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
+
+    def _receivers(self, disturbed: Disturbed) -> list[Host]:
+        """The living hosts that get what the node sends and the disturbance is about."""
+        peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
+        others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
+        if isinstance(peers, list):
+            others = [host for host in others if host.address in peers]
+        elif peers == "nodes":
+            others = [host for host in others if host.address != self.control]
+        return [host for host in others if host.address not in spared]
+
+    def _delay_from(self, disturbed: Disturbed, receiver: Host) -> None:
+        line = self._sidecar(receiver)
+        traffic = {"direction": "ingress", "peers": [self._host(disturbed.node).address], "spared": []}
+        place = self._place(receiver)
+        number = line.call("impair", CALL_S_MAX, place=place, profile=disturbed.profile, traffic=traffic)
+        disturbed.parts.append((line, number))
+
+    def forget(self, key: str) -> None:
+        """The node is gone. Its network is, too, once nobody of ours holds it."""
+        with self._lock:
+            line = self._sidecars.pop(key, None)
+        if line is not None:
+            line.close()
+
+    def close(self) -> None:
+        self.ended = True
+        for key in list(self._sidecars):
+            self.forget(key)
+
+    def _host(self, key: str) -> Host:
+        host = next((host for host in self._hosts() if key in (host.key, host.key.partition(".")[0])), None)
+        if host is None or not host.alive:
+            raise NodeGone(f"node {key} is gone")
+        return host
+
+    def _place(self, host: Host) -> dict[str, Any]:
+        nodes = [other for other in self._hosts() if not other.key.startswith("control")]
+        others = [other.address for other in nodes if other is not host and other.alive]
+        return {"address": host.address, "control": self.control, "others": others}
+
+    def _sidecar(self, host: Host) -> Line:
+        with self._lock:
+            line = self._sidecars.get(host.key)
+            if line is None or line.ended:
+                line = self._sidecars[host.key] = self._start(host)
+        if not host.alive:  # it went meanwhile, and its end was not seen by this sidecar
+            self.forget(host.key)
+            raise NodeGone(f"node {host.key} is gone")
+        return line
+
+    def _heal(self, number: int, limit_s: float) -> None:
+        """What is healed is forgotten; one that has been healed is fine."""
+        disturbed = self._disturbances.get(number)
+        if disturbed is None:
+            return
+        disturbed.profile = None
+        while disturbed.parts:
+            line, local = disturbed.parts[-1]
+            try:
+                line.call("heal", limit_s, number=local)
+            except BackendError:
+                if not line.ended:  # else that network has gone with its node
+                    raise
+            disturbed.parts.pop()
+        del self._disturbances[number]
+
+    def _counts(self, number: int, limit_s: float) -> dict[str, int]:
+        total: collections.Counter[str] = collections.Counter()
+        for line, local in self._disturbances[number].parts:
+            if not line.ended:
+                total.update(line.call("counts", limit_s, number=local))
+        return dict(total)
+
+    def _packets(
+        self,
+        limit_s: float,
+        source: str,
+        destination: str,
+        count: int,
+        interval_s: float,
+        size: int,
+        wait_s: float,
+    ) -> dict[str, Any]:
+        sender, receiver = self._host(source), self._host(destination)
+        out, back = self._sidecar(sender), self._sidecar(receiver)
+        port = back.call("receive_packets", limit_s, address=receiver.address, count=count)
+        to = [receiver.address, port]
+        out.call("send_packets", limit_s, address=sender.address, to=to, count=count, interval_s=interval_s, size=size)
+        found: dict[str, Any] = back.call("received_packets", limit_s, port=port, wait_s=wait_s)
+        return {"sent": count} | found
+
+    def _transfer(
+        self, limit_s: float, source: str, destination: str, seconds: float, through: int | None
+    ) -> dict[str, float]:
+        sender, receiver = self._host(source), self._host(destination)
+        out, back = self._sidecar(sender), self._sidecar(receiver)
+        port = back.call("receive_stream", limit_s, address=receiver.address)
+        with ThreadPoolExecutor(1) as pool:
+            to = [receiver.address, port]
+            sent = pool.submit(out.call, "send_stream", limit_s, address=sender.address, to=to, seconds=seconds)
+            if through is None:
+                rate = back.call("stream_rate", limit_s, port=port, seconds=seconds)
+            else:
+                line, number = self._disturbances[through].parts[0]
+                sent_here = self._disturbances[through].node == sender.key
+                rate = line.call("device_rate", limit_s, number=number, sent_here=sent_here, seconds=seconds)
+            sent.result()
+        return {"bits_per_s": rate}
+
+
+def _delays(profile: dict[str, Any]) -> bool:
+    return float(profile["delay_s"]) > 0 or float(profile["jitter_s"]) > 0

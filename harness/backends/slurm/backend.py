@@ -1,0 +1,415 @@
+"""The Slurm backend: a run is one job, a node is an allocated node, and all scheduling is Slurm's.
+
+Slurm answers the loss of a node by ending the whole job and starting it again when it can. So a node that is lost,
+evicted or replaced gives *every* place of the job its next incarnation; `changes()` tells when. Slurm lets a requeued
+job wait for two minutes (so that what failed has settled); once all lost nodes are back, or none will come, this
+backend asks Slurm to start it now.
+
+Signals go through `srun --overlap` in the job's own allocation, to what carries the run's marks and nothing else.
+`CHAOS_SLURM_OPTIONS` holds what a site wants on every `sbatch` (`--partition=… --account=… --gpus-per-node=8`);
+`CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation; `CHAOS_SLURM_EVICTION` how Slurm evicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as replaced
+from typing import Any
+
+from harness.backends.contract import (
+    Backend,
+    Capability,
+    Change,
+    ClockReading,
+    Cluster,
+    Exit,
+    Node,
+    Verb,
+    Workload,
+    refuse_replacement,
+)
+from harness.backends.sidecar_calls import Host
+from harness.backends.slurm import script
+from harness.backends.slurm.capability import LACKS, capability_of
+from harness.backends.slurm.engine import Job, Slurm, find_slurm
+from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
+from harness.backends.slurm.line import READY_S_MAX, ROOT, Line
+from harness.backends.slurm.network import SIDECAR, JobNetwork
+from harness.backends.slurm.node import SlurmNode
+from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+
+QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
+QUEUE_S_MAX = 600.0
+LOOK_S = 0.1  # between two looks at what the tasks left behind
+ASK_S = 0.25  # between two questions to Slurm
+SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
+SETTLED_S = 2.5  # a job started again in the second in which its credential was revoked fails for good
+NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTimeout and its next round)
+
+HOPELESS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AssocMaxNodePerJobLimit"}
+
+_KILLED = -int(signal.SIGKILL)
+_JOB_NAME = "chaos-{run_id}"
+
+
+class SlurmCluster(Cluster):
+    tells_changes = True
+
+    def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
+        self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
+        self._state_dir = run_dir / "slurm"
+        self._lock = threading.RLock()
+        self._lines: list[Line] = []  # to processes of ours on the nodes
+        self.network = JobNetwork(lambda: self._nodes, lambda: self._nodes[0].address, self._start_sidecar)
+        self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
+        self._places = workload.nodes  # how many nodes the job is to have
+        self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
+        self._evictions = Evictions(slurm, run_id, _JOB_NAME.format(run_id=run_id))
+        self._may_start = False  # nothing to wait for any more: a requeued job can start now
+        self._stopped_at = 0.0  # when it was first seen not running
+        self._told_by = 0.0  # when nodes that were set down have told of the end of what ran there
+        self._incarnation = 0  # of the job, as far as we have seen it running
+        self._recorded: set[tuple[str, int]] = set()  # exits
+        self._exits: list[Exit] = []
+        self._changes: list[Change] = []
+        self._clocks: list[ClockReading] = []
+        self._comparing: list[threading.Thread] = []
+        self._job: Job | None = None
+        self._broken: BackendError | None = None
+        self._stop = threading.Event()
+        self._closed = False
+        self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
+        try:
+            self._submit(script.render(workload), workload.mounts)
+            self._wait_for_allocation()
+        except BaseException:
+            self.close()
+            raise
+        self._watcher.start()
+
+    @property
+    def nodes(self) -> list[Node]:
+        with self._lock:
+            return list(self._nodes)
+
+    @property
+    def waiting(self) -> bool:
+        return self._job is None or not self._job.ended
+
+    def start(self) -> None:
+        (self._state_dir / "go").touch()
+
+    def exits(self) -> list[Exit]:
+        """Raises `BackendError` when Slurm has not answered for a minute: nobody knows what the job does then."""
+        if self._broken:
+            raise self._broken
+        with self._lock:
+            found, self._exits = self._exits, []
+        return found
+
+    def changes(self) -> list[Change]:
+        with self._lock:
+            found, self._changes = self._changes, []
+        return found
+
+    def replace(self, node: Node) -> Node:
+        """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
+        for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
+        refuse_replacement(self._nodes[node.index], node)
+        place = self._nodes[node.index]
+        if not self._wait(NOTICED_S_MAX, lambda: self._incarnation > place.incarnation or not self._is_running()):
+            raise BackendError(f"Slurm did not notice within {NOTICED_S_MAX:g} s that {place.key} is gone")
+        if self._evictions.has(place.index):
+            self._evictions.give_back(place.index)
+        else:
+            self._slurm.bring_back(place.host)
+        with self._lock:
+            self._returned(place)
+            if self._nodes[place.index] is place:
+                self._nodes[place.index] = SlurmNode(self, place.index, place.incarnation + 1)
+            return self._nodes[place.index]
+
+    def give_up(self, node: Node) -> None:
+        with self._lock:
+            self._places -= 1
+            self._returned(self._nodes[node.index])
+
+    def _returned(self, place: SlurmNode) -> None:
+        self._lost.discard(place.index)
+        self._may_start = not self._lost
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        if self._watcher.is_alive():
+            self._watcher.join(30)
+        for comparing in self._comparing:
+            comparing.join(READY_S_MAX)
+        try:
+            self.network.close()  # its processes undo what they did, and so come before the end of the job
+            for line in self._lines:
+                line.close()
+        finally:
+            end_run(self._slurm, self._run_id)
+
+    # What nodes ask for
+
+    def agent(self, node: SlurmNode) -> Line:
+        return self._line(node, "harness.backends.agent.slurm_agent", (node.name, self._run_id), "agent")
+
+    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> Line:
+        where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
+        line = Line(self._slurm, where, module, arguments, self.run_dir / "logs" / f"{node.key}.{name}.log")
+        self._lines.append(line)
+        if self._stop.is_set() and self._closed:  # too late: nobody would end it
+            line.close()
+        return line
+
+    def _start_sidecar(self, host: Host) -> Any:
+        assert isinstance(host, SlurmNode), "the hosts of this cluster are its nodes"
+        return self._line(host, SIDECAR, (), "network")
+
+    def clocks(self) -> list[ClockReading]:
+        with self._lock:
+            found, self._clocks = self._clocks, []
+        return found
+
+    def _compare_clocks(self, nodes: Sequence[SlurmNode]) -> None:
+        for node in nodes:
+            with contextlib.suppress(BackendError):  # one that is lost just now is not compared
+                if self._stop.is_set():
+                    return
+                self._clocks.append(node.clock())
+
+    def take_down(self, node: SlurmNode) -> None:
+        with self._lock:
+            if not node.alive:
+                raise NodeGone(f"{node.key} is gone")
+            self._lost.add(node.index)
+            self._may_start = False
+        self._slurm.take_down(node.host, self._run_id)
+        if not self._slurm.power_command:
+            # Its slurmd lives, and tells of the job's end there when all is dead. If the job runs again by then,
+            # Slurm takes that for the end of the new one, and the node is no longer the job's.
+            self._told_by = time.monotonic() + self._slurm.end_s_max
+            if not self._wait(NOTICED_S_MAX, lambda: node.gone):
+                raise BackendError(f"Slurm did not end the job on {node.host}, though the node is set down")
+        with self._lock:
+            self._take(node, "node lost")
+
+    def evict(self, node: SlurmNode) -> None:
+        with self._lock:
+            if not node.alive:
+                raise NodeGone(f"{node.key} is gone")
+            self._lost.add(node.index)
+            self._may_start = False
+        self._evictions.evict(self._job_id, node.index, node.host)
+
+    def _is_running(self) -> bool:
+        return self._job is not None and self._job.running
+
+    def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not until():
+            if self._broken:
+                raise self._broken
+            if time.monotonic() > deadline or self._stop.is_set():
+                return False
+            time.sleep(0.02)
+        return True
+
+    # The job
+
+    def _submit(self, request: script.Request, mounts: Sequence[str]) -> None:
+        (self._state_dir / "exits").mkdir(parents=True)
+        for name in ("events", "logs", *mounts):
+            (self.run_dir / name).mkdir(parents=True, exist_ok=True)
+        for name, text in request.files.items():
+            (self._state_dir / name).write_text(text)
+        values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
+        arguments = [argument.format(**values) for argument in request.arguments]
+        env = request.env | {
+            "CHAOS_EVENTS": str(self.run_dir / "events"),
+            "CHAOS_PYTHON": sys.executable,
+            "CHAOS_RUN_DIR": str(self.run_dir),
+            "CHAOS_RUN_ID": self._run_id,
+            "CHAOS_SOURCE": ROOT,
+        }
+        batch = str(self._state_dir / "batch.sh")
+        where = f"--chdir={pathlib.Path.cwd()}"
+        try:
+            self._job_id = self._slurm.submit(*arguments, where, *site_options(), batch, env=env)
+        except BackendError as error:
+            raise CannotRunError(f"Slurm refuses a job of {self._places} nodes: {error}") from error
+
+    def _wait_for_allocation(self) -> None:
+        limit_s = float(os.environ.get(QUEUE_ENV, QUEUE_S_MAX))
+        deadline = time.monotonic() + limit_s
+        while True:
+            job = self._slurm.job(self._job_id)
+            if job is None or job.ended:
+                raise BackendError(
+                    f"Slurm ended the job before it ran: {job.states[0] if job else 'unknown to it now'}"
+                )
+            if job.running:
+                break
+            if job.reason in HOPELESS:
+                raise CannotRunError(f"Slurm will never run a job of {self._places} nodes here: {job.reason}")
+            if time.monotonic() > deadline:
+                raise CannotRunError(f"Slurm gave no nodes within {limit_s:g} s ({QUEUE_ENV}): {job.reason}")
+            time.sleep(0.05)
+        self._absorb(job)
+        self._changes.clear()  # these nodes are told by `open`
+
+    def _watch(self) -> None:
+        answered = asked = time.monotonic()
+        while not self._stop.wait(LOOK_S):
+            try:
+                if time.monotonic() - asked >= ASK_S:
+                    job = self._slurm.job(self._job_id)
+                    self._absorb(job or replaced(self._job or _unknown(self._job_id), states=("CANCELLED",)))
+                    answered = asked = time.monotonic()
+                else:
+                    self._read_exits()
+            except BackendError as error:
+                if time.monotonic() - answered > SILENT_S_MAX:
+                    self._broken = error
+                    return
+
+    def _absorb(self, job: Job) -> None:
+        """What Slurm says now. Exits are read after it: a task that ended before has left its record by now."""
+        hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
+        addresses = self._slurm.addresses(job.hosts) if hosts else {}
+        with self._lock:
+            self._read_exits()
+            if hosts or job.pending:
+                self._end_incarnation("requeued")
+            elif job.ended:
+                self._end_unfinished()
+            if hosts:
+                self._begin_incarnation(job.restarts + 1, hosts, addresses)
+            self._job = job
+        self._stopped_at = 0.0 if job.running else self._stopped_at or time.monotonic()
+        settled = time.monotonic() >= max(self._stopped_at + SETTLED_S, self._told_by)
+        if job.pending and settled and self._may_start and self._incarnation:
+            self._start_now()
+
+    def _begin_incarnation(self, incarnation: int, hosts: list[str], addresses: Mapping[str, str]) -> None:
+        self._incarnation = incarnation
+        for index, host in enumerate(hosts):
+            node = self._nodes[index]
+            if node.host:  # otherwise it is waiting for just this
+                node = self._nodes[index] = SlurmNode(self, index, incarnation)
+            node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
+            self._changes.append(Change(node.name, incarnation, allocated=True))
+        # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
+        self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
+        self._comparing[-1].start()
+
+    def _end_incarnation(self, reason: str) -> None:
+        for node in self._nodes:
+            if node.alive:
+                self._take(node, reason)
+
+    def _end_unfinished(self) -> None:
+        """The job is over. Nodes whose command has ended were there to the end; the others were taken."""
+        for node in self._nodes:
+            if node.alive and (node.name, node.incarnation) not in self._recorded:
+                self._take(node, "the job has ended")
+
+    def _take(self, node: SlurmNode, reason: str) -> None:
+        if node.gone:
+            return
+        node.gone = True
+        self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self._note_exit(node.name, node.incarnation, _KILLED)
+
+    def _read_exits(self) -> None:
+        with self._lock:
+            for file in sorted((self._state_dir / "exits").glob("[!.]*")):
+                name, _, incarnation = file.name.partition(".")
+                if (name, int(incarnation)) not in self._recorded:
+                    self._note_exit(name, int(incarnation), int(file.read_text()))
+
+    def _note_exit(self, name: str, incarnation: int, code: int) -> None:
+        if (name, incarnation) not in self._recorded:
+            self._recorded.add((name, incarnation))
+            self._exits.append(Exit(name, incarnation, code))
+
+    def _start_now(self) -> None:
+        """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
+        places = self._places
+        size = [f"NumNodes={places}-{places}", f"NumTasks={places}"] if places < len(self._nodes) else []
+        self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
+        self._may_start = False
+
+
+def _unknown(job_id: int) -> Job:
+    return Job(job_id, "", ("CANCELLED",), 0, "", "")
+
+
+def end_run(slurm: Slurm, run_id: str) -> None:
+    """Ends the jobs of this run and gives back the nodes that were taken in its name. Idempotent."""
+    name = _JOB_NAME.format(run_id=run_id)
+    try:
+        running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({EVICTOR}\\d+)?", job.name)]
+        if running:
+            slurm.cancel(*sorted(set(running)))
+    finally:
+        slurm.heal(run_id)
+
+
+def undo(run_id: str) -> None:
+    """Called from the undo journal. A host without Slurm's commands has submitted nothing."""
+    try:
+        slurm = find_slurm()
+    except CannotRunError:
+        return
+    end_run(slurm, run_id)
+
+
+class SlurmBackend(Backend):
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self._capability: Capability | None = None
+
+    def probe(self) -> Capability:
+        if self._capability is None:
+            self._capability = self._probe()
+        return self._capability
+
+    def _probe(self) -> Capability:
+        try:
+            slurm = find_slurm()
+            slurm.run("scontrol", "ping", limit_s=10)
+            slurm.run("sbatch", "--test-only", "--nodes=1", *site_options(), "--wrap=true", limit_s=10)
+            return capability_of(slurm)
+        except (BackendError, CannotRunError) as error:
+            return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
+
+    def lacks(self) -> dict[str, dict[Verb, str]]:
+        return {self.name: LACKS}
+
+    def render(self, workload: Workload) -> script.Request:
+        return script.render(workload)
+
+    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
+        if not run_dir.is_absolute():
+            raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+            raise UsageError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' are allowed")
+        return SlurmCluster(find_slurm(), workload, run_dir, run_id)
+
+
+BACKEND = SlurmBackend()

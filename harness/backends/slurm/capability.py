@@ -1,0 +1,76 @@
+"""What can be done to the nodes of a Slurm, by this user."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+from harness.backends.agent import skew
+from harness.backends.contract import Capability, Verb
+from harness.backends.slurm import eviction
+from harness.backends.slurm.engine import Slurm
+from harness.backends.slurm.eviction import site_options
+from harness.backends.slurm.line import Line
+from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
+from harness.errors import BackendError
+
+PROBE_S = 10
+
+LACKS = {
+    Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
+    Verb.CONTROL: "the control command is part of the job's own script, which Slurm runs once",
+    Verb.CPU_QUOTA: "control groups of Slurm nodes are Slurm's own: use `how: duty_cycle`",
+    Verb.MEMORY_KERNEL: "control groups of Slurm nodes are Slurm's own: use `how: watchdog`",
+}
+
+
+def capability_of(slurm: Slurm) -> Capability:
+    verbs = {Verb.SIGNAL, Verb.FREEZE, Verb.CPU, Verb.MEMORY, Verb.FILES}
+    missing = LACKS | _node_refusals(slurm)
+    verbs |= {*VERBS, Verb.STORAGE} - set(missing)
+    if reason := skew.why_not():
+        missing[Verb.CLOCK] = reason
+    else:
+        verbs.add(Verb.CLOCK)
+    if slurm.takes_nodes:
+        verbs |= {Verb.KILL, Verb.REPLACE}
+    else:
+        reason = "only root or the SlurmUser may set a node down; CHAOS_SLURM_POWER may name a command that can"
+        missing |= {Verb.KILL: reason, Verb.REPLACE: reason}
+    if reason := eviction.why_not(slurm):
+        missing[Verb.EVICT] = reason
+    else:
+        verbs |= {Verb.EVICT, Verb.REPLACE}
+    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
+    return Capability(
+        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
+    )
+
+
+def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
+    """What the kernel of a node refuses: tried on one node, for the moment that takes."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+            where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
+            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            try:
+                return _network_refusals(line) | _storage_refusals(line)
+            finally:
+                line.close()
+    except BackendError as error:
+        reason = f"no node was free to find out whether it can be done there ({error})"
+        return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
+
+
+def _network_refusals(line: Line) -> dict[Verb, str]:
+    if os.geteuid() != 0:
+        return dict.fromkeys(VERBS, TAKES_ROOT)
+    place = {"address": "127.0.0.1", "control": "", "others": []}
+    refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
+    return {Verb(verb): reason for verb, reason in refused.items()}
+
+
+def _storage_refusals(line: Line) -> dict[Verb, str]:
+    reason: str = line.call("storage.examine", PROBE_S)
+    return {Verb.STORAGE: reason} if reason else {}

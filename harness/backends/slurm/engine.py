@@ -1,0 +1,305 @@
+"""The Slurm commands this backend gives, each bounded in time, and what they answer.
+
+Which Slurm: the one that SLURM_CONF names; else the one that `engines/slurm.sh` started on this host; else the site's.
+
+A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWER`, called with `kill NODE RUN`,
+`boot NODE` and `heal RUN` (bring back all that was killed in the name of that run). For our own engine that is
+`engines/slurm.sh`. Without one (or with `none`), who may (root, SlurmUser) sets nodes down and resumes them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from harness.errors import BackendError, CannotRunError
+
+ENGINES_ENV = "CHAOS_ENGINES_DIR"
+POWER_ENV = "CHAOS_SLURM_POWER"
+COMMAND_S_MAX = 20.0
+GONE_S_MAX = 90.0  # KillWait is 30 s where nobody changed it
+TASKS_GONE_S = 3.0
+LAST_WORDS_S = 7.0  # of a slurmd whose tasks were killed: it looks for corpses, and runs the site's epilog
+COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+ENDED = {
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"),
+    *("BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"),
+}
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as `squeue` shows it. `hosts` is Slurm's own notation, like `n[1-2]`."""
+
+    id: int
+    name: str
+    states: tuple[str, ...]  # the state, then flags such as COMPLETING
+    restarts: int
+    hosts: str
+    reason: str
+
+    @property
+    def running(self) -> bool:
+        return self.states == ("RUNNING",)
+
+    @property
+    def pending(self) -> bool:
+        return self.states == ("PENDING",)
+
+    @property
+    def ended(self) -> bool:
+        return self.states[0] in ENDED and len(self.states) == 1
+
+
+class Slurm:
+    """Raises `BackendError` for a command that fails or does not end."""
+
+    def __init__(self, environment: Mapping[str, str], power: Sequence[str], label: str):
+        self.environment = dict(environment)
+        self.power_command = tuple(power)
+        self.label = label
+        self._operator: bool | None = None
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_S_MAX) -> str:
+        environment = self.environment | dict(env or {})
+        path = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+        try:
+            done = subprocess.run(
+                [path, *command[1:]],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(f"{command[0]} did not answer within {limit_s:g} s") from error
+        except OSError as error:
+            raise BackendError(f"{command[0]}: {error.strerror}") from error
+        if done.returncode != 0:
+            words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+            raise BackendError(f"{' '.join(command[:3])}: {words.splitlines()[-1][:300]}")
+        return done.stdout
+
+    def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        """A command that goes on, `link` being its standard input and output."""
+        path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
+        try:
+            return subprocess.Popen(
+                [path, *command[1:]],
+                env=self.environment,
+                stdin=link.fileno(),
+                stdout=link.fileno(),
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for the harness, which then ends this
+            )
+        except OSError as error:
+            raise BackendError(f"{command[0]}: {error.strerror}") from error
+
+    # Jobs
+
+    def submit(self, *arguments: str, env: Mapping[str, str] | None = None) -> int:
+        answer = self.run("sbatch", "--parsable", *arguments, env=env)
+        return int(answer.strip().split(";")[0])
+
+    def jobs(self, *selection: str) -> list[Job]:
+        """What `squeue` shows with these options, jobs that ended a moment ago included."""
+        answer = json.loads(self.run("squeue", "--json", "--states=all", *selection))
+        return [_read_job(job) for job in answer["jobs"]]
+
+    def job(self, job_id: int) -> Job | None:
+        """`None` for a job that ended so long ago that Slurm has forgotten it."""
+        try:
+            found = self.jobs(f"--jobs={job_id}")
+        except BackendError as error:
+            if "Invalid job id" in str(error):
+                return None
+            raise
+        return next((job for job in found if job.id == job_id), None)
+
+    def jobs_named(self, *names: str) -> list[Job]:
+        """Only those that are not over; the names must be the whole names."""
+        return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
+
+    def cancel(self, *names: str) -> None:
+        """Ends the jobs of these names and waits until nothing of them runs. Raises if that does not happen."""
+        deadline = time.monotonic() + GONE_S_MAX
+        left = self.jobs_named(*names)
+        running = [str(job.id) for job in left if job.running]
+        if running:
+            # Tasks first: their end is then told to an srun that is there to hear it, which saves seconds.
+            self._try("scancel", "--signal=KILL", *running)
+            self._wait_until_ended(names, time.monotonic() + TASKS_GONE_S)
+        refusal = ""
+        if left := self.jobs_named(*names):
+            ids = [str(job.id) for job in left]
+            refusal = self._try("scancel", *ids)  # never again in the queue …
+            self._try("scancel", "--full", "--signal=KILL", *ids)  # … and no time to dawdle
+        if left := self._wait_until_ended(names, deadline):
+            jobs = ", ".join(str(job.id) for job in left)
+            raise BackendError(f"Slurm jobs {jobs} do not end within {GONE_S_MAX:g} s. {refusal}")
+
+    def _wait_until_ended(self, names: Sequence[str], deadline: float) -> list[Job]:
+        while (left := self.jobs_named(*names)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    def _try(self, *command: str) -> str:
+        """What went wrong, if anything: whether it mattered shows afterwards."""
+        try:
+            self.run(*command)
+        except BackendError as error:
+            return str(error)
+        return ""
+
+    # Nodes
+
+    def hosts(self, notation: str) -> list[str]:
+        """The names in Slurm's order, which is that of SLURM_NODEID."""
+        return self.run("scontrol", "show", "hostnames", notation).split()
+
+    def addresses(self, notation: str) -> dict[str, str]:
+        lines = self.run("sinfo", "--noheader", "--Node", f"--nodes={notation}", "--format=%N=%o").split()
+        return dict(line.split("=", 1) for line in lines)
+
+    def count_nodes(self) -> int:
+        return len(set(self.run("sinfo", "--noheader", "--Node", "--format=%N").split()))
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether this user may change nodes."""
+        if self._operator is None:
+            line = next((line for line in self._configuration() if line.startswith("SlurmUser ")), "")
+            self._operator = os.geteuid() == 0 or f" {getpass.getuser()}(" in line
+        return self._operator
+
+    @property
+    def end_s_max(self) -> float:
+        """How long after the order a node may tell that a job has ended there: slurmd kills what does not end within
+        `KillWait`, and within 5 s at least, and tells only then."""
+        line = next((line for line in self._configuration() if line.startswith("KillWait ")), "")
+        found = re.search(r"= *(\d+)", line)
+        return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
+
+    def _configuration(self) -> list[str]:
+        return self.run("scontrol", "show", "config").splitlines()
+
+    def evicting_partition(self, below: str | None, host: str | None) -> str | None:
+        """A partition whose jobs may preempt those of `below` (default: the default one) on `host` (default: any)."""
+        if not any(line.startswith("PreemptType ") and "partition_prio" in line for line in self._configuration()):
+            return None
+        found = self._entries("partition")
+        mine = [
+            entry for entry in found if entry["PartitionName"] == below or (not below and entry["Default"] == "YES")
+        ]
+        if not mine or mine[0].get("PreemptMode") == "OFF":
+            return None
+        tier = int(mine[0]["PriorityTier"])
+        for entry in found:
+            higher = int(entry["PriorityTier"]) > tier and entry["State"] == "UP"
+            if higher and (host is None or host in self.hosts(entry["Nodes"])):
+                return entry["PartitionName"]
+        return None
+
+    def _entries(self, what: str) -> list[dict[str, str]]:
+        lines = self.run("scontrol", "--oneliner", "show", what).splitlines()
+        return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines if line]
+
+    # Taking nodes away and bringing them back
+
+    @property
+    def takes_nodes(self) -> bool:
+        return bool(self.power_command) or self.is_operator
+
+    def take_down(self, host: str, run_id: str) -> None:
+        """With a power command everything there is dead on return; else Slurm ends our job there on its own."""
+        if self.power_command:
+            self.run(*self.power_command, "kill", host, run_id)
+        else:
+            self.run("scontrol", "update", f"nodename={host}", "state=down", f"reason={_reason(run_id)}")
+
+    def bring_back(self, host: str) -> None:
+        if self.power_command:
+            self.run(*self.power_command, "boot", host, limit_s=60)
+        else:
+            self._resume(host)
+
+    def drain(self, host: str, run_id: str) -> None:
+        self.run("scontrol", "update", f"nodename={host}", "state=drain", f"reason={_reason(run_id)}")
+
+    def resume_drained(self, run_id: str) -> None:
+        """Gives back what carries this run's reason, and nothing else."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
+        for host in {line.partition("|")[0] for line in lines if line.partition("|")[2] == _reason(run_id)}:
+            self._resume(host)
+
+    def heal(self, run_id: str) -> None:
+        if self.power_command:
+            self.run(*self.power_command, "heal", run_id, limit_s=60)
+        self.resume_drained(run_id)
+
+    def _resume(self, host: str) -> None:
+        """A node that was set down may be back already: with `ReturnToService=2` its slurmd brings it back itself."""
+        states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
+        if any(state.startswith(("down", "drain")) for state in states):
+            self.run("scontrol", "update", f"nodename={host}", "state=resume")
+
+
+def _reason(run_id: str) -> str:
+    return f"chaos:{run_id}"
+
+
+def _read_job(data: Mapping[str, Any]) -> Job:
+    """Slurm 22 writes one state and plain numbers; newer ones a list of states and `{"set", "number"}`."""
+    states = data["job_state"]
+    if isinstance(states, str):
+        states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
+    return Job(
+        id=int(data["job_id"]),
+        name=str(data.get("name", "")),
+        states=tuple(states),
+        restarts=_number(data.get("restart_cnt", 0)),
+        hosts=str(data.get("nodes") or ""),
+        reason=str(data.get("state_reason", "")),
+    )
+
+
+def _number(value: Any) -> int:
+    return int(value.get("number", 0) if isinstance(value, dict) else value or 0)
+
+
+def find_slurm() -> Slurm:
+    """Raises `CannotRunError` when there is no Slurm whose commands are here."""
+    engine = pathlib.Path(os.environ.get(ENGINES_ENV, "/var/lib/chaos-engines")) / "slurm"
+    ours = os.environ.get("SLURM_CONF", "") == str(engine / "slurm.conf")
+    ours |= "SLURM_CONF" not in os.environ and (engine / "run" / "ctl.pid").exists()
+    # A harness that itself runs inside a Slurm job must not make its own job look like part of that one.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_", "SRUN_"))}
+    if "SLURM_CONF" in os.environ:
+        inherited["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    power = shlex.split(os.environ.get(POWER_ENV, ""))
+    if ours:
+        if os.geteuid() != 0:
+            raise CannotRunError("the Slurm of engines/slurm.sh can be used by root only")
+        inherited["SLURM_CONF"] = str(engine / "slurm.conf")
+        inherited["PATH"] = f"{engine / 'bin'}:{inherited.get('PATH', os.defpath)}"
+        power = power or [str(_ROOT / "engines" / "slurm.sh")]
+    if power == ["none"]:
+        power = []
+    absent = [name for name in COMMANDS if shutil.which(name, path=inherited.get("PATH")) is None]
+    if absent:
+        raise CannotRunError(f"no Slurm here: {', '.join(absent)} not found; `make engines` sets one up on this host")
+    return Slurm(inherited, power, "the Slurm of engines/slurm.sh" if ours else "this site's Slurm")

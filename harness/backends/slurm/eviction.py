@@ -1,0 +1,88 @@
+"""How a node is taken from a running job by Slurm itself, and given back. Slurm's own ways, by name:
+
+* `priority`: a job of a partition with a higher PriorityTier wants that very node; ours gets its GraceTime
+* `drain`: the node is drained and the job requeued; it starts again elsewhere, or here once the node is resumed
+* `requeue`: `scontrol requeue`; the nodes stay
+* `signal`: the signal of `--signal=B:USR1@…`, by `scancel --signal`, tells the job that its time is over; it saves and
+  asks to be requeued; the nodes stay
+
+`CHAOS_SLURM_EVICTION` chooses; by default `priority` where a partition preempts ours, otherwise `drain`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from harness.backends.slurm.engine import Slurm
+from harness.errors import UsageError
+
+OPTIONS_ENV = "CHAOS_SLURM_OPTIONS"
+EVICTION_ENV = "CHAOS_SLURM_EVICTION"
+EVICT_PARTITION_ENV = "CHAOS_SLURM_EVICT_PARTITION"
+WAYS = ("priority", "drain", "requeue", "signal")
+EVICTOR = "-evictor"
+
+
+def site_options() -> list[str]:
+    """What the site wants on every `sbatch`."""
+    return shlex.split(os.environ.get(OPTIONS_ENV, ""))
+
+
+def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
+    """Whose jobs can preempt ours there; `host=None`: anywhere."""
+    if named := os.environ.get(EVICT_PARTITION_ENV):
+        return named
+    chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
+    return slurm.evicting_partition(chosen[-1] if chosen else None, host)
+
+
+def why_not(slurm: Slurm) -> str:
+    """Why Slurm evicts nobody for us; empty if it does."""
+    if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
+        return ""
+    return (
+        "no partition whose jobs preempt ours (PreemptType=preempt/partition_prio), and no right to drain; "
+        f"{EVICTION_ENV}=requeue or signal needs neither"
+    )
+
+
+class Evictions:
+    """Those of one run. `job_name` is the name of its job, and the beginning of those of its evictors."""
+
+    def __init__(self, slurm: Slurm, run_id: str, job_name: str):
+        self._slurm, self._run_id, self._job_name = slurm, run_id, job_name
+        self._evictors: dict[int, str] = {}  # place → job name, empty where no job evicts
+
+    def evict(self, job_id: int, place: int, host: str) -> None:
+        """Returns once Slurm was asked. Raises `UsageError` for a way that does not exist."""
+        way = _chosen_way()
+        partition = evicting_partition(self._slurm, host) if way in ("", "priority") else None
+        self._evictors[place] = f"{self._job_name}{EVICTOR}{place}" if partition else ""
+        if partition:
+            where = (f"--partition={partition}", f"--nodelist={host}", "--nodes=1", "--exclusive")
+            what = (f"--job-name={self._evictors[place]}", "--output=/dev/null", "--no-requeue", "--chdir=/")
+            self._slurm.submit(*where, *what, "--wrap=exec sleep infinity")
+        elif way == "signal":
+            self._slurm.run("scancel", "--batch", "--signal=USR1", str(job_id))
+        else:
+            if way != "requeue":
+                self._slurm.drain(host, self._run_id)
+            self._slurm.run("scontrol", "requeue", str(job_id))
+
+    def has(self, place: int) -> bool:
+        return place in self._evictors
+
+    def give_back(self, place: int) -> None:
+        evictor = self._evictors.pop(place)
+        if evictor:
+            self._slurm.cancel(evictor)
+        self._slurm.resume_drained(self._run_id)
+
+
+def _chosen_way() -> str:
+    """Empty: the best there is."""
+    way = os.environ.get(EVICTION_ENV, "")
+    if way and way not in WAYS:
+        raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")
+    return way

@@ -1,0 +1,32 @@
+"""The network among the nodes of a job: what the site needs to speak with its nodes is never disturbed.
+
+The mechanisms are those of containers: a process beside the node's task, here with the rights of the job's user, acts
+at the node's own end of the wire. Whatever is to happen to *all* traffic of a node happens to its traffic with the
+other nodes of the job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.backends import sidecar_calls as network
+from harness.backends.contract import Verb
+from harness.backends.sidecar_calls import Host
+from harness.errors import BackendError
+
+SIDECAR = "harness.backends.agent.slurm_sidecar"
+TAKES_ROOT = "changing a node's network takes root there"
+VERBS = (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION)
+
+
+class JobNetwork(network.Network):
+    def _begin(self, host: Host, verb: str, limit_s: float, params: dict[str, Any]) -> int:
+        if verb == "unplug":
+            verb, params = "cut", {"traffic": {"direction": "both", "peers": None, "spared": []}}
+        traffic = params["traffic"]
+        if traffic["peers"] is None:
+            peers = [other.address for other in self._hosts() if other is not host and other.alive]
+            if not peers:
+                raise BackendError(f"node {host.key} is alone in its job: none of its traffic may be disturbed")
+            params = params | {"traffic": traffic | {"peers": peers}}
+        return super()._begin(host, verb, limit_s, params)

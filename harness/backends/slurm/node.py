@@ -1,0 +1,170 @@
+"""A place of a Slurm job, and what is done to it by an agent of ours in the job's own allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from harness.backends import clocks
+from harness.backends.agent import skew
+from harness.backends.contract import ClockReading, CpuUse, MemoryUse, ProcessState
+from harness.backends.network_calls import NetworkedNode
+from harness.backends.slurm.line import Line
+from harness.backends.slurm.network import JobNetwork
+from harness.backends.storage_calls import StoringNode
+from harness.errors import BackendError, NodeGone, UsageError
+
+CALL_S_MAX = 10.0
+FILL_S_MAX = 40.0
+STORAGE_S_MAX = 15.0  # the agent itself waits for the file system to come up
+
+
+class Job(Protocol):
+    """What a node asks of its cluster."""
+
+    run_dir: pathlib.Path
+    network: JobNetwork
+
+    def agent(self, node: SlurmNode) -> Line: ...
+    def take_down(self, node: SlurmNode) -> None: ...
+    def evict(self, node: SlurmNode) -> None: ...
+
+
+class SlurmNode(NetworkedNode, StoringNode):
+    """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
+
+    def __init__(self, cluster: Job, index: int, incarnation: int):
+        self.name = f"node{index}"
+        self.index = index
+        self.incarnation = incarnation
+        self.host = ""
+        self.address = ""
+        self.gone = False
+        self._cluster = cluster
+        self._run_dir = cluster.run_dir
+        self._lab = cluster.network
+        self._line: Line | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.host) and not self.gone
+
+    def pids(self) -> list[int]:
+        return self._unless_gone("pids")
+
+    def processes(self) -> list[ProcessState]:
+        return [ProcessState(**each) for each in self._unless_gone("states")]
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        return int(self._call("signal", signum=int(signum), pid=pid))
+
+    def kill(self) -> None:
+        self._cluster.take_down(self)
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def evict(self, grace_s: float) -> None:
+        """The grace is the site's (GraceTime of our partition, KillWait): Slurm lets nobody choose it for one job."""
+        self._cluster.evict(self)
+
+    def throttle(self, share: float | None) -> None:
+        self._call("throttle", share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._call("crowd", kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        return CpuUse(**self._call("cpu_use"))
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
+        if limit_bytes is not None and keeper == "kernel":
+            raise UsageError(f"node {self.key}: on Slurm no memory limit is kept by the kernel for us")
+        self._call("watch_memory", limit_bytes=limit_bytes)
+        return "" if limit_bytes is None else "watchdog"
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._call("memory_use"))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        return int(self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare))
+
+    def doom(self, pid: int) -> None:
+        self._call("doom", pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def clock(self) -> ClockReading:
+        ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
+        ask()  # the first one starts the agent
+        assert self._line is not None
+        return clocks.compare(str(self._line.ready["host"]), ask)
+
+    def end_line(self) -> None:
+        with self._lock:
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _unless_gone(self, method: str) -> list[Any]:
+        try:
+            found: list[Any] = self._call(method)
+        except NodeGone:
+            return []
+        return found
+
+    def _storage(self) -> StorageAgent:
+        with self.there():
+            return StorageAgent(self, self._agent())
+
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        with self.there():
+            return self._agent().call(method, limit_s, **params)
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Raises `NodeGone` if the node is not, and for what fails because it is taken meanwhile."""
+        if not self.alive:
+            raise NodeGone(f"{self.key} is gone")
+        try:
+            yield
+        except BackendError as error:
+            if self.alive:
+                raise
+            raise NodeGone(f"{self.key} is gone") from error
+
+    def _agent(self) -> Line:
+        with self._lock:
+            if self._line is None or self._line.ended:
+                self._line = self._cluster.agent(self)
+            return self._line
+
+
+class StorageAgent:
+    """The agent that a storage rule was given to. The rule ends with it, with its line, and with the node."""
+
+    def __init__(self, node: SlurmNode, line: Line):
+        self._node, self._line = node, line
+
+    @property
+    def ended(self) -> bool:
+        return self._line.ended or not self._node.alive
+
+    def call(self, method: str, limit_s: float = STORAGE_S_MAX, **params: Any) -> Any:
+        with self._node.there():
+            return self._line.call(method, limit_s, **params)

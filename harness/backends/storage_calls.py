@@ -1,0 +1,71 @@
+"""The storage verb of a node, as calls to its lab, or to what stands for one."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+
+from harness.backends.calls import Caller, Lab
+from harness.backends.contract import Disturbance, Node, StorageRule
+from harness.errors import BackendError
+
+
+class StorageDisturbance(Disturbance):
+    def __init__(self, lab: Caller, folder: str, number: int):
+        self._lab, self._folder, self._number = lab, folder, number
+        self._last: dict[str, int] = {}
+        self._healed = False
+
+    def heal(self) -> None:
+        if self._healed or self._lab.ended:  # with the lab the kernel has undone everything
+            return
+        self.counts()
+        self._lab.call("storage.remove", folder=self._folder, number=self._number)
+        self._healed = True
+
+    def counts(self) -> Mapping[str, int]:
+        """The last ones, once it is healed."""
+        if not self._healed:
+            self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
+        return self._last
+
+
+class StoringNode(Node):
+    """Mixed into a node that has `_run_dir`, `key` and who answers its storage calls."""
+
+    _run_dir: pathlib.Path
+
+    @abc.abstractmethod
+    def _storage(self) -> Caller: ...
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> str:
+        """What the lab calls this node."""
+
+    def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
+        folder = str(self._run_dir / mount)
+        storage = self._storage()
+        number = storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
+        return StorageDisturbance(storage, folder, number)
+
+
+def mount(lab: Lab, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
+    """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made."""
+    for name in mounts:
+        folder = run_dir / name
+        folder.mkdir(parents=True, exist_ok=True)
+        lab.call("storage.mount", folder=str(folder))
+
+
+def examine(open_lab: Callable[[], Lab]) -> str | None:
+    """Why storage cannot be disturbed, with what would bring it; `None` where it can."""
+    lab = open_lab()
+    try:
+        return lab.call("storage.examine") or None
+    except BackendError as error:
+        return str(error)
+    finally:
+        lab.close()

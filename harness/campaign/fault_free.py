@@ -1,0 +1,64 @@
+"""The fault-free twin: the same workload and seed with no fault, run once and cached by what decides its outcome."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+
+from harness.backends.contract import Backend
+from harness.judge.evidence import CALIBRATION, TWIN
+from harness.plan.making import Plan
+from harness.run.job import Outcome, Status, execute
+from harness.trainers.workload import outcome_digest
+
+CACHE = ".twins"
+
+
+def ensure_twin(
+    plan: Plan, reports: pathlib.Path, backend: Backend, show: Callable[[Status], None]
+) -> tuple[pathlib.Path, Outcome | None]:
+    """The folder of a completed fault-free run of `plan` (itself without faults), and how it went if it ran now.
+
+    A run that did not complete is not cached: its folder is handed back for the report, with its outcome.
+    """
+    digest = outcome_digest(plan)
+    cached = reports / CACHE / digest
+    if (cached / "complete").exists():
+        return cached, None
+    attempt = reports / CACHE / f"{digest}.{os.getpid()}"
+    shutil.rmtree(attempt, ignore_errors=True)
+    outcome = execute(plan, attempt, backend, show)
+    if outcome.outcome != "completed":
+        return attempt, outcome
+    shutil.rmtree(attempt / "checkpoints", ignore_errors=True)
+    (attempt / "complete").touch()
+    try:
+        attempt.rename(cached)
+    except OSError:  # another run was faster: both are the same, keep the first
+        shutil.rmtree(attempt, ignore_errors=True)
+    return cached, outcome
+
+
+def fault_free_plans(plan: Plan) -> dict[str, Plan]:
+    """What `plan` is compared with, by the name of its place in the run's folder: the twin and the calibration runs."""
+    calibration = {f"{CALIBRATION}{number}": other for number, other in enumerate(_calibration_plans(plan), 1)}
+    return {TWIN: plan.without_faults(f"{plan.run_id}-twin"), **calibration}
+
+
+def forget_twins(plan: Plan, reports: pathlib.Path) -> None:
+    """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by."""
+    for other in fault_free_plans(plan).values():
+        shutil.rmtree(reports / CACHE / outcome_digest(other), ignore_errors=True)
+
+
+def _calibration_plans(plan: Plan) -> list[Plan]:
+    """Fault-free runs at the other world sizes the plan may come to: they tell how far rounding alone drifts."""
+    lost = 0
+    for planned in plan.faults:
+        fault, targets = planned.build()
+        lost += fault.nodes_lost_for_good(targets)
+    elastic = int(plan.workload["min_nodes"]) < int(plan.workload["nodes"])
+    sizes = range(int(plan.workload["min_nodes"]), int(plan.workload["nodes"])) if elastic or lost else range(0)
+    return [plan.without_faults(f"{plan.run_id}-{size}", nodes=size) for size in list(sizes)[:2]]

@@ -1,0 +1,151 @@
+"""A suite of scenarios as one gate: first the canary that must fail, then every scenario, then one answer.
+
+A suite is a YAML file: scenarios by name, each perhaps with a profile, a number of runs, and overrides.
+A scenario that cannot be run is inconclusive and does not keep the others from running.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+
+from harness.backends.contract import Backend, load_backend
+from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.cli.display import Display
+from harness.errors import ChaosError, UsageError
+from harness.judge.evidence import load_evidence
+from harness.judge.repeats import Together, together
+from harness.judge.score import Scorecard, Verdict, judge, merge
+from harness.plan.making import check_capabilities, make_plan
+from harness.report import write_files, write_reports
+from harness.report.suite import Answer, Row, render
+from harness.run.job import execute
+from harness.spec.scenario import Scenario, find_scenario, load_document, load_scenario
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Entry(_Model):
+    """One scenario of a suite. `overrides` may hold what a profile may."""
+
+    scenario: str
+    profile: str | None = None
+    repeat: int | None = Field(None, ge=1, le=1000)
+    overrides: dict[str, Any] = {}
+
+
+class Suite(_Model):
+    version: Literal[1]
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    title: str = Field(min_length=1)
+    canary: str = Field("canary", description="The scenario that must fail; looked up beside the suite.")
+    scenarios: list[str | Entry] = Field(min_length=1)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [Entry(scenario=each) if isinstance(each, str) else each for each in self.scenarios]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where and with what a gate runs. `done` hears of each run as it ends."""
+
+    backend: str
+    seed: int
+    reports: pathlib.Path
+    scenarios: pathlib.Path
+    console: Console
+    done: Callable[[Scorecard, Mapping[str, pathlib.Path]], None]
+
+
+def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
+    return find_scenario(name, scenarios / "suites")
+
+
+def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
+    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong."""
+    suite = load_document(path, Suite)
+    canary = load_scenario(find_scenario(suite.canary, path.parent))
+    specs = [(entry, _load(entry, gate)) for entry in suite.entries]
+    backend = load_backend(gate.backend)
+    run_id = new_run_id(suite.name)
+    gate.console.print(f"[bold]{suite.name}[/] · {suite.title} · {len(specs)} scenarios · seed {gate.seed}")
+    bird = _canary(canary, gate, backend)
+    if bird.result.verdict is not Verdict.FAIL:
+        reason = f"the canary did not fail ({bird.result.verdict}: {bird.result.reasons[0]}): this gate is blind"
+        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
+    if idle := _not_struck(bird.cards[0]):
+        reason = f"the canary failed before {idle} struck it ({bird.result.reasons[0]}): this says nothing of the gate"
+        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
+    rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
+    verdict = merge(row.result.verdict for row in rows)
+    return _report(Answer(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), bird, rows), gate)
+
+
+def _report(answer: Answer, gate: Gate) -> Answer:
+    folder = gate.reports / answer.run_id
+    folder.mkdir(parents=True)
+    write_files(render(answer), folder)
+    return answer
+
+
+def _reason(verdict: Verdict, rows: tuple[Row, ...]) -> str:
+    if verdict is Verdict.PASS:
+        return f"all {len(rows)} scenarios passed, and the canary was caught"
+    worst = [row for row in rows if row.result.verdict is verdict]
+    names = ", ".join(row.name for row in worst)
+    return f"{len(worst)} of {len(rows)} scenarios: {names}; {worst[0].result.reasons[0]}"
+
+
+def _load(entry: Entry, gate: Gate) -> Scenario:
+    return load_scenario(find_scenario(entry.scenario, gate.scenarios), entry.profile, entry.overrides)
+
+
+def _canary(spec: Scenario, gate: Gate, backend: Backend) -> Row:
+    """No twin is needed to see that it fails."""
+    plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
+    check_capabilities(plan, backend.probe())
+    run_dir = gate.reports / plan.run_id
+    with Display(gate.console) as display:
+        display.say("canary, which must fail")
+        outcome = execute(plan, run_dir, backend, display.show)
+    card = judge(load_evidence(run_dir), plan.run_id)
+    write_reports(card, run_dir)
+    if outcome.outcome == "interrupted":
+        raise KeyboardInterrupt
+    gate.console.print(f"  {card.verdict}: {card.reasons[0]}", markup=False, soft_wrap=True)
+    return Row(spec.name, spec.title, together([card]), (card,))
+
+
+def _not_struck(canary: Scorecard) -> str:
+    """Its faults that never acted: it failed over something else, at its start perhaps."""
+    struck = {fault["id"] for fault in canary.faults if fault["t_injected"] is not None}
+    planned = [str(fault["id"]) for fault in canary.evidence.run.plan.get("faults") or ()]
+    return ", ".join(name for name in planned if name not in struck)
+
+
+def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
+    name = f"{spec.name} ({entry.profile})" if entry.profile else spec.name
+    plans = (
+        make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
+        for _ in range(entry.repeat or spec.repeat)
+    )
+    gate.console.print(f"[bold]{name}[/] · {spec.title}")
+    try:
+        check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
+        cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.console, gate.done)
+    except UsageError:
+        raise
+    except ChaosError as error:
+        gate.console.print(f"  inconclusive: {error}", markup=False, soft_wrap=True)
+        return Row(name, spec.title, Together(Verdict.INCONCLUSIVE, (str(error),)))
+    if interrupted:
+        raise KeyboardInterrupt
+    return Row(name, spec.title, together(cards), tuple(cards))

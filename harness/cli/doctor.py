@@ -1,0 +1,60 @@
+"""Which backends and faults work on this machine, and what is missing for the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+
+from harness.backends.contract import Capability, backend_names, load_backend
+from harness.faults.contract import fault_names, load_fault
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    ok: bool
+    detail: str
+
+
+def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
+    """Facts about the machine, and each backend's probed capability."""
+    findings = [
+        Finding("Python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"),
+        _package("torch", "the reference trainer needs it: pip install 'chaos-harness[trainer]'"),
+        Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
+        _disk(),
+        Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
+    ]
+    return findings, {name: load_backend(name).probe() for name in names or backend_names()}
+
+
+def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
+    """Each fault: name, what it does, and per backend `yes` or what is missing."""
+    rows = []
+    for name in fault_names():
+        fault = load_fault(name)
+        about = (fault.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        can = {}
+        for backend, capability in capabilities.items():
+            if not capability.available:
+                can[backend] = capability.summary
+                continue
+            verbs = sorted(fault.needs - capability.verbs)
+            lacking = [capability.missing.get(verb, verb.value) for verb in verbs] + fault.lacks()
+            can[backend] = "; ".join(lacking) or "yes"
+        rows.append((name, about, can))
+    return rows
+
+
+def _package(name: str, why: str) -> Finding:
+    found = importlib.util.find_spec(name) is not None
+    return Finding(name, found, "installed" if found else f"not installed; {why}")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(".").free
+    return Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)")

@@ -1,0 +1,278 @@
+"""The Fault contract: one file in `harness/faults/` per fault; the file name is its name in the YAML.
+
+A fault is a pydantic model of its parameters with two methods. `inject` acts on the targets, waits where the
+fault takes time, and reports what it measured; `heal` undoes it. Both run in a thread of their own, so they
+are written as plain sequential code; every wait goes through `context.wait`, which ends early when the run does.
+
+    class RankKill(Fault):
+        \"\"\"A rank's process dies by SIGKILL.\"\"\"
+        needs = frozenset({Verb.SIGNAL})
+        kills = True
+
+        def inject(self, targets, context):
+            for target in targets: ...
+            context.injected()
+            context.effect(measured=gone, expected=len(targets), unit="processes", ok=gone == len(targets))
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import importlib.util
+import pathlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from harness import units
+from harness.backends.contract import Cluster, Node, Verb
+from harness.errors import UsageError
+
+
+def _unit(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
+    """A field that keeps the text as written after checking it; the planner turns it into a number."""
+
+    def check(value: object) -> object:
+        parse(value)
+        return value
+
+    schema = {"type": "string", "pattern": pattern, "examples": [example]}
+    return BeforeValidator(check), PlainSerializer(str), WithJsonSchema(schema)
+
+
+Duration = Annotated[str, *_unit(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "30s")]
+Size = Annotated[str, *_unit(units.parse_size_bytes, r"^\d+(\.\d+)?\s*(B|kB|MB|GB|KiB|MiB|GiB)$", "64MiB")]
+Rate = Annotated[str, *_unit(units.parse_rate_bits, r"^\d+(\.\d+)?\s*(bit|kbit|mbit|gbit)$", "100mbit")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing a fault acts on: a place in the job, and a rank there when the fault is about a rank."""
+
+    node_index: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A place in the trainer: the event whose fields are these, of this rank.
+
+    Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
+    with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told.
+    """
+
+    match: Mapping[str, Any]
+    rank: int | None
+    limit_s: float = 10.0
+    strikes: int = 0
+    code: int = 1
+    mislead: str = ""
+
+
+class Context(Protocol):
+    """What a fault may use while it acts."""
+
+    cluster: Cluster
+    seed: int
+    run_dir: pathlib.Path
+
+    def node(self, target: Target) -> Node: ...
+    def pid_of(self, rank: int) -> tuple[Node, int]:
+        """The node and process id (as numbered there) of the living worker with this rank."""
+        ...
+
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        """Waits; returns early with `True` when `until()` holds. Raises `Cancelled` when the run ends."""
+        ...
+
+    def log(self, event: str, **fields: Any) -> None:
+        """An event of this fault in the event log."""
+        ...
+
+    def undo(self, action: str, **arguments: Any) -> None:
+        """Writes the undo record `module:function` with its arguments, fsynced, *before* the fault touches
+        anything that outlives the nodes (files on the host). What dies with the nodes needs none."""
+        ...
+
+    def ready(self) -> None:
+        """The fault is set up and will act by itself later: a trainer that waits at the trigger goes on."""
+        ...
+
+    def injected(self) -> None:
+        """The fault acts from this moment on."""
+        ...
+
+    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
+        ...
+
+    def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
+        """Durations of this rank's latest steps, oldest first: those that began after `since_ns` (monotonic)."""
+        ...
+
+    def ranks_on(self, node: Node) -> list[int]:
+        """The ranks whose newest process is on this node."""
+        ...
+
+    def reached(self, rank: int, failpoint: str) -> int:
+        """When this rank was last seen at the failpoint (monotonic); 0: never."""
+        ...
+
+    def wall_offset_ns(self, rank: int) -> int | None:
+        """How far this rank's wall clock is ahead of ours, by its newest event; `None` where that cannot be told."""
+        ...
+
+    def hold(self) -> None:
+        """From now on the trainer stops, or is struck, at the places named by `Fault.holds`."""
+        ...
+
+    def let_go(self) -> None:
+        """Ends `hold()`; whoever stands there goes on."""
+        ...
+
+    def caught(self) -> int | None:
+        """The rank of a process that has come to a strike planned in `Fault.holds`, and waits for it."""
+        ...
+
+    def strike(self) -> None:
+        """Lets that process go on to what is meant for it."""
+        ...
+
+    def release(self, node: Node, reason: str) -> None:
+        """The node's GPUs are no longer allocated to the job (it is gone)."""
+        ...
+
+    def replace(self, node: Node) -> Node:
+        """A replacement arrives now, and is allocated from now on."""
+        ...
+
+
+class Cancelled(Exception):
+    """The run ends while a fault waits; the engine catches it."""
+
+
+class Fault(BaseModel, abc.ABC):
+    """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    needs: ClassVar[frozenset[Verb]] = frozenset()
+    kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
+    stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
+    spoils: ClassVar[bool] = False  # checkpoints: a restart may have to take an older one
+    aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
+    packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
+
+    @classmethod
+    def lacks(cls) -> list[str]:
+        """What must be installed before it can act, one sentence each."""
+        missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
+        return [f"{name} is not installed: pip install 'chaos-harness[{cls.packages[name]}]'" for name in missing]
+
+    def needed(self) -> frozenset[Verb]:
+        """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
+        return self.needs
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        """Where a trainer with our emitter is to stop or be struck while the fault acts: see `Context.hold`."""
+        return []
+
+    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
+        """What processes must be started with so that the fault can act on them later."""
+        return {}
+
+    def mounts(self) -> Sequence[str]:
+        """Folders below the run's that go through a file system which can be disturbed, from the start of the run."""
+        return ()
+
+    @abc.abstractmethod
+    def describe(self, targets: Sequence[Target]) -> str:
+        """One sentence in words of what will be done to what (`chaos explain`)."""
+
+    @abc.abstractmethod
+    def inject(self, targets: Sequence[Target], context: Context) -> None: ...
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        """Undoes what still acts. Runs at the end of the fault or of the run, also after a failed `inject`."""
+
+    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
+        """How many nodes the job must do without from then on."""
+        return 0
+
+
+class Replacement(BaseModel):
+    """When the capacity comes back, counted from the moment the node is gone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: Duration
+
+
+class TakesNodes(Fault):
+    """What faults that take whole nodes away share: the taking, its measurement, and the replacement."""
+
+    replacement: Replacement | Literal["none"] = Field(
+        "none", description="{after: 5s}, or none: the job must go on with fewer nodes."
+    )
+
+    needs = frozenset({Verb.KILL})
+    kills = True
+
+    def needed(self) -> frozenset[Verb]:
+        return self.needs if self.replacement == "none" else self.needs | {Verb.REPLACE}
+
+    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
+        return len(targets) if self.replacement == "none" else 0
+
+    def describe_replacement(self) -> str:
+        if isinstance(self.replacement, Replacement):
+            return f"a replacement arrives {self.replacement.after} later"
+        return "no replacement: the job must go on with fewer nodes"
+
+    def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
+        """Kills the nodes, measures that nothing of them is left, and brings the replacements."""
+        for node in nodes:
+            before = len(node.pids())
+            context.log("fault.taking", node=node.name)
+            node.kill()
+            context.release(node, reason)
+            left = len(node.pids())
+            gone = left == 0 and not node.alive
+            context.effect(left, 0, "processes left on the node", ok=gone, detail=f"{node.name}: {before} before")
+        self.bring_replacements(nodes, context)
+
+    def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:
+        if isinstance(self.replacement, Replacement):
+            context.wait(units.parse_duration_ns(self.replacement.after) / 1e9)
+            for node in nodes:
+                context.replace(node)
+        else:
+            for node in nodes:
+                context.cluster.give_up(node)
+
+
+def name_nodes(targets: Sequence[Target]) -> str:
+    return "node " + ", ".join(str(target.node_index) for target in targets)
+
+
+def fault_names() -> list[str]:
+    import harness.faults
+
+    modules = pkgutil.iter_modules(harness.faults.__path__)
+    return sorted(module.name for module in modules if not module.ispkg and module.name != "contract")
+
+
+def load_fault(name: str) -> type[Fault]:
+    """The `FAULT` of `harness/faults/<name>.py`."""
+    if name not in fault_names():
+        raise UsageError(f"there is no fault {name!r}; there is {', '.join(fault_names())}")
+    fault: type[Fault] = importlib.import_module(f"harness.faults.{name}").FAULT
+    return fault
+
+
+def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:
+    return load_fault(name).model_validate(dict(parameters))

@@ -1,0 +1,99 @@
+"""What network faults share: which traffic, between whom, for how long, and the measuring of paths."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from harness import units
+from harness.backends.contract import Arrivals, Disturbance, Node, Traffic
+from harness.errors import FaultError, UsageError
+from harness.faults.contract import Context, Duration, Fault, Target
+
+Direction = Literal["egress", "ingress", "both"]
+TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invalid; reached is usually 5 %
+
+
+class NetworkFault(Fault):
+    """Acts on some of the targets' traffic for a while."""
+
+    duration: Duration | Literal["forever"] = Field(
+        "10s", description="How long it lasts; forever: until the run ends."
+    )
+    direction: Direction = Field("both", description="What the node sends (egress), receives (ingress), or both.")
+    _acting: list[Disturbance] = PrivateAttr(default_factory=list)
+
+    def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
+        """Remembers what `heal` must undo."""
+        disturbance = act()
+        self._acting.append(disturbance)
+        return disturbance
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        while self._acting:
+            self._acting[-1].heal()
+            self._acting.pop()
+
+    def stay(self, context: Context) -> None:
+        if self.duration == "forever":
+            context.wait(float("inf"), until=lambda: False)
+        context.wait(seconds(self.duration))
+
+    def ways(self) -> list[bool]:
+        """The directions that are disturbed, as the `back` of a measurement from the node: out, or back to it."""
+        return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
+
+
+class NicFault(NetworkFault):
+    """A network interface of the target that does not do what it should."""
+
+    peers: Literal["all"] | list[int] = Field(
+        "all", description="all traffic, or only that with these nodes (their places in the job)."
+    )
+
+    def traffic(self, node: Node, context: Context) -> Traffic:
+        if self.peers == "all":
+            return Traffic(self.direction)
+        return Traffic(self.direction, tuple(self._peers_of(node, context)))
+
+    def partner(self, node: Node, context: Context) -> Node | None:
+        """The other end of measurements: a node whose traffic is disturbed, or else the control host (`None`)."""
+        others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
+        return next((other for other in others if other.alive and other.index != node.index), None)
+
+    def with_whom(self) -> str:
+        return "" if self.peers == "all" else f" in traffic with node {', '.join(map(str, self.peers))}"
+
+    def for_how_long(self) -> str:
+        return "until the run ends" if self.duration == "forever" else f"for {self.duration}"
+
+    def _peers_of(self, node: Node, context: Context) -> list[Node]:
+        places = context.cluster.nodes
+        wrong = [index for index in self.peers if not 0 <= int(index) < len(places)]
+        if wrong:
+            raise UsageError(f"peers: {wrong}: the job has nodes 0 to {len(places) - 1}")
+        found = [places[int(index)] for index in self.peers if int(index) != node.index]
+        if not found:
+            raise UsageError(f"peers: {list(self.peers)}: none is another node than {node.name}")
+        return found
+
+
+def seconds(duration: str) -> float:
+    return units.parse_duration_ns(duration) / 1e9
+
+
+def way(back: bool) -> str:
+    return "received" if back else "sent"
+
+
+def median_ms(arrivals: Arrivals) -> float:
+    if not arrivals.delays_s:
+        raise FaultError("not one packet came through: there is no delay to measure")
+    return statistics.median(arrivals.delays_s) * 1e3
+
+
+def near(measured: float, expected: float, slack: float = 0.0, tolerance: float = TOLERANCE) -> bool:
+    return abs(measured - expected) <= max(tolerance * expected, slack)

@@ -1,0 +1,53 @@
+"""What faults of storage share: a rule for a folder of the run, for as long as it takes."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from pydantic import Field, PrivateAttr
+
+from harness import units
+from harness.backends.contract import Disturbance, StorageRule, Verb
+from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
+
+
+class StorageFault(Fault):
+    """One rule on each target's view of a folder, for `duration`."""
+
+    directory: str = Field("checkpoints", description="The folder disturbed, below the run's.")
+    path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
+    duration: Duration = Field("10s", description="How long it acts.")
+
+    needs = frozenset({Verb.STORAGE})
+    _acting: list[Disturbance] = PrivateAttr(default_factory=list)
+
+    def mounts(self) -> Sequence[str]:
+        return (self.directory,)
+
+    @abc.abstractmethod
+    def rule(self, seed: int) -> StorageRule:
+        """What happens to the operations."""
+
+    @abc.abstractmethod
+    def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
+        """Reports what the file system itself has counted."""
+
+    def where(self, targets: Sequence[Target]) -> str:
+        return f"{self.path} in {self.directory}/ on {name_nodes(targets)}, for {self.duration}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        self._acting.clear()
+        for target in targets:
+            self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
+        context.injected()
+        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+        found = [dict(disturbance.counts()) for disturbance in self._acting]
+        for target, counts in zip(targets, found, strict=True):
+            # Where nothing was tried, there was nothing to fail. But if nobody tried anything, the fault never acted.
+            if counts["matched"] or not any(each["matched"] for each in found):
+                self.judge(counts, context, f"{context.node(target).name}: {self.directory}/{self.path}")
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        while self._acting:
+            self._acting.pop().heal()

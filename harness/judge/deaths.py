@@ -1,0 +1,265 @@
+"""Deaths: for which of them does an injected fault account?
+
+The rules name who may die of what; everything else is unexplained:
+
+* A *target* of a fault that kills may die of it, in whatever way.
+* Its *peers* may, when it was taken: a collective that fails, fails for all of its ranks. The same goes for those
+  at work when a node came (back), as the job is formed anew; and for everybody while a fault is at work over which a
+  healthy job may have to stop (`stops`: a partition, a full store), and for those it left behind. But only until
+  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not of their own: no peer's
+  end causes a segmentation fault, nor what the worker itself called an error and not the loss of a peer. Such an error
+  may come of a fault that was at work on that very worker.
+* Those leave in peace who were drained after a notice, or regrouped for a larger world that then came.
+
+A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
+A fault that only slows a job explains no death at all.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import signal
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import format_duration
+
+_Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
+_SURVIVED_NS = 60_000_000_000
+_OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it.
+
+    `code` `None`: nobody told of it, and `at` is when it was certainly over.
+    """
+
+    node: str
+    incarnation: int
+    rank: int | None
+    code: int | None
+    at: int
+    started: int
+    processes: tuple[int, ...]  # rows in Timeline.processes
+    error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
+
+    def was_alive(self, run: Timeline, moment: int) -> bool:
+        """As far as the clocks of its host and of the harness can be compared."""
+        return self.started - run.uncertainty_ns <= moment <= self.at + run.uncertainty_ns
+
+    def is_in(self, places: Set[_Place]) -> bool:
+        return any((self.node, self.incarnation, rank) in places for rank in (None, self.rank))
+
+    def last_word(self, run: Timeline) -> int:
+        """When it was still there for certain: exits are seen later than they happen."""
+        if self.rank is None:
+            return self.at
+        return max((run.processes[i].last_seen for i in self.processes), default=self.started)
+
+    def describe(self, since: int) -> str:
+        who = "the command" if self.rank is None else f"rank {self.rank}"
+        if self.code is None:
+            return f"{who} on {self.node} was gone without a word before {format_duration(self.at - since)}"
+        own = ", over what it called an error" if self.error else ""
+        return f"{who} on {self.node} ended with {self.code}{own} at {format_duration(self.at - since)}"
+
+
+def deaths(run: Timeline) -> list[Death]:
+    return [death for death in _ends(run) if death.code != 0]
+
+
+def unexplained(run: Timeline) -> Iterator[Death]:
+    """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little: that
+    ended with 0 before the last step had begun."""
+    over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
+    if run.aborted is not None:
+        over = min(over, run.aborted)
+    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
+    ends = _ends(run)
+    dead = [end for end in ends if end.code != 0]
+    inquest = _Inquest(run, dead)
+    for death in (*dead, *(end for end in ends if end.code == 0 and end.rank is not None and end.at < last)):
+        if death.at <= over and not inquest.accounts_for(death):
+            yield death
+
+
+def _ends(run: Timeline) -> list[Death]:
+    """Of all commands and workers, also those that ended well."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for row, process in enumerate(run.processes):
+        places.setdefault((process.node, process.incarnation), []).append(row)
+    return [*(_end(run, exit_, places) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
+
+
+def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
+    """Exits that only the worker itself told of: not all launchers write into the log."""
+    seen = {(exit_["node"], exit_["incarnation"], exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
+    for worker in run.processes:
+        place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
+        if worker.exit_code is not None and (worker.node, worker.incarnation, worker.exited) not in seen:
+            yield place | {"code": worker.exit_code, "at": worker.exited}
+
+
+def _vanished(run: Timeline) -> Iterator[Death]:
+    """Workers that did steps, and that others then did steps without, though nobody told of their end or their node's.
+
+    Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
+    """
+    over: dict[tuple[str, int], int] = {(slot.node, slot.incarnation): slot.released for slot in run.slots}
+    for exit_ in run.exits:
+        place = exit_["node"], exit_["incarnation"]
+        if exit_["rank"] is None:
+            over[place] = min(exit_["at"], over.get(place, exit_["at"]))
+    worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
+    for row, gone in enumerate(run.processes):
+        if gone.exited is not None or gone.first_step is None:
+            continue
+        without = min((begin for begin, world in worlds if begin > gone.last_seen and row not in world), default=None)
+        if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
+            at = without - 1  # before their world's first step was done
+            yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
+
+
+def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], Sequence[int]]) -> Death:
+    """When what ended had been started, and which workers went with it."""
+    node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
+    there = places.get((node, incarnation), ())
+    if rank is None:
+        started = next((s.allocated for s in run.slots if (s.node, s.incarnation) == (node, incarnation)), at)
+        rows = [i for i in there if run.processes[i].started <= at]
+    else:
+        rows = [i for i in there if run.processes[i].exited == at]
+        started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
+    error = rank is not None and any(run.processes[i].exit_reason == "error" for i in rows)
+    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows), error)
+
+
+class _Root(NamedTuple):
+    """A moment from which on peers may die: those that were there, but for those in the places named."""
+
+    at: int
+    beyond: Set[_Place] = frozenset()
+
+
+def _ends_of(targets: Sequence[Death], aim: Set[_Place]) -> Iterator[_Root]:
+    """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
+    return (_Root(other.at, aim) for other in targets if other.rank is not None)
+
+
+def _aim(fault: FaultRecord) -> Set[_Place]:
+    return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+
+
+class _Killer:
+    """A fault that kills: whom it took, and the moments at which others may have gone with them."""
+
+    def __init__(self, run: Timeline, fault: FaultRecord, everyone: Collection[Death]):
+        assert fault.injected is not None
+        self._run = run
+        self._moments = (fault.injected, *fault.strikes)
+        self._aim = _aim(fault)
+        targets = [other for other in everyone if self.is_target(other)]
+        self.victims = {row for other in targets for row in other.processes}
+        first = min(fault.strikes, default=fault.injected)
+        left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
+        self.roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
+        self.roots += _ends_of([other for other in targets if other.at >= first], self._aim)
+
+    def is_target(self, death: Death) -> bool:
+        """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
+        return death.is_in(self._aim) and any(death.was_alive(self._run, moment) for moment in self._moments)
+
+
+@dataclass(frozen=True)
+class _Stopper:
+    """A fault over which a healthy job may have to stop.
+
+    Who begins a step at `survived` or later has survived it: a minute after it was healed (launchers miss heartbeats
+    for less), when a checkpoint has been committed since (a failed save may come to light at the next).
+    """
+
+    aim: Set[_Place]
+    begin: int
+    healed: int
+    roots: Sequence[_Root]  # when it was healed, and the ends of the targets that it left to die
+    survived: int | None
+
+
+class _Inquest:
+    """The rules, and what they look up for every death."""
+
+    def __init__(self, run: Timeline, everyone: Collection[Death]):
+        self._run = run
+        struck = [fault for fault in run.faults if fault.injected is not None]
+        self._killers = [_Killer(run, fault, everyone) for fault in struck if fault.kills]
+        self._worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
+        self._arrivals = [slot for slot in run.slots if slot.incarnation > 1]
+        starts = sorted((process.started, process.world_size) for process in run.processes)
+        self._starts = [at for at, _ in starts]
+        self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
+        self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
+        self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
+        self._stoppers = [self._stopper(fault, everyone) for fault in struck if fault.stops]
+        self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
+
+    def accounts_for(self, death: Death) -> bool:
+        return self._left_in_peace(death) or self._explained(death)
+
+    def _left_in_peace(self, death: Death) -> bool:
+        if death.code is not None and death.code not in CLEAN_CODES:
+            return False
+        if any(death.started <= notice["at"] <= death.at for notice in self._run.notices):
+            return True
+        if death.code is None:
+            return False
+        later = self._largest[bisect.bisect_right(self._starts, death.at) :][:1]
+        sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
+        return any(size < largest for size in sizes for largest in later)
+
+    def _explained(self, death: Death) -> bool:
+        if any(killer.is_target(death) for killer in self._killers):
+            return True
+        if death.code in _OWN_CRASHES:
+            return False
+        if death.error:
+            return any(death.is_in(stopper.aim) and self._stopped_by(stopper, death) for stopper in self._stoppers)
+        if any(self._went_with(death, root, killer.victims) for killer in self._killers for root in killer.roots):
+            return True
+        own = (death.node, death.incarnation)  # whose own arrival excuses nothing
+        arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
+        if any(self._went_with(death, _Root(at), frozenset()) for at in arrivals):
+            return True
+        return any(self._stopped_by(stopper, death) for stopper in self._stoppers)
+
+    def _went_with(self, death: Death, root: _Root, victims: Set[int]) -> bool:
+        """Alive at `root`, and dead without having stepped in a world that began after it and was without the
+        victims."""
+        if not death.was_alive(self._run, root.at) or death.is_in(root.beyond):
+            return False
+        later = (members for begin, members in self._worlds if root.at < begin <= death.at)
+        return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
+
+    def _stopper(self, fault: FaultRecord, everyone: Collection[Death]) -> _Stopper:
+        assert fault.injected is not None
+        healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
+        left = [other for other in everyone if other.is_in(aim) and self._went_with(other, _Root(healed), frozenset())]
+        roots = [_Root(healed), *_ends_of(left, aim)]
+        saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
+        survived = max(healed + _SURVIVED_NS, *saved) if saved else None
+        return _Stopper(aim, fault.injected, healed, roots, survived)
+
+    def _stopped_by(self, fault: _Stopper, death: Death) -> bool:
+        """While the fault was at work; or at work still when it was healed, and in no new world since."""
+        if fault.begin <= death.at <= fault.healed:
+            return True
+        if fault.survived is not None and any(self._last_step[row] >= fault.survived for row in death.processes):
+            return False
+        return any(self._went_with(death, root, frozenset()) for root in fault.roots)

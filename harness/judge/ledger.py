@@ -1,0 +1,268 @@
+"""The ledger: every allocated GPU-nanosecond booked in exactly one account. Integers throughout.
+
+A slot (one GPU of one node) is covered by the step intervals of the workers that ran on it; what a step does
+not cover is booked by the phase the whole job was in at that time. The accounts of a slot add up to its
+allocated time; that is asserted here, for every slot of every run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.timeline.timeline import Bools, Ints, Segment, Slot, Steps, Timeline
+
+ACCOUNTS = (
+    "productive",
+    "recompute",
+    "straggler_drag",
+    "checkpoint_stall",
+    "data_wait",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "idle",
+    "unattributed",
+)
+_INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
+# What a slot does outside its steps while the job is in this phase. `running` and `recompute` are decided by
+# whether the slot has a worker in the world that steps.
+_ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
+    "interrupted_step": "recompute",  # executed and lost
+    "first_step": "startup",  # ready to step, but not yet stepping
+    "finish": "teardown",
+}
+_BETWEEN_STEPS = ("running", "recompute")
+QUANTILE = 0.99
+
+
+@dataclass(frozen=True)
+class Band:
+    """What the working part of a step (without data wait and checkpoint stall) takes at most without a fault.
+
+    `first` is for the first step of a process, which warms up; `steps` and `runs` are from how many it was taken.
+    """
+
+    upper: int
+    first: int
+    steps: int
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """GPU-nanoseconds per account: of all allocated time, and the part of it caused by faults."""
+
+    allocated: int
+    accounts: Mapping[str, int]
+    by_faults: Mapping[str, int]
+
+    @property
+    def wasted(self) -> int:
+        return self.allocated - self.accounts["productive"]
+
+    @property
+    def wasted_by_faults(self) -> int:
+        return sum(self.by_faults.values())
+
+
+def working_ns(steps: Steps) -> Ints:
+    """Per row: the step's length without data wait and checkpoint stall."""
+    return np.asarray(np.maximum(steps.end - steps.begin - steps.data_ns - steps.checkpoint_ns, 0), np.int64)
+
+
+def first_rows(steps: Steps) -> Bools:
+    """Which rows are the first step of their process."""
+    found = np.zeros(len(steps), np.bool_)
+    first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
+    first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
+    found[first[first >= 0]] = True
+    return found
+
+
+def bands(baselines: Sequence[Timeline]) -> dict[int, Band]:
+    """Per world size the band of fault-free steps: their 99th percentile, the first step of a process apart."""
+    working: dict[int, list[Ints]] = {}
+    firsts: dict[int, list[Ints]] = {}
+    for timeline in baselines:
+        size = row_world_sizes(timeline)
+        length, first = working_ns(timeline.steps), first_rows(timeline.steps)
+        for world in np.unique(size).tolist():
+            working.setdefault(world, []).append(length[(size == world) & ~first])
+            firsts.setdefault(world, []).append(length[(size == world) & first])
+    return {world: _band(working[world], firsts[world]) for world in working}
+
+
+def _band(working_of_runs: Sequence[Ints], firsts_of_runs: Sequence[Ints]) -> Band:
+    working, firsts = np.concatenate(working_of_runs), np.concatenate(firsts_of_runs)
+    usual = working if len(working) else firsts
+    upper = int(np.quantile(usual, QUANTILE, method="higher"))
+    return Band(upper, max(upper, int(firsts.max()) if len(firsts) else upper), len(usual), len(working_of_runs))
+
+
+def row_world_sizes(timeline: Timeline) -> Ints:
+    """Per step row: how many ranks its world had."""
+    sizes = np.array([epoch.size for epoch in timeline.epochs], np.int64)
+    return sizes[timeline.steps.epoch] if len(sizes) else np.zeros(0, np.int64)
+
+
+def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[tuple[int, int]]) -> Ledger:
+    """Books all slots. `windows` are the times that faults answer for: episodes and degraded intervals.
+
+    A step belongs to the window in which it ended; other time is split at the window's edges exactly.
+    Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.
+    """
+    segments = _split(timeline.segments, windows)
+    shares = _StepShares(timeline, baselines)
+    total, blamed = _Book(), _Book()
+    rows_of, epochs = _rows_by_slot(timeline), _epochs_by_slot(timeline)
+    for number, slot in enumerate(timeline.slots):
+        before = sum(total.amounts)
+        steps, rest = shares.of(slot, rows_of[number])
+        total.add_steps(steps)
+        blamed.add_steps(steps, _inside(steps.end, windows))
+        working = epochs.get((slot.node, slot.incarnation, slot.local_rank), set())
+        for segment, amount in rest.by_segment(segments):
+            account = _account(segment, working)
+            total.add(account, amount)
+            if _within(segment, windows):
+                blamed.add(account, amount)
+        booked = sum(total.amounts) - before
+        assert booked == slot.released - slot.allocated, f"{slot}: {booked} ns booked"
+    blamed.amounts[_INDEX["productive"]] = 0
+    blamed.amounts[_INDEX["recompute"]] = total.amounts[_INDEX["recompute"]]
+    return Ledger(sum(total.amounts), total.named(), blamed.named())
+
+
+class _Book:
+    """One amount per account."""
+
+    def __init__(self) -> None:
+        self.amounts = [0] * len(ACCOUNTS)
+
+    def add(self, account: str, amount: int) -> None:
+        self.amounts[_INDEX[account]] += amount
+
+    def add_steps(self, steps: _SlotSteps, chosen: Bools | None = None) -> None:
+        for account, column in steps.shares.items():
+            self.add(account, int(column.sum() if chosen is None else column[chosen].sum()))
+
+    def named(self) -> dict[str, int]:
+        return dict(zip(ACCOUNTS, self.amounts, strict=True))
+
+
+@dataclass(frozen=True)
+class _SlotSteps:
+    """The steps of one slot: when each ended, and how its time is shared among accounts."""
+
+    end: Ints
+    shares: Mapping[str, Ints]
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What of a slot no step covers: disjoint intervals in order."""
+
+    begin: Ints
+    end: Ints
+
+    def by_segment(self, segments: Sequence[Segment]) -> list[tuple[Segment, int]]:
+        """How much of it lies in each segment, exactly."""
+        edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
+        lengths = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+        # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
+        index = np.searchsorted(self.end, edges, side="right")
+        partial = np.zeros(len(edges), np.int64)
+        within = index < len(self.begin)
+        partial[within] = np.maximum(edges[within] - self.begin[index[within]], 0)
+        amounts = np.diff(lengths[index] + partial)
+        return [(segment, int(amount)) for segment, amount in zip(segments, amounts, strict=True) if amount]
+
+
+class _StepShares:
+    """How the rows of a run are shared among accounts; computed per slot so that memory stays small."""
+
+    def __init__(self, timeline: Timeline, baselines: Mapping[int, Band]):
+        self.steps = timeline.steps
+        self.first = first_rows(timeline.steps)
+        worlds = [baselines.get(epoch.size) for epoch in timeline.epochs]
+        endless = 2**62  # without a baseline nothing is called drag
+        self.upper = np.array([band.upper if band else endless for band in worlds], np.int64)
+        self.upper_first = np.array([band.first if band else endless for band in worlds], np.int64)
+
+    def of(self, slot: Slot, rows: Ints) -> tuple[_SlotSteps, _Rest]:
+        steps = self.steps
+        end = np.clip(steps.end[rows], slot.allocated, slot.released)
+        begin = np.clip(steps.begin[rows], slot.allocated, slot.released)
+        floor = np.concatenate([[slot.allocated], end[:-1]]) if len(rows) else end  # rows are sorted by end
+        begin = np.minimum(np.maximum(begin, floor), end)
+        left = end - begin
+        lost = ~steps.survives[rows]
+        shares = {"recompute": np.where(lost, left, 0)}
+        left = np.where(lost, 0, left)
+        for account, told in (("data_wait", steps.data_ns), ("checkpoint_stall", steps.checkpoint_ns)):
+            shares[account] = np.clip(told[rows], 0, left)
+            left = left - shares[account]
+        epoch = steps.epoch[rows]
+        upper = np.where(self.first[rows], self.upper_first[epoch], self.upper[epoch]) if len(rows) else left
+        shares["straggler_drag"] = np.maximum(left - upper, 0)
+        shares["productive"] = left - shares["straggler_drag"]
+        rest = _Rest(np.concatenate([[slot.allocated], end]), np.concatenate([begin, [slot.released]]))
+        return _SlotSteps(steps.end[rows], shares), rest
+
+
+def _rows_by_slot(timeline: Timeline) -> list[Ints]:
+    """Per slot its step rows, in order of end."""
+    place = {(slot.node, slot.incarnation, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
+    slot_of = [place.get((p.node, p.incarnation, p.local_rank), len(place)) for p in timeline.processes]
+    if not slot_of:
+        return [np.zeros(0, np.int64) for _ in timeline.slots]
+    small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
+    number = np.array(slot_of, small)[timeline.steps.process]
+    order = np.argsort(number, kind="stable")
+    cuts = np.searchsorted(number[order], np.arange(len(timeline.slots) + 1))
+    return [order[cuts[i] : cuts[i + 1]] for i in range(len(timeline.slots))]
+
+
+def _epochs_by_slot(timeline: Timeline) -> dict[tuple[str, int, int], set[int]]:
+    """Per slot the epochs in which it has a worker."""
+    found: dict[tuple[str, int, int], set[int]] = {}
+    for number, epoch in enumerate(timeline.epochs):
+        for index in epoch.processes:
+            process = timeline.processes[index]
+            found.setdefault((process.node, process.incarnation, process.local_rank), set()).add(number)
+    return found
+
+
+def _account(segment: Segment, working: set[int]) -> str:
+    if segment.epoch >= 0 and segment.epoch not in working:
+        return "idle"  # others step; this GPU is allocated and has no part in it
+    return "unattributed" if segment.phase in _BETWEEN_STEPS else _ACCOUNT_OF_PHASE[segment.phase]
+
+
+def _split(segments: Sequence[Segment], windows: Sequence[tuple[int, int]]) -> list[Segment]:
+    """The same segments, cut where a window begins or ends."""
+    edges = sorted({edge for window in windows for edge in window})
+    result = []
+    for segment in segments:
+        cuts = [segment.begin, *(e for e in edges if segment.begin < e < segment.end), segment.end]
+        result += [Segment(segment.phase, lo, hi, segment.epoch) for lo, hi in itertools.pairwise(cuts)]
+    return result
+
+
+def _within(segment: Segment, windows: Sequence[tuple[int, int]]) -> bool:
+    return any(begin <= segment.begin and segment.end <= end for begin, end in windows)
+
+
+def _inside(at: Ints, windows: Sequence[tuple[int, int]]) -> Bools:
+    found = np.zeros(len(at), np.bool_)
+    for begin, end in windows:
+        found |= (begin < at) & (at <= end)
+    return found

@@ -1,0 +1,66 @@
+"""What several runs of one scenario come to: one verdict, decided on the tail of what they scatter. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.judge.score import Scorecard, Verdict, merge
+from harness.judge.statistics import Assessment, assess, failure_bound, failure_interval
+
+
+@dataclass(frozen=True)
+class Together:
+    """What several runs say together. `assessments`: every upper bound, in shares of it that were used."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    assessments: Mapping[str, Assessment] = field(default_factory=dict)
+
+
+def together(cards: Sequence[Scorecard]) -> Together:
+    """One run speaks for itself; several are held against the tail of what they scatter."""
+    if len(cards) == 1:
+        return Together(cards[0].verdict, tuple(cards[0].reasons))
+    verdict = merge(card.verdict for card in cards)
+    worst = [card.reasons[0] for card in cards if card.verdict is verdict]
+    if verdict is Verdict.FAIL:
+        return Together(verdict, (_failures(cards), *dict.fromkeys(worst)))
+    if verdict is not Verdict.PASS:
+        return Together(verdict, (f"{len(worst)} of {len(cards)} runs are {verdict}: {worst[0]}",))
+    assessments = _assessments(cards)
+    doubts = tuple(_doubt(name, found) for name, found in assessments.items() if not found.within)
+    if doubts:
+        return Together(Verdict.INCONCLUSIVE, doubts, assessments)
+    return Together(verdict, (_confidence(len(cards)), *cards[0].reasons[:1]), assessments)
+
+
+def _failures(cards: Sequence[Scorecard]) -> str:
+    failed = sum(card.verdict is Verdict.FAIL for card in cards)
+    passed = sum(card.verdict is Verdict.PASS for card in cards)
+    if not passed:
+        return f"{failed} of {len(cards)} runs failed, and none passed"
+    low, high = failure_interval(failed, failed + passed)
+    rate = f"between {100 * low:.1f} % and {100 * high:.1f} % of all runs would, with 95 % confidence"
+    return f"flaky: {failed} of {failed + passed} runs failed; {rate}"
+
+
+def _confidence(runs: int) -> str:
+    return f"all {runs} runs passed: with 95 % confidence fewer than {100 * failure_bound(runs):.0f} % of all runs fail"
+
+
+def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
+    shares: dict[str, list[float]] = {}
+    for card in cards:
+        for line in card.expectations:
+            if line.share is not None:
+                shares.setdefault(line.name, []).append(line.share)
+    return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
+
+
+def _doubt(name: str, found: Assessment) -> str:
+    tail = f"with 95 % confidence 90 % of runs only stay within {100 * found.tail:.0f} % of the bound"
+    typical = f"the median uses {100 * found.median:.0f} %"
+    if found.more is None:
+        return f"{name}: {tail} ({typical}); more runs would not settle it, the figure scatters too close to the bound"
+    return f"{name}: {tail} ({typical}); about {found.more} more runs would settle it"

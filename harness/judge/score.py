@@ -1,0 +1,279 @@
+"""The Score contract, verdicts, and the scorecard that reports are made from.
+
+A score is one file in `harness/judge/scores/`, whose name is the score's name in `expect:`. It holds a `SCORE` object:
+its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
+but the evidence. Every score is computed in every run; bounds only add expectations.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+
+from harness import units
+from harness.errors import UsageError
+from harness.timeline.timeline import FaultRecord, Timeline
+
+REPORT_SCHEMA = 1
+S = 1_000_000_000
+
+
+class Verdict(enum.StrEnum):
+    PASS = "pass"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+    FAIL = "fail"
+
+
+_PRIORITY = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
+
+
+def merge(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst one: fail > invalid > inconclusive > pass. Nothing at all is inconclusive."""
+    return max(verdicts, key=_PRIORITY.index, default=Verdict.INCONCLUSIVE)
+
+
+EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
+
+    run: Timeline
+    twin: Timeline | None = None
+    calibration: Sequence[Timeline] = ()
+
+    @property
+    def fault_free(self) -> list[Timeline]:
+        return [timeline for timeline in (self.twin, *self.calibration) if timeline]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass."""
+
+    name: str
+    bound: str
+    observed: str
+    verdict: Verdict
+    reason: str = ""
+    share: float | None = None  # of an upper bound that was used, so that runs can be taken together
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    values: Mapping[str, Any]  # as in report.json: scores.<name>
+    expectations: Sequence[Expectation] = ()
+    reasons: Sequence[tuple[Verdict, str]] = ()  # beyond the expectations
+    summary: str = ""  # a clause for the headline of a run that passed
+
+
+class Bounds(BaseModel):
+    """What may stand under a score's name in `expect:`. An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Score(abc.ABC):
+    """One question to the evidence. `name` must be the file's name."""
+
+    name: ClassVar[str]
+    section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
+    order: ClassVar[int] = 99  # in reports and headlines
+    Bounds: ClassVar[type[BaseModel]] = Bounds
+
+    @abc.abstractmethod
+    def score(self, evidence: Evidence, bounds: Any) -> ScoreResult:
+        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score."""
+
+
+def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
+    return BeforeValidator(parse), WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+
+
+DurationNs = Annotated[int, *_text(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "60s")]
+Percent = Annotated[
+    float,
+    BeforeValidator(units.parse_percent),
+    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
+]
+
+
+def at_most(
+    name: str, observed: float | None, bound: float, show: Callable[[Any], str], reason: str = ""
+) -> Expectation:
+    """`observed` must not exceed `bound`; what could not be measured is inconclusive."""
+    if observed is None:
+        return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason or "there is nothing to measure")
+    verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
+    text = reason or f"{show(observed)} is more than {show(bound)}"
+    share = observed / bound if bound > 0 else None
+    text = "" if verdict is Verdict.PASS else text
+    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, text, share)
+
+
+def at_least(name: str, observed: float | None, bound: float, show: Callable[[Any], str]) -> Expectation:
+    if observed is None:
+        return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, "there is nothing to measure")
+    verdict = Verdict.PASS if observed >= bound else Verdict.FAIL
+    text = f"{show(observed)} is less than {show(bound)}"
+    return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text)
+
+
+def score_names() -> list[str]:
+    import harness.judge.scores
+
+    return sorted(module.name for module in pkgutil.iter_modules(harness.judge.scores.__path__))
+
+
+def load_score(name: str) -> Score:
+    """The `SCORE` of `harness/judge/scores/<name>.py`."""
+    if name not in score_names():
+        raise UsageError(f"there is no score {name!r}; there is {', '.join(score_names())}")
+    score: Score = importlib.import_module(f"harness.judge.scores.{name}").SCORE
+    return score
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """What `report.json` holds, plus the timelines for drawing."""
+
+    run_id: str
+    scenario: str
+    title: str
+    backend: str
+    seed: int
+    verdict: Verdict
+    reasons: Sequence[str]  # the first one is the headline
+    faults: Sequence[Mapping[str, Any]]
+    scores: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Any]
+    expectations: Sequence[Expectation]
+    environment: Mapping[str, Any]
+    evidence: Evidence = field(repr=False)
+
+
+def judge(evidence: Evidence, run_id: str) -> Scorecard:
+    """All scores of a run, merged into one verdict. Pure."""
+    plan = evidence.run.plan
+    expect = plan.get("expect") or {}
+    scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
+    results = {score.name: _result(score, evidence, expect.get(score.name)) for score in scores}
+    findings = [finding for result in results.values() for finding in _findings(result)]
+    findings += [
+        (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
+    ]
+    verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
+    sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
+    for score in scores:
+        if score.section == "scores":
+            sections["scores"][score.name] = results[score.name].values
+        else:
+            sections["metrics"] |= results[score.name].values
+    scenario = plan.get("scenario") or {}
+    return Scorecard(
+        run_id=run_id,
+        scenario=str(scenario.get("name", "")),
+        title=str(scenario.get("title", "")),
+        backend=str(plan.get("backend", "")),
+        seed=int(plan.get("seed", 0)),
+        verdict=verdict,
+        reasons=_reasons(findings) or [_headline(results)],
+        faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
+        scores=sections["scores"],
+        metrics=sections["metrics"],
+        expectations=[line for result in results.values() for line in result.expectations],
+        environment=evidence.run.environment,
+        evidence=evidence,
+    )
+
+
+def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
+    """A scorer that crashes knows nothing: inconclusive, never green."""
+    try:
+        bounds = None if written is None else score.Bounds.model_validate(written)
+        return score.score(evidence, bounds)
+    except ValidationError as error:
+        problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}")])
+    except Exception as error:
+        reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
+        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
+
+
+def _findings(result: ScoreResult) -> list[tuple[Verdict, str]]:
+    lines = [(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}") for e in result.expectations]
+    return [finding for finding in [*result.reasons, *lines] if finding[0] is not Verdict.PASS]
+
+
+def _reasons(findings: Sequence[tuple[Verdict, str]]) -> list[str]:
+    """The worst first; among equals in the order in which they were found."""
+    ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding[0]))
+    return list(dict.fromkeys(text for _, text in ordered))
+
+
+def _headline(results: Mapping[str, ScoreResult]) -> str:
+    clauses = [result.summary for result in results.values() if result.summary]
+    if not clauses and not any(result.expectations for result in results.values()):
+        clauses = ["the job did all its steps", "the scenario expects nothing else, whatever it costs"]
+    return "; ".join(clauses) or "the job did all its steps"
+
+
+def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
+    """One line of `faults[]`; the effect is the last one measured, or the first that was not as expected."""
+    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
+    return {
+        "id": fault.id,
+        "kind": fault.kind,
+        "target": [dict(target) for target in fault.targets],
+        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
+        "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
+        "healed": fault.healed is not None,
+    }
+
+
+def to_report_json(card: Scorecard) -> dict[str, Any]:
+    """`report.json`: stable, versioned, strict JSON. What is not a finite number becomes null."""
+    report: dict[str, Any] = _strict(
+        {
+            "schema": REPORT_SCHEMA,
+            "run_id": card.run_id,
+            "scenario": card.scenario,
+            "backend": card.backend,
+            "seed": card.seed,
+            "verdict": card.verdict.value,
+            "reasons": list(card.reasons),
+            "faults": list(card.faults),
+            "scores": card.scores,
+            "metrics": card.metrics,
+            "expectations": [
+                {"name": e.name, "bound": e.bound, "observed": e.observed, "verdict": e.verdict.value}
+                | ({"reason": e.reason} if e.reason else {})
+                for e in card.expectations
+            ],
+            "environment": card.environment,
+        }
+    )
+    return report
+
+
+def _strict(value: Any) -> Any:
+    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

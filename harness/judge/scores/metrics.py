@@ -1,0 +1,175 @@
+"""Figures beside the scores, from the same log: step times, throughput, checkpoints, resumes, alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.judge import slowdown
+from harness.judge.score import (
+    Bounds,
+    DurationNs,
+    Evidence,
+    Expectation,
+    Percent,
+    S,
+    Score,
+    ScoreResult,
+    at_least,
+    at_most,
+)
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import FaultRecord, Timeline
+
+QUANTILES = (50, 95, 99)
+
+
+class MetricBounds(Bounds):
+    """Bounds on single figures."""
+
+    step_p50_max: DurationNs | None = None
+    step_p95_max: DurationNs | None = None
+    step_p99_max: DurationNs | None = None
+    detection_max: DurationNs | None = None
+    checkpoint_success_min: Percent | None = None
+    resume_success_min: Percent | None = None
+    max_false_alarms: int | None = None
+    steps_rolled_back_max: int | None = None  # 0: a notice is long enough to lose nothing
+
+
+class Metrics(Score):
+    name = "metrics"
+    section = "metrics"
+    Bounds = MetricBounds
+
+    def score(self, evidence: Evidence, bounds: MetricBounds | None) -> ScoreResult:
+        run = evidence.run
+        values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence)
+        return ScoreResult(values, _expectations(values, bounds) if bounds else ())
+
+
+def _steps(run: Timeline) -> dict[str, Any]:
+    """Step time is the time between ends of complete steps of one epoch."""
+    _, times = slowdown.step_times(run)
+    values: dict[str, Any] = {}
+    for quantile in QUANTILES:
+        taken = float(np.percentile(times, quantile)) / S if len(times) else None
+        values[f"step_seconds_p{quantile}"] = taken
+    steps = run.steps
+    sync = steps.sync_ns[steps.sync_ns > 0]
+    values["sync_seconds_p50"] = float(np.median(sync)) / S if len(sync) else None
+    values["samples_per_second"] = _throughput(run)
+    values["steps_executed"] = len(run.progress)
+    values["steps_rolled_back"] = len(run.progress) - len(np.unique(run.progress.step))
+    return values
+
+
+def _throughput(run: Timeline) -> float | None:
+    """Samples of surviving steps over the whole time from the first step's begin to the last one's end."""
+    steps = run.steps
+    rows = np.flatnonzero(steps.survives & steps.complete)
+    if not len(rows) or (steps.count[rows] < 0).any():
+        return None
+    chosen = rows[np.unique(steps.step[rows], return_index=True)[1]]
+    span = int(run.progress.end[-1] - run.progress.begin[0])
+    return float(steps.count[chosen].sum()) * S / span if span else None
+
+
+def _checkpoints(run: Timeline) -> dict[str, Any]:
+    """A checkpoint that was begun and neither committed nor cut off by a death has failed, too."""
+    begun, done, failed = set(), set(), set()
+    durations = []
+    for event in run.checkpoints:
+        key = (event["process"], event.get("step"))
+        if event["event"] == "checkpoint.started":
+            begun.add(key)
+        elif event["event"] == "checkpoint.committed":
+            done.add(key)
+            durations.append(int(event.get("duration_ns", 0)))
+        else:
+            failed.add(key)
+    lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
+    failed |= {key for key in begun - done if key[0] in lived}
+    tried = len(done) + len(failed - done)
+    return {
+        "checkpoints_committed": len(done),
+        "checkpoints_failed": len(failed - done),
+        "checkpoint_success_percent": 100 * len(done) / tried if tried else None,
+        "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
+        "checkpoint_seconds_max": max(durations) / S if durations else None,
+    }
+
+
+def _resumes(run: Timeline) -> dict[str, Any]:
+    """Every outage asks for a resume; it succeeded when the furthest step was passed again."""
+    resumed = [episode.t_regained is not None for episode in run.episodes]
+    restored = [p for p in run.processes if p.restored_step]
+    return {
+        "resumes": len(resumed),
+        "resume_success_percent": 100 * sum(resumed) / len(resumed) if resumed else None,
+        "fallbacks": sum(len(process.fallback) for process in restored),
+        "preemptions": sum(fault.kind == "preemption" and fault.injected is not None for fault in run.faults),
+        "replacements": len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1}),
+        "worker_starts": len(run.processes),
+    }
+
+
+def _alarms(evidence: Evidence) -> dict[str, Any]:
+    """A false alarm is an anomaly while no fault was at work; detection runs from a fault to its first evidence."""
+    run = evidence.run
+    slow = slowdown.degraded(run, slowdown.usual_step_times(evidence.fault_free))
+    windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
+    windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
+    false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]
+    detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]
+    return {
+        "anomalies": len(run.anomalies),
+        "false_alarms": len(false),
+        "detection_seconds_max": max(detect) / S if detect else None,
+    }
+
+
+def _detection(run: Timeline, fault: FaultRecord) -> int | None:
+    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
+    if fault.injected is None:
+        return None
+    at = int(np.searchsorted(run.evidence, fault.injected))
+    ends = [episode.end for episode in run.episodes if fault.id in episode.faults and episode.end >= fault.injected]
+    if at == len(run.evidence) or run.evidence[at] > min(ends, default=fault.healed or run.end):
+        return None
+    return int(run.evidence[at]) - fault.injected
+
+
+def _expectations(values: dict[str, Any], bounds: MetricBounds) -> list[Expectation]:
+    upper: list[tuple[str, str, float | None, float, Callable[[Any], str]]] = [
+        ("step_p50_max", "step_seconds_p50", bounds.step_p50_max, S, _seconds),
+        ("step_p95_max", "step_seconds_p95", bounds.step_p95_max, S, _seconds),
+        ("step_p99_max", "step_seconds_p99", bounds.step_p99_max, S, _seconds),
+        ("detection_max", "detection_seconds_max", bounds.detection_max, S, _seconds),
+        ("max_false_alarms", "false_alarms", bounds.max_false_alarms, 1, str),
+        ("steps_rolled_back_max", "steps_rolled_back", bounds.steps_rolled_back_max, 1, str),
+    ]
+    lower = [
+        ("checkpoint_success_min", "checkpoint_success_percent", bounds.checkpoint_success_min),
+        ("resume_success_min", "resume_success_percent", bounds.resume_success_min),
+    ]
+    lines = [
+        at_most(f"metrics.{name}", values[key], bound / unit if unit != 1 else bound, show)
+        for name, key, bound, unit, show in upper
+        if bound is not None
+    ]
+    lines += [at_least(f"metrics.{name}", values[key], b, _percent) for name, key, b in lower if b is not None]
+    return lines
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+SCORE = Metrics()

@@ -1,0 +1,202 @@
+"""Recovery time: from the last step before progress stopped until it passes the furthest step before.
+
+Measured from step events alone, so that it means the same for any trainer. Its phases are segments that
+partition the time, so they add up to it exactly. A fault that only slows the job is measured from the fault
+until step time is back in the band of the fault-free twin.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from harness.judge import slowdown
+from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
+from harness.judge.slowdown import Degraded, StepTime
+from harness.timeline.timeline import PHASES, Episode, Timeline
+from harness.units import format_duration
+
+Phase = Literal[
+    "interrupted_step",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "first_step",
+    "recompute",
+]
+
+
+class RecoveryBounds(Bounds):
+    """`max`: progress regained; `first_step_max`: first new step; `phases`: each phase, summed per episode."""
+
+    max: DurationNs | None = None
+    first_step_max: DurationNs | None = None
+    phases: Mapping[Phase, DurationNs] = {}
+
+
+class RecoveryTime(Score):
+    name = "recovery_time"
+    order = 10
+    Bounds = RecoveryBounds
+
+    def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:
+        run = evidence.run
+        usual = slowdown.usual_step_times(evidence.fault_free)
+        slow = slowdown.degraded(run, usual)
+        longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
+        slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
+        values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
+        if longest is not None:
+            values = {key: value for key, value in _values(run, longest).items() if key in values}
+        elif slowest is not None and slowest.recovered:
+            values["seconds"] = (slowest.end - slowest.begin) / S
+        values |= {"episodes": [_values(run, episode) for episode in run.episodes]}
+        values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
+        if bounds is None:
+            return ScoreResult(values)
+        lines = _expectations(evidence, bounds, slow, _unmeasured(evidence, usual))
+        return ScoreResult(values, lines, summary=_summary(run, longest, slowest))
+
+
+def phase_sums(episode: Episode) -> dict[str, int]:
+    """Nanoseconds per phase, in the order in which phases usually come."""
+    sums = {phase: sum(s.end - s.begin for s in episode.segments if s.phase == phase) for phase in PHASES}
+    return {phase: amount for phase, amount in sums.items() if amount}
+
+
+def _values(run: Timeline, episode: Episode) -> dict[str, Any]:
+    regained, first = episode.t_regained, episode.t_first
+    return {
+        "t_stop": (episode.t_stop - run.begin) / S,
+        "seconds": None if regained is None else (regained - episode.t_stop) / S,
+        "first_step_seconds": None if first is None else (first - episode.t_stop) / S,
+        "furthest_step": episode.furthest_step,
+        "faults": list(episode.faults),
+        "phases": {phase: amount / S for phase, amount in phase_sums(episode).items()},
+    }
+
+
+def _degraded_values(run: Timeline, interval: Degraded) -> dict[str, Any]:
+    return {
+        "fault": interval.fault,
+        "t_begin": (interval.begin - run.begin) / S,
+        "seconds": (interval.end - interval.begin) / S,
+        "recovered": interval.recovered,
+        "slowdown": interval.factor,
+        "slowdown_before": interval.before,
+    }
+
+
+def _summary(run: Timeline, longest: Episode | None, slowest: Degraded | None) -> str:
+    if longest is not None and longest.t_regained is not None:
+        more = f", the longest of {len(run.episodes)} recoveries" if len(run.episodes) > 1 else ""
+        return f"recovered in {format_duration(longest.t_regained - longest.t_stop)}{more}"
+    if longest is not None or slowest is None:
+        return ""
+    if not slowest.recovered:
+        return f"{_still(slowest)} at the end"
+    return f"back to its usual speed {format_duration(slowest.end - slowest.begin)} after the fault"
+
+
+class _Span(NamedTuple):
+    length: int
+    ended: bool
+    why: str  # it did not end
+    doubt: str = ""  # why nothing follows from its length
+
+
+def _expectations(
+    evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded], unmeasured: str
+) -> list[Expectation]:
+    run = evidence.run
+    lines = []
+    if bounds.max is not None:
+        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
+        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt) for d in slow]
+        lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
+    if bounds.first_step_max is not None:
+        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
+        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
+    for phase, bound in bounds.phases.items():
+        spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
+        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, unmeasured))
+    return lines
+
+
+def _still(interval: Degraded) -> str:
+    return f"still {interval.factor:.2f} times slower"
+
+
+def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
+    return ((run.end if end is None else end) - episode.t_stop, end is not None)
+
+
+def _stuck(run: Timeline, episode: Episode) -> str:
+    """Why an episode without an end has none: the phase it was given up in, or the longest of a job that died."""
+    text = f"never recovered after step {episode.furthest_step}"
+    if not episode.segments:
+        return f"{text}: no step came after"
+    last = episode.segments[-1]
+    longest = max(episode.segments, key=lambda segment: segment.end - segment.begin)
+    if run.aborted is not None:
+        return f"{text}: stuck in {last.phase} for {format_duration(last.end - last.begin)}"
+    starts = Counter(process.rank for process in run.processes if process.started >= episode.t_stop)
+    tries = f"{max(starts.values())} new starts failed, " if starts else ""
+    return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
+
+
+def _line(name: str, spans: list[_Span], bound: int, evidence: Evidence, unmeasured: str) -> Expectation:
+    """The worst of `spans` against the bound; one of which nothing follows only if no other is too long."""
+    text = f"≤ {format_duration(bound)}"
+    if not spans and unmeasured:
+        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
+    if not spans:
+        return Expectation(name, text, "0 s", Verdict.PASS, share=0.0)
+    worst = max(spans, key=lambda s: (not s.doubt and (not s.ended or s.length > bound), not s.ended, s.length))
+    length, ended, why, doubt = worst
+    observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
+    if doubt and (not ended or length > bound):
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
+    if not ended:
+        return Expectation(name, text, observed, *_never(evidence, why, length, bound))
+    if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts
+        doubt = f"the clocks are only known to {format_duration(evidence.run.uncertainty_ns)}"
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
+    if length > bound:
+        reason = f"{observed} is more than {format_duration(bound)}"
+        return Expectation(name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None)
+    if unmeasured:
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured)
+    return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None)
+
+
+def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdict, str]:
+    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
+    if evidence.run.outcome in (None, "interrupted") and length <= bound:
+        return Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery"
+    return Verdict.FAIL, why
+
+
+def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
+    """Why nothing can be said about some fault's recovery, or an empty text."""
+    run = evidence.run
+    named = {name for episode in run.episodes for name in episode.faults}
+    injected = [fault for fault in run.faults if fault.injected is not None]
+    if not injected and not run.episodes:
+        return "no fault struck, so there was nothing to recover from"
+    for fault in injected:
+        if fault.kills and fault.id not in named:
+            return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
+        if fault.id not in named and evidence.twin is None:
+            return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
+    for fault in slowdown.untold(run, usual):
+        return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNTOLD}"
+    return ""
+
+
+SCORE = RecoveryTime()

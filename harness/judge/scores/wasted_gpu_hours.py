@@ -1,0 +1,160 @@
+"""Wasted GPU-hours: the exact ledger of all allocated GPU time, and the part of the waste that faults caused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.judge import forecast, ledger, slowdown
+from harness.judge.ledger import Ledger
+from harness.judge.score import Bounds, Evidence, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.theory import closed_forms
+from harness.timeline.timeline import Timeline
+from harness.units import format_duration
+
+UNATTRIBUTED_PERCENT_MAX = 1.0
+
+
+class WasteBounds(Bounds):
+    """Upper bounds: percent of allocated GPU time, or GPU-seconds; of all waste, or of what faults caused."""
+
+    max_percent: Percent | None = None
+    max_percent_by_faults: Percent | None = None
+    max_gpu_seconds: float | None = None
+    max_gpu_seconds_by_faults: float | None = None
+
+
+class WastedGpuHours(Score):
+    name = "wasted_gpu_hours"
+    order = 20
+    Bounds = WasteBounds
+
+    def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
+        run = evidence.run
+        usual = slowdown.usual_step_times(evidence.fault_free)
+        slow = slowdown.degraded(run, usual)
+        windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
+        bands = ledger.bands(evidence.fault_free)
+        booked = ledger.settle(run, bands, windows)
+        values = _values(run, booked) | {"baseline": _baseline(run, bands)}
+        values["closed_forms"] = forecast.forecast(run, booked)
+        if bounds is None:
+            return ScoreResult(values)
+        if not booked.allocated:
+            return ScoreResult(
+                values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
+            )
+        # Each window may begin by one host's clock and end by another's, on every GPU.
+        doubt_s = 2 * run.uncertainty_ns * len(windows) * max((epoch.size for epoch in run.epochs), default=0) / S
+        doubt_percent = 100 * doubt_s * S / booked.allocated
+        lines = [
+            _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
+            for name, key, show, doubt in (
+                ("max_percent", "percent", _percent, doubt_percent),
+                ("max_percent_by_faults", "percent_by_faults", _percent, doubt_percent),
+                ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, doubt_s),
+                ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, doubt_s),
+            )
+            if (bound := getattr(bounds, name)) is not None
+        ]
+        summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
+        reasons = _doubts(booked)
+        if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
+            reasons += _untold(run, usual)
+        return ScoreResult(values, lines, reasons, summary)
+
+
+def _line(
+    run: Timeline,
+    name: str,
+    observed: float,
+    bound: float,
+    show: Callable[[Any], str],
+    doubt: float,
+    slow: Sequence[slowdown.Degraded],
+) -> Expectation:
+    """`doubt`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
+    not have caused."""
+    line = at_most(name, observed, bound, show)
+    reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
+    if abs(observed - bound) < doubt:
+        reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
+    if not reason:
+        return line
+    return Expectation(line.name, line.bound, line.observed, Verdict.INCONCLUSIVE, reason)
+
+
+def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
+    def percent(amount: int) -> float:
+        return 100 * amount / booked.allocated if booked.allocated else 0.0
+
+    values: dict[str, Any] = {
+        "gpu_seconds_allocated": booked.allocated / S,
+        "gpu_seconds_wasted": booked.wasted / S,
+        "gpu_seconds_wasted_by_faults": booked.wasted_by_faults / S,
+        "gpu_hours_wasted": booked.wasted / S / 3600,
+        "gpu_hours_wasted_by_faults": booked.wasted_by_faults / S / 3600,
+        "percent": percent(booked.wasted),
+        "percent_by_faults": percent(booked.wasted_by_faults),
+        "accounts": {name: amount / S for name, amount in booked.accounts.items()},
+        "accounts_by_faults": {name: amount / S for name, amount in booked.by_faults.items() if amount},
+        "accounts_ns": dict(booked.accounts),
+        "goodput_percent": percent(booked.accounts["productive"]),
+        "ettr": _ettr(run, booked),
+        "badput": {name: amount / S for name, amount in closed_forms.badput(booked.accounts).items()},
+    }
+    price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
+    if price is not None:
+        values["dollars_wasted"] = float(price) * values["gpu_hours_wasted"]
+        values["dollars_wasted_by_faults"] = float(price) * values["gpu_hours_wasted_by_faults"]
+    return values
+
+
+def _ettr(run: Timeline, booked: Ledger) -> float | None:
+    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time."""
+    workload = run.plan.get("workload") or {}
+    planned = int(workload.get("nodes", 0)) * int(workload.get("ranks_per_node", 1))
+    begin = min((slot.allocated for slot in run.slots), default=run.end)
+    possible = planned * (run.end - begin)
+    return booked.accounts["productive"] / possible if possible else None
+
+
+def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:
+    """From what the baseline band of straggler drag was taken, world size by world size."""
+    sizes = sorted({epoch.size for epoch in run.epochs})
+    known = [f"{_steps_of_runs(bands[size])} at {_ranks(size)}" for size in sizes if size in bands]
+    unknown = [f"none at {_ranks(size)}, so no drag is booked there" for size in sizes if size not in bands]
+    return "; ".join(known + unknown) or "none"
+
+
+def _ranks(size: int) -> str:
+    return f"{size} rank{'' if size == 1 else 's'}"
+
+
+def _steps_of_runs(band: ledger.Band) -> str:
+    return f"{band.steps} steps of {band.runs} fault-free run{'' if band.runs == 1 else 's'}"
+
+
+def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
+    share = 100 * booked.accounts["unattributed"] / booked.allocated
+    if share <= UNATTRIBUTED_PERCENT_MAX:
+        return []
+    reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+    return [(Verdict.INCONCLUSIVE, reason)]
+
+
+def _untold(run: Timeline, usual: dict[int, slowdown.StepTime]) -> list[tuple[Verdict, str]]:
+    names = ", ".join(fault.id for fault in slowdown.untold(run, usual))
+    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNTOLD}"
+    return [(Verdict.INCONCLUSIVE, reason)] if names else []
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _gpu_seconds(value: float) -> str:
+    return f"{value:.1f} GPU-s"
+
+
+SCORE = WastedGpuHours()

@@ -1,0 +1,273 @@
+"""Loss of the run against its fault-free twin, their difference, and the time each step took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from harness.report.charts import svg
+from harness.timeline.timeline import Steps, Timeline
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plotting area of a chart with its value scale."""
+
+    x: svg.Scale
+    y: svg.Scale  # of the values, or of their logarithms
+    logarithmic: bool = False
+
+    def points(self, steps: Floats, values: Floats) -> list[tuple[float, float]]:
+        steps, values = svg.thin(steps, values, max(50, int(self.x.stop - self.x.start) // 2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            levels = np.log10(values) if self.logarithmic else values
+        return [
+            (self.x(float(s)), self.y(float(v)) if math.isfinite(v) else math.nan)
+            for s, v in zip(steps, levels, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run by its surviving steps, ascending; all of shape (distinct steps,)."""
+
+    step: Floats
+    loss: Floats  # of the lowest rank that did the step
+    took_s: Floats  # by the slowest rank
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What both charts draw, worked out once for all their variants."""
+
+    run: Timeline
+    ours: Curve
+    twin: Curve | None
+    apart: tuple[Floats, Floats] | None  # steps, |difference|
+
+
+def compare(run: Timeline, twin: Timeline | None) -> Comparison:
+    apart = difference(run.steps, twin.steps) if twin else None
+    return Comparison(run, curve(run.steps), curve(twin.steps) if twin else None, apart)
+
+
+def curve(steps: Steps) -> Curve:
+    rows = np.flatnonzero(steps.survives)
+    distinct, group = np.unique(steps.step[rows], return_inverse=True)
+    slowest = np.zeros(len(distinct))
+    np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
+    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, group, steps.rank[rows])
+    leading = steps.rank[rows] == lowest[group]
+    losses = np.full(len(distinct), np.nan)
+    losses[group[leading]] = steps.loss[rows][leading]
+    return Curve(distinct.astype(np.float64), losses, slowest)
+
+
+def loss_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+    """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
+    run, ours, twin = compared.run, compared.ours, compared.twin
+    if not len(ours.step):
+        return None
+    x = _step_scale(compared, narrow)
+    upper = _loss_panel(compared, x, 14.0, 210.0 if not narrow else 180.0)
+    bottom = upper.y.start
+    parts = [_frame(upper, "Loss"), _resumes(run, x, 14.0, bottom), _rolled_back(run, upper)]
+    if twin:
+        parts.append(svg.polyline(upper.points(twin.step, twin.loss), "twin"))
+    parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
+    if compared.apart:
+        drawn, bottom = _difference(run, *compared.apart, x, bottom + 40)
+        parts += drawn
+    parts.append(_step_axis(x, bottom))
+    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free twin" if twin else "")
+    return svg.picture(x.stop + 26, bottom + 22, label, parts)
+
+
+def step_time_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
+    ours, twin = compared.ours, compared.twin
+    if not len(ours.step):
+        return None
+    x = _step_scale(compared, narrow)
+    everything = np.concatenate([ours.took_s, twin.took_s]) if twin else ours.took_s
+    low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
+    room = max((high - low) * 0.1, 0.1)
+    panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
+    parts = [_frame(panel, "", svg.seconds_text), _resumes(compared.run, x, 6.0, 150.0)]
+    if twin:
+        parts.append(svg.polyline(panel.points(twin.step, twin.took_s), "twin"))
+    parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
+    return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
+
+
+def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
+    """|run − twin| at each surviving step both have: the largest over the ranks both have. Two equal
+    non-finite losses differ by nothing; a single one differs by infinity."""
+    ours, mine = _keyed(run)
+    theirs, reference = _keyed(twin)
+    _, a, b = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(mine[a] - reference[b])
+    same = (mine[a] == reference[b]) | (np.isnan(mine[a]) & np.isnan(reference[b]))
+    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
+    distinct, group = np.unique(ours[a] >> 24, return_inverse=True)
+    largest = np.zeros(len(distinct))
+    np.maximum.at(largest, group, apart)
+    return distinct.astype(np.float64), largest
+
+
+def _keyed(steps: Steps) -> tuple[Ints, Floats]:
+    """One row for each (step, rank), the last one logged; the key is step · 2²⁴ + rank."""
+    rows = np.flatnonzero(steps.survives)
+    keys = (steps.step[rows] << 24) + steps.rank[rows]
+    distinct, last = np.unique(keys[::-1], return_index=True)
+    return distinct, steps.loss[rows][::-1][last]
+
+
+def _step_scale(compared: Comparison, narrow: bool) -> svg.Scale:
+    """From step 0 to the last one done by the run (also if it was rolled back later) or by its twin."""
+    done = compared.run.steps.step
+    highest = max(int(done.max()) if len(done) else 1, 1)
+    if compared.twin and len(compared.twin.step):
+        highest = max(highest, int(compared.twin.step[-1]))
+    return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
+
+
+def _loss_panel(compared: Comparison, x: svg.Scale, top: float, bottom: float) -> Panel:
+    """Linear, unless the losses span more than a factor of fifty."""
+    run = compared.run.steps
+    reference = compared.twin.loss if compared.twin else np.empty(0)
+    everything = np.concatenate([compared.ours.loss, run.loss[~run.survives], reference])
+    finite = everything[np.isfinite(everything)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    logarithmic = low > 0 and high / low > 50
+    if logarithmic:
+        low, high = math.log10(low), math.log10(high)
+    room = (high - low) * 0.06 or max(abs(high) * 0.1, 0.1)
+    return Panel(x, svg.Scale(low - room, high + room, bottom, top), logarithmic)
+
+
+def _frame(panel: Panel, title: str, words: object = None) -> Markup:
+    """Title, value grid and its labels."""
+    parts = [svg.text(panel.x.start, panel.y.stop - 3, title, "panel-title")]
+    for value in _value_ticks(panel):
+        y = panel.y(math.log10(value) if panel.logarithmic else value)
+        shown = words(value) if callable(words) else _power(value)
+        parts.append(svg.line(panel.x.start, y, panel.x.stop, y, "grid"))
+        parts.append(svg.text(panel.x.start - 6, y + 4, shown, "tick", "end"))
+    return svg.join(parts)
+
+
+def _power(value: float) -> str:
+    """`0.5`, but `10⁻⁶` where people would have to count zeros."""
+    if value <= 0 or 1e-3 < value < 1e5:
+        return f"{value:g}"
+    digits, _, exponent = f"{value:.0e}".partition("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if digits == "1" else f"{digits}·{power}"
+
+
+def _value_ticks(panel: Panel) -> list[float]:
+    low, high = panel.y.low, panel.y.high
+    if not panel.logarithmic:
+        return svg.round_ticks(low, high, 5)
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    for factors in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        ticks = [f * 10.0**d for d in decades for f in factors if low <= math.log10(f * 10.0**d) <= high]
+        if len(ticks) >= 3:
+            break
+    every = max(1, len(ticks) // 6)
+    return ticks[::every]
+
+
+def _step_axis(x: svg.Scale, bottom: float) -> Markup:
+    ticks = svg.round_ticks(x.low, x.high, max(2, int((x.stop - x.start) / 90)))
+    parts = [svg.line(x.start, bottom, x.stop, bottom, "axis")]
+    for tick in (t for t in ticks if t == int(t) and t > 0):
+        parts.append(svg.text(x(tick), bottom + 16, f"{tick:,.0f}", "tick", "middle"))
+    parts.append(svg.text(x.start - 6, bottom + 16, "step", "tick", "end"))
+    return svg.join(parts)
+
+
+def resume_steps(run: Timeline) -> list[int]:
+    """Steps from which the run went on after a restore, ascending."""
+    return sorted({p.restored_step for p in run.processes if p.restored_step})
+
+
+def _resumes(run: Timeline, x: svg.Scale, top: float, bottom: float) -> Markup:
+    parts = []
+    for step in resume_steps(run)[:200]:
+        title = svg.tag("title", f"Resumed after step {step:,}")
+        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "resume")))
+    return svg.join(parts)
+
+
+def _rolled_back(run: Timeline, panel: Panel) -> Markup:
+    """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
+    steps = run.steps
+    parts = []
+    rows = np.flatnonzero(~steps.survives)
+    for process in np.unique(steps.process[rows])[:64]:
+        mine = rows[steps.process[rows] == process]
+        if steps.rank[mine[0]] == steps.rank[rows].min():
+            first, last = int(steps.step[mine].min()), int(steps.step[mine].max())
+            left, right = panel.x(first - 1), panel.x(last)
+            title = f"Steps {first:,} to {last:,} were done and rolled back"
+            parts.append(
+                svg.rect(left, panel.y.stop, max(right - left, 1.5), panel.y.start - panel.y.stop, "rolled-band", title)
+            )
+            parts.append(svg.polyline(panel.points(steps.step[mine].astype(float), steps.loss[mine]), "rolled-line"))
+    return svg.join(parts)
+
+
+def _not_finite(panel: Panel, curve: Curve) -> Markup:
+    steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
+    if not len(bad):
+        return Markup("")
+    path = "".join(
+        f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6"
+        for i in bad[:: max(1, len(bad) // 200)]
+    )
+    title = svg.tag("title", f"{len(bad):,} steps without a finite loss, first at step {steps[bad[0]]:,.0f}")
+    return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
+
+
+def _difference(run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+    """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
+    title = svg.text(x.start, top - 3, "Difference to the twin", "panel-title")
+    if not len(steps) or not apart.any():
+        words = f"0 at each of {len(steps):,} steps" if len(steps) else "no step in common"
+        parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
+        if len(steps):
+            parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))
+        return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(run, x, top, top + 28)], top + 28
+    return _unequal(run, steps, apart, x, top, title)
+
+
+def _unequal(
+    run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: float, title: Markup
+) -> tuple[list[Markup], float]:
+    zero, bottom = top + 112, top + 122
+    sized = apart[(apart > 0) & np.isfinite(apart)]
+    low, high = (math.log10(sized.min()), math.log10(sized.max())) if len(sized) else (-1.0, 0.0)
+    room = max((high - low) * 0.1, 0.3)
+    panel = Panel(x, svg.Scale(low - room, high + room, zero - 16, top), logarithmic=True)
+    finite = np.where(np.isfinite(apart), apart, 10.0 ** (high + room))
+    thinned = svg.thin(steps, finite, int(x.stop - x.start) // 2)
+    points = [(x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)]
+    return [
+        title,
+        _frame(Panel(x, panel.y, True), ""),
+        svg.text(x.start - 6, zero + 4, "0", "tick", "end"),
+        svg.line(x.start, zero, x.stop, zero, "grid"),
+        _resumes(run, x, top, bottom),
+        svg.polyline(points, "difference"),
+    ], bottom

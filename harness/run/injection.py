@@ -1,0 +1,172 @@
+"""One fault at work: the context it acts in, and its life from the trigger to the healing."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harness.backends.contract import Cluster, Node
+from harness.errors import FaultError, NodeGone
+from harness.events import Emitter
+from harness.faults.contract import Cancelled, Target
+from harness.plan.making import Plan
+from harness.run.trigger import Firing, Holds, Progress
+from harness.run.undo import Journal
+
+POLL_S = 0.002
+RANK_APPEARS_S = 10.0
+
+
+class Injection:
+    """Runs in a thread of its own; is the `harness.faults.contract.Context` of its fault."""
+
+    def __init__(
+        self,
+        firing: Firing,
+        plan: Plan,
+        cluster: Cluster,
+        progress: Progress,
+        emit: Emitter,
+        journal: Journal,
+        holds: Holds,
+    ):
+        self.firing, self.plan, self.cluster, self.progress = firing, plan, cluster, progress
+        self._emit, self._journal, self._holds = emit, journal, holds
+        self.run_dir = journal.run_dir
+        self.fault, self.targets = firing.planned.build()
+        self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
+        self._cancelled = threading.Event()
+        self._aimed: list[dict[str, Any]] = []
+        self._ended = False
+
+    def run(self) -> None:
+        """Every way out is an event: a fault that breaks is evidence too."""
+        self.log("fault.injecting")
+        try:
+            self._aimed = [self._aim(target) for target in self.targets]
+            self.fault.inject(self.targets, self)
+        except Cancelled:
+            self.log("fault.cancelled")
+        except Exception as error:  # whatever broke, the run must end as invalid and not as a dead thread
+            self.log("fault.failed", error=f"{type(error).__name__}: {error}")
+        finally:
+            self._ended = True
+            self._release_hold()
+            self.heal()
+
+    def heal(self) -> None:
+        """Called when the fault has done its part, and again at the end of the run if it could not be healed then."""
+        if "healed" in self.firing.moments_ns:
+            return
+        try:
+            self.fault.heal(self.targets, self)
+        except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
+            self.log("fault.failed", error=f"could not be healed: {error}")
+            return
+        self._moment("healed")
+        self.log("fault.healed")
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def node(self, target: Target) -> Node:
+        return self.cluster.nodes[target.node_index]
+
+    def pid_of(self, rank: int) -> tuple[Node, int]:
+        self.wait(RANK_APPEARS_S, until=lambda: rank in self.progress.workers)
+        worker = self.progress.workers.get(rank)
+        if worker is None:
+            raise FaultError(f"rank {rank} has not started: there is nothing to act on")
+        node = next(
+            (n for n in self.cluster.nodes if (n.name, n.incarnation) == (worker.node, worker.incarnation)), None
+        )
+        if node is None or not node.alive:
+            raise NodeGone(f"rank {rank} was on {worker.node}, which is gone")
+        return node, worker.pid
+
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+        self._release_hold()
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._cancelled.is_set():
+                raise Cancelled
+            if until is not None and until():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._cancelled.wait(min(left, POLL_S if until is not None else left))
+
+    def log(self, event: str, **fields: Any) -> None:
+        self._emit(event, fault=self.firing.planned.id, **fields)
+
+    def undo(self, action: str, **arguments: Any) -> None:
+        self._journal.record(action, arguments)
+
+    def ready(self) -> None:
+        self._holds.release(self.firing.planned.id)
+
+    def injected(self) -> None:
+        self._moment("injected")
+        told = {"targets": self._aimed, "kills": self.fault.kills, "stops": self.fault.stops}
+        told |= {"spoils": self.fault.spoils}
+        self.log("fault.injected", kind=self.firing.planned.fault, **told)
+
+    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self._moment("effect")
+        self._release_hold()
+        self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
+
+    def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
+        return [took for began, took in list(self.progress.step_times.get(rank, ())) if began >= since_ns]
+
+    def ranks_on(self, node: Node) -> list[int]:
+        workers = dict(self.progress.workers).items()
+        return sorted(rank for rank, each in workers if (each.node, each.incarnation) == (node.name, node.incarnation))
+
+    def reached(self, rank: int, failpoint: str) -> int:
+        return self.progress.failpoints.get((rank, failpoint), 0)
+
+    def wall_offset_ns(self, rank: int) -> int | None:
+        theirs = self.progress.wall_offset_ns.get(rank)
+        return None if theirs is None else theirs - (time.time_ns() - time.monotonic_ns())
+
+    def hold(self) -> None:
+        self._holds.act(self.firing.planned)
+
+    def let_go(self) -> None:
+        self._holds.stop_acting(self.firing.planned.id)
+
+    def caught(self) -> int | None:
+        found = self._holds.caught(self.firing.planned.id)
+        return None if found is None else found[0]
+
+    def strike(self) -> None:
+        found = self._holds.caught(self.firing.planned.id)
+        if found is not None:
+            found[1].unlink(missing_ok=True)  # killed by another fault just now
+
+    def release(self, node: Node, reason: str) -> None:
+        if not self.cluster.tells_changes:
+            self._emit("node.released", node=node.name, incarnation=node.incarnation, reason=reason)
+
+    def replace(self, node: Node) -> Node:
+        gpus = self.plan.workload["ranks_per_node"]
+        if not self.cluster.tells_changes:
+            self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
+        return self.cluster.replace(node)
+
+    def _aim(self, target: Target) -> dict[str, Any]:
+        node = self.node(target)
+        return {"node": node.name, "incarnation": node.incarnation, "rank": target.rank}
+
+    def _release_hold(self) -> None:
+        """Lets a trainer go on that waits at the trigger; called once the fault has acted, or never will."""
+        if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
+            self._holds.release(self.firing.planned.id)
+
+    def _moment(self, name: str) -> None:
+        self.firing.moments_ns.setdefault(name, time.monotonic_ns())

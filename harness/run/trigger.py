@@ -1,0 +1,221 @@
+"""When a planned fault fires: what the run has seen so far, and the holds that make triggers exact.
+
+A trainer that uses our emitter stops at the event a fault waits for (an *armed hold*) until the fault has acted, so
+that "after step 90" means after step 90, whatever the speed of the machine. Other trainers are followed through
+their events alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.events import STRIKE_TAKEN
+from harness.faults.contract import Hold
+from harness.plan.making import PlannedFault
+
+STEPS_REMEMBERED = 2000
+
+
+@dataclass
+class Worker:
+    """The newest process of a rank."""
+
+    node: str
+    incarnation: int
+    pid: int
+    since_ns: int
+    last_step: int = 0
+    seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
+    ended_ns: int = 0
+
+
+@dataclass
+class Progress:
+    """The job as its events tell it, live. Judged later by the timeline; this only decides when to act."""
+
+    workers: dict[int, Worker] = field(default_factory=dict)
+    world_size: int = 0
+    complete_step: int = 0
+    furthest_step: int = 0
+    last_step_ns: int = 0
+    loss: float | None = None
+    phase: str = "starting"
+    phases_seen: list[tuple[str, int]] = field(default_factory=list)  # (name, mono_ns)
+    step_times: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # rank → (began, took)
+    failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
+    wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
+
+    def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
+        if header.get("role") == "trainer":
+            self._absorb_trainer(header, event, now_ns)
+        elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
+            self.phase = "rendezvous"
+
+    def _absorb_trainer(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
+        rank, kind = header["rank"], event["event"]
+        if "wall_ns" in event:
+            self.wall_offset_ns[rank] = event["wall_ns"] - event["mono_ns"]
+        if kind == "failpoint":
+            self.failpoints[rank, event["name"]] = now_ns
+        if kind == "started":
+            self.workers[rank] = Worker(header["node"], header["incarnation"], header["pid"], now_ns)
+            self.complete_step = self._complete()
+            self.phase = "startup"
+        elif kind == "rendezvous":
+            self.world_size = event["world_size"]
+        elif kind == "restored":
+            self.phase = "restored"
+            if rank in self.workers:
+                self.workers[rank].last_step = event["step"]
+            self.complete_step = self._complete()
+        elif kind == "step" and rank in self.workers:
+            self._absorb_step(rank, event, now_ns)
+        elif kind in ("phase", "failpoint"):
+            if event.get("edge", "begin") == "begin":
+                self.phases_seen.append((event["name"], now_ns))
+            if not event["name"].startswith("checkpoint"):
+                self.phase = event["name"]
+        elif kind == "exiting":
+            self.phase = "exiting"
+
+    def _absorb_step(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
+        worker = self.workers[rank]
+        ended_ns = event.get("mono_ns", now_ns)
+        if worker.ended_ns:
+            times = self.step_times.setdefault(rank, collections.deque(maxlen=STEPS_REMEMBERED))
+            times.append((worker.seen_ns, ended_ns - worker.ended_ns))
+        worker.last_step, worker.seen_ns, worker.ended_ns = event["step"], now_ns, ended_ns
+        self.last_step_ns = now_ns
+        self.phase = "training"
+        loss = event.get("loss")
+        self.loss = loss if isinstance(loss, float) else self.loss
+        self.complete_step = self._complete()
+        self.furthest_step = max(self.furthest_step, self.complete_step)
+
+    def _complete(self) -> int:
+        """The last step that every rank of the current world has done."""
+        world = range(self.world_size or len(self.workers))
+        return min((self.workers[rank].last_step if rank in self.workers else 0 for rank in world), default=0)
+
+
+@dataclass
+class Firing:
+    """One planned fault on its way: waiting → acting → done, with the moments others may follow."""
+
+    planned: PlannedFault
+    index: int
+    moments_ns: dict[str, int] = field(default_factory=dict)  # injected · effect · recovered · healed
+    armed_ns: int | None = None
+    fired: bool = False
+    postponed: bool = False
+    furthest_before: int = 0  # what progress must pass for the job to have recovered
+
+    def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
+        """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
+        when = self.planned.when
+        base_ns = start_ns
+        if "following" in when:
+            moment = others[when["following"]].moments_ns.get(when["event"])
+            if moment is None:
+                return False
+            base_ns = moment
+        if now_ns < base_ns + when.get("after_ns", 0):
+            return False
+        if "step" in when and progress.complete_step < when["step"]:
+            return False
+        if "phase" not in when:
+            return True
+        if self.armed_ns is None:
+            self.armed_ns = now_ns
+        return any(name == when["phase"] and at >= self.armed_ns for name, at in progress.phases_seen)
+
+    def over_ns(self) -> int | None:
+        """When its fault was healed and the job had recovered from it, whichever was later."""
+        if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
+            return None
+        return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
+
+
+def obstacle(firing: Firing, others: Iterable[Firing], limits: Mapping[str, int | None], now_ns: int) -> str | None:
+    """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery."""
+    fired = [other for other in others if other.fired]
+    broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
+    allowed = limits.get("nodes_at_once")
+    if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
+        return f"{len(broken)} of at most {allowed} nodes have a fault at work"
+    cool_down_ns = limits.get("cool_down_ns") or 0
+    if cool_down_ns and broken & firing.planned.nodes():
+        return "its node still has a fault at work"
+    latest_ns = max((over for other in fired if (over := other.over_ns()) is not None), default=None)
+    if latest_ns is not None and now_ns - latest_ns < cool_down_ns:
+        return f"the pause of {cool_down_ns / 1e9:g} s after a recovery is not over"
+    return None
+
+
+class Holds:
+    """The files through which trainers are held and released, in `<run>/holds/`."""
+
+    def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault]):
+        self.directory = run_dir / "holds"
+        self.directory.mkdir()
+        self.file = run_dir / "holds.json"
+        self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]))
+        for fault in faults:
+            if "phase" not in fault.when:
+                self.arm(fault.id)
+
+    def arm(self, fault_id: str) -> None:
+        (self.directory / f"{fault_id}.armed").touch()
+
+    def release(self, fault_id: str) -> None:
+        (self.directory / f"{fault_id}.released").touch()
+
+    def act(self, fault: PlannedFault) -> None:
+        """Arms the places where the fault itself stops or strikes the trainer."""
+        for hold in self._acts(fault):
+            for token in hold.get("tokens", ()):
+                pathlib.Path(token).touch()
+        self.arm(f"{fault.id}.act")
+
+    def stop_acting(self, fault_id: str) -> None:
+        self.release(f"{fault_id}.act")
+        for token in self.directory.glob(f"{fault_id}.act.strike-*"):
+            token.unlink(missing_ok=True)  # a trainer may take it just now
+
+    def caught(self, fault_id: str) -> tuple[int, pathlib.Path] | None:
+        """The rank of a process that waits to be struck, and the file whose end it waits for."""
+        for token in self.directory.glob(f"{fault_id}.act.strike-*{STRIKE_TAKEN}"):
+            return int(token.name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]), token
+        return None
+
+    def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        built, targets = fault.build()
+        return [self._act(fault.id, hold) for hold in built.holds(targets)]
+
+    def _act(self, fault_id: str, hold: Hold) -> dict[str, Any]:
+        paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
+        entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
+        if hold.strikes:
+            names = (f"{fault_id}.act.strike-{hold.rank}-{each}" for each in range(hold.strikes))
+            entry |= {"tokens": [str(self.directory / name) for name in names]}
+            entry |= {"code": hold.code, "mislead": hold.mislead}
+        return entry
+
+    def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        if "phase" in fault.when:
+            name = fault.when["phase"]
+            matches: list[dict[str, Any]] = [
+                {"event": "phase", "name": name, "edge": "begin"},
+                {"event": "failpoint", "name": name},
+            ]
+        elif "step" in fault.when:
+            matches = [{"event": "step", "step": fault.when["step"]}]
+        else:
+            return []
+        paths = {edge: str(self.directory / f"{fault.id}.{edge}") for edge in ("armed", "released")}
+        return [{"match": match} | paths for match in matches]

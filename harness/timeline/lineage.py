@@ -1,0 +1,400 @@
+"""Who ran when, in which world, and which of the executed steps survived.
+
+A *life* is one worker process. Lives that form a process group together are a *world*. A stretch of steps of
+one world without a rollback is an *epoch*: within it the step number only grows. A step is *complete* when
+every rank of its world has done it. The *lineage* is the chain of epochs that the final state descends from:
+the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when
+it lies on that chain; everything else was executed and rolled back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.log.reading import COLUMNS, Column, Log, Writer
+
+Ints = npt.NDArray[np.int64]
+Key = tuple[str, int]  # node and incarnation
+NEVER = 2**62
+_TURN_BITS = 32
+
+
+@dataclass
+class Life:
+    """One worker process. `gone` is when it was certainly no more; `leaving` when it began to exit."""
+
+    index: int
+    writer: Writer
+    rank: int
+    local_rank: int
+    key: Key
+    pid: int
+    world_size: int
+    started: int
+    joins: list[int] = field(default_factory=list)
+    worlds: list[int] = field(default_factory=list)  # parallel to `joins`
+    restores: list[tuple[int, int]] = field(default_factory=list)  # (time, step)
+    restored: dict[str, Any] | None = None  # the first `restored` event
+    exiting: dict[str, Any] | None = None
+    exit_event: dict[str, Any] | None = None  # what the launcher saw
+    gone: int = NEVER
+    first_step: int | None = None  # number of the first step it did
+    last_step_end: int = -NEVER
+
+    @property
+    def step_ends(self) -> Ints:
+        """Gone once its steps are gathered into the one table of the run."""
+        return self.writer.steps["end"]
+
+    @property
+    def last_seen(self) -> int:
+        last_event = self.writer.events[-1]["at"] if self.writer.events else self.started
+        return max(self.started, last_event, self.last_step_end)
+
+    @property
+    def last_useful(self) -> int:
+        """The end of the last thing it did for the job: joining, restoring or a step."""
+        return max([self.started, self.last_step_end, *self.joins, *(at for at, _ in self.restores)])
+
+    @property
+    def leaving(self) -> int:
+        return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
+
+
+@dataclass
+class World:
+    """Lives that formed one process group. `members` maps rank to life; `joined` is when the last one was in."""
+
+    size: int
+    members: dict[int, Life] = field(default_factory=dict)
+    joined: int = 0
+    first_gone: int = NEVER  # when the first of its members was gone
+
+    @property
+    def whole(self) -> bool:
+        return len(self.members) == self.size
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        return tuple(sorted(life.index for life in self.members.values()))
+
+    @property
+    def nodes(self) -> set[str]:
+        return {life.key[0] for life in self.members.values()}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Steps `first`..`last` of one world without a rollback; `kept`: steps up to this one survive (-1: none)."""
+
+    world: int
+    size: int  # ranks of the world
+    processes: tuple[int, ...]  # its members, as rows in Timeline.processes
+    first: int
+    last: int
+    begin: int  # end of its first row
+    kept: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One row per complete step, sorted by `end`: the moment when the last rank finished it."""
+
+    step: Ints
+    begin: Ints  # when the first rank began it
+    end: Ints
+    epoch: Ints  # row in the epochs
+    world_size: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def find_lives(log: Log, planned_world_size: int) -> list[Life]:
+    """One life per trainer file, in order of start."""
+    found: list[Life] = []
+    for writer in sorted((w for w in log.writers if w.role == "trainer"), key=lambda w: (w.header["at"], w.name)):
+        header = writer.header
+        rank = int(header.get("rank", 0))
+        life = Life(
+            index=len(found),
+            writer=writer,
+            rank=rank,
+            local_rank=int(header.get("local_rank", rank)),
+            key=(str(header.get("node", header.get("host"))), int(header.get("incarnation", 1))),
+            pid=int(header.get("pid", 0)),
+            world_size=int(header.get("world_size", planned_world_size)),
+            started=header["at"],
+        )
+        _read_life(life)
+        found.append(life)
+    return found
+
+
+def _read_life(life: Life) -> None:
+    for event in life.writer.events:
+        match event.get("event"):
+            case "rendezvous":
+                life.joins.append(event["at"])
+                life.world_size = int(event.get("world_size", life.world_size))
+            case "restored":
+                life.restores.append((event["at"], int(event.get("step", 0))))
+                life.restored = life.restored or event
+            case "exiting":
+                life.exiting = event
+    if len(life.step_ends):
+        life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])
+    if not life.joins:  # a trainer that does not tell when its process group was ready
+        first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
+        life.joins = [at for at, _ in life.restores[:1]] or first_step
+
+
+def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
+    """Gives every life the `worker.exit` its launcher saw: by process id where known, else by place."""
+    by_place: dict[tuple[Key, int], list[Life]] = {}
+    by_pid: dict[tuple[Key, int], list[Life]] = {}
+    for life in lives:
+        by_place.setdefault((life.key, life.local_rank), []).append(life)
+        by_pid.setdefault((life.key, life.pid), []).append(life)
+    for event in exits:
+        key = event["key"]
+        candidates = by_pid.get((key, event.get("pid", -1))) or by_place.get((key, event.get("local_rank", -1)), [])
+        running = [life for life in candidates if life.started <= event["at"] and life.exit_event is None]
+        if running:
+            running[-1].exit_event = event
+
+
+def find_gone(
+    lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[Key, Mapping[int, list[int]]]
+) -> None:
+    """When each life was over: what the launcher saw; else its node's end, its own last word, or its successor.
+
+    `killed` gives per node and rank the times of injected kills of that rank.
+    """
+    successor: dict[int, int] = {}
+    latest: dict[tuple[Key, int], Life] = {}
+    for life in lives:
+        place = (life.key, life.local_rank)
+        if place in latest:
+            successor[latest[place].index] = life.started
+        latest[place] = life
+    for life in lives:
+        ends = [node_gone.get(life.key, NEVER), successor.get(life.index, NEVER)]
+        if life.exit_event:
+            ends.append(life.exit_event["at"])
+        elif life.exiting:
+            ends.append(life.exiting["at"])
+        else:
+            kills = killed.get(life.key, {}).get(life.rank, [])
+            ends += [at for at in kills if at >= life.last_seen][:1]
+        life.gone = max(min(ends), life.last_useful)
+
+
+def form_worlds(lives: Sequence[Life]) -> list[World]:
+    """Groups joins into worlds: one is over when it is full, a rank comes again, or a member is already gone."""
+    joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
+    worlds: list[World] = []
+    for at, index, order in joins:
+        life = lives[index]
+        if not worlds or not _fits(worlds[-1], life, at if order else life.started):
+            worlds.append(World(life.world_size))
+        world = worlds[-1]
+        world.members[life.rank] = life
+        world.joined = at
+        world.first_gone = min(world.first_gone, life.gone)
+        life.worlds.append(len(worlds) - 1)
+    _carry_over(worlds, lives)
+    return worlds
+
+
+def _fits(world: World, life: Life, since: int) -> bool:
+    fresh = not world.whole and life.rank not in world.members and life.world_size == world.size
+    return fresh and world.first_gone > since
+
+
+def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
+    """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
+    for number, world in enumerate(worlds):
+        missing = set(range(world.size)) - world.members.keys() if not world.whole else set()
+        for life in lives if missing else ():
+            later = [at for at in life.joins if at > world.joined]
+            stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
+            if life.rank in missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
+                place = len(life.joins) - len(later)
+                life.joins.insert(place, world.joined)
+                life.worlds.insert(place, number)
+                world.members[life.rank] = life
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All executed steps, sorted by end: `columns` as in `reading.COLUMNS`, and who did them."""
+
+    columns: dict[str, Column]
+    process: Ints
+    rank: Ints
+    epoch: Ints
+    complete: npt.NDArray[np.bool_]
+    survives: npt.NDArray[np.bool_]
+
+
+def gather(
+    table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
+) -> tuple[Rows, list[Epoch], Progress]:
+    """Steps of all lives in order of their ends, their epochs, and the complete steps.
+
+    `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
+    step to the times when checkpoints of it were committed.
+    """
+    rows = len(table["end"])
+    process, label = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    for life in lives:
+        mine = slice(life.writer.start, life.writer.start + len(life.step_ends))
+        process[mine], label[mine] = life.index, _stretches(life)
+        life.writer.steps.clear()
+    labels = _distinct(label)
+    world_of = (labels >> _TURN_BITS).tolist()
+    epoch = np.searchsorted(labels, label)
+    del label
+    order = np.argsort(table["end"], kind="stable")
+    columns = {name: table.pop(name)[order] for name in COLUMNS}
+    process, epoch = process[order], epoch[order]
+    del order
+    size = np.array([worlds[world].size for world in world_of], np.int64)
+    complete, progress = _complete(columns, epoch, size)
+    of_epochs = [(world, worlds[world]) for world in world_of]
+    epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
+    kept = np.array([e.kept for e in epochs], np.int64)
+    survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
+    rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
+    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress
+
+
+def _distinct(labels: Ints) -> Ints:
+    """`np.unique` for long runs of equal values: only where they change is looked at."""
+    changes = labels[np.flatnonzero(np.diff(labels)) + 1]
+    return np.unique(np.concatenate([labels[:1], changes]))
+
+
+def cells(*keys: Ints) -> tuple[Ints, int]:
+    """Numbers rows by the combination of small integer keys, densely: (number per row, how many numbers).
+
+    Falls back on sorting where the keys span much more than there are rows.
+    """
+    number, span = np.zeros(len(keys[0]), np.int64), 1
+    for key in keys:
+        low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
+        span *= high - low + 1
+        if span > 8 * len(key) + 1000:
+            values, number = np.unique(np.stack(keys), axis=1, return_inverse=True)
+            return number.reshape(-1), values.shape[1]
+        number *= high - low + 1
+        number += key - low
+    return number, span
+
+
+def _stretches(life: Life) -> Ints:
+    """Per step row a label: the world it was done in, then how often the step number had fallen back there."""
+    step, end = life.writer.steps["step"], life.step_ends
+    if not len(step):
+        return np.zeros(0, np.int64)
+    position = np.searchsorted(np.array(life.joins), end, side="left") - 1
+    world = np.array(life.worlds)[np.maximum(position, 0)] << _TURN_BITS
+    fell = np.flatnonzero(np.diff(step) <= 0) + 1
+    for row in fell.tolist():  # rare: a job that goes back without starting its processes again
+        stretch = slice(row, int(np.searchsorted(world >> _TURN_BITS, world[row] >> _TURN_BITS, side="right")))
+        world[stretch] += int(world[row - 1] >> _TURN_BITS == world[row] >> _TURN_BITS)
+    return np.asarray(world, np.int64)
+
+
+def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[npt.NDArray[np.bool_], Progress]:
+    """Which rows belong to a step that every rank of its world did, and those steps."""
+    if not len(epoch):
+        empty = np.zeros(0, np.int64)
+        return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
+    group, groups = cells(epoch, columns["step"])
+    count = np.bincount(group, minlength=groups)
+    begin, end = np.full(groups, NEVER), np.zeros(groups, np.int64)
+    end[group] = columns["end"]  # rows are sorted by end: the last one to write wins
+    np.minimum.at(begin, group, columns["begin"])
+    of_group = np.zeros((2, groups), np.int64)
+    of_group[0, group], of_group[1, group] = epoch, columns["step"]
+    whole = (count > 0) & (count >= size[of_group[0]])
+    chosen = np.flatnonzero(whole)
+    chosen = chosen[np.argsort(end[chosen], kind="stable")]
+    its_epoch, its_step = of_group[:, chosen]
+    progress = Progress(its_step, begin[chosen], end[chosen], its_epoch, size[its_epoch])
+    return whole[group], progress
+
+
+def _final_restore(lives: Sequence[Life]) -> int | None:
+    """The step restored last of all, if no step was done by that process since."""
+    restores = [restore for life in lives for restore in life.restores]
+    if not restores:
+        return None
+    at, step = max(restores)
+    last_step = max(life.last_step_end for life in lives)
+    return step if at > last_step else None
+
+
+def _lineage(
+    worlds: Sequence[tuple[int, World]],
+    columns: Mapping[str, Column],
+    epoch: Ints,
+    committed: Mapping[int, list[int]],
+    final_restore: int | None,
+) -> list[Epoch]:
+    """Walks back from the last epoch through the checkpoints that each one started from."""
+    n = len(worlds)
+    first, last = np.full(n, NEVER), np.full(n, -1)
+    np.minimum.at(first, epoch, columns["step"])
+    np.maximum.at(last, epoch, columns["step"])
+    begin = np.full(n, NEVER)
+    np.minimum.at(begin, epoch, columns["end"])
+    kept = [-1] * n
+    child, limit = n, NEVER if final_restore is None else final_restore
+    while limit > 0:
+        parent = _parent(child, limit, first, last, begin, committed)
+        if parent is None:
+            break
+        kept[parent] = limit
+        child, limit = parent, int(first[parent]) - 1
+    return [
+        Epoch(number, world.size, world.processes, int(first[i]), int(last[i]), int(begin[i]), kept[i])
+        for i, (number, world) in enumerate(worlds)
+    ]
+
+
+def _parent(
+    child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
+) -> int | None:
+    """The epoch before `child` that wrote the checkpoint of `step`: the newest that committed one, else the
+    newest that executed this step, else the newest that began at or before it."""
+    earlier = range(child - 1, -1, -1)
+    if step == NEVER:
+        return next(iter(earlier), None)
+    holders = [e for e in earlier if first[e] <= step <= last[e]]
+    for e in holders:
+        until = begin[e + 1] if e + 1 < len(begin) else NEVER
+        if any(begin[e] <= at < until for at in committed.get(step, [])):
+            return e
+    return next(iter(holders), None) if holders else next((e for e in earlier if first[e] <= step), None)
+
+
+def pairwise_epochs(progress: Progress) -> list[tuple[int, int]]:
+    """Half-open row ranges of `progress` that belong to one epoch each, in order of time."""
+    if not len(progress):
+        return []
+    cuts = np.flatnonzero(np.diff(progress.epoch)) + 1
+    return list(itertools.pairwise([0, *cuts.tolist(), len(progress)]))
+
+
+def no_progress() -> Progress:
+    empty = np.zeros(0, np.int64)
+    return Progress(empty, empty, empty, empty, empty)

@@ -1,0 +1,145 @@
+"""What can change the phase of the job, and when: each event of the log that matters, as a mark on the time axis."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.timeline.lineage import NEVER, Life, World
+from harness.timeline.phases import Event, Mark
+from harness.timeline.story import CLEAN_CODES, OUTCOMES, Story, key_of
+
+
+def of(story: Story) -> Iterator[Event]:
+    """All that can change the phase of the job."""
+    yield from _fault_marks(story)
+    yield from _node_marks(story)
+    yield from _agent_marks(story)
+    yield from _world_marks(story.lives, story.worlds)
+    evidence = sorted(_evidence(story), key=lambda event: event.at)
+    yield from evidence
+    yield from _restarts(story.lives)
+    yield from _life_marks(story.lives, [event.at for event in evidence])
+
+
+def noticed(story: Story) -> list[int]:
+    """When somebody in the job noticed that something is wrong, in order."""
+    return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
+
+
+def _fault_marks(story: Story) -> Iterator[Event]:
+    for fault in story.faults:
+        if fault.injected is not None:
+            yield Event(fault.injected, Mark.KILL_STRIKE if fault.kills else Mark.STRIKE)
+    if story.abort:
+        yield Event(story.abort["at"], Mark.ABORT)
+
+
+def _node_marks(story: Story) -> Iterator[Event]:
+    """A node that a fault will take away is of no use from the injection on, also while its notice runs."""
+    struck = {
+        key_of(target): fault.injected
+        for fault in reversed(story.faults)
+        if fault.kills and fault.injected is not None
+        for target in fault.targets
+        if target.get("rank") is None
+    }
+    allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
+    yield from (Event(at, Mark.NODE) for at in allocated.values())
+    for event in story.harness:
+        key = key_of(event)
+        if event["event"] == "node.released" and event.get("reason") not in OUTCOMES and key in allocated:
+            lost = min(event["at"], struck.get(key, NEVER))
+            yield Event(max(lost, allocated[key]), Mark.NODE_LOST)
+
+
+def _agent_marks(story: Story) -> Iterator[Event]:
+    gone = story.node_gone()
+    for agent in story.agents:
+        waiting = False
+        for event in agent.events:
+            if event["event"] == "agent.rendezvous" and event.get("edge") == "begin" and not waiting:
+                waiting = True
+                yield Event(event["at"], Mark.AGENT)
+            elif event["event"] in ("worker.exit", "agent.exiting") and waiting:
+                waiting = False
+                yield Event(event["at"], Mark.AGENT_BUSY)
+        if waiting and key_of(agent.header) in gone:
+            yield Event(gone[key_of(agent.header)], Mark.AGENT_BUSY)
+
+
+def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
+    silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
+    for number, world in enumerate(worlds):
+        if not world.whole:
+            continue
+        yield Event(world.joined, Mark.JOIN, number)
+        members = world.members.values()
+        yield from (Event(life.gone, Mark.BROKEN, number) for life in members if life.worlds[-1] == number)
+        restores = [[at for at, _ in life.restores if _world_at(life, at) == number] for life in members]
+        for turn in range(max(len(times) for times in restores)):
+            told = [times[turn] for times in restores if len(times) > turn]
+            if turn or all(restores):  # at a start everybody restores; later on those who went back
+                yield Event(max(*told, world.joined), Mark.RESTORED, number)
+        if silent:
+            yield Event(world.joined, Mark.RESTORED, number)
+
+
+def _world_at(life: Life, at: int) -> int:
+    """The world a life was in at this time; before its first join, the first one."""
+    return life.worlds[max(bisect.bisect_right(life.joins, at) - 1, 0)] if life.worlds else -1
+
+
+def _evidence(story: Story) -> Iterator[Event]:
+    """What shows that somebody in the job knows. The harness's own knowledge is no evidence."""
+    struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
+    for life in story.lives:
+        for event in life.writer.events:
+            yield from _worker_evidence(event)
+    for agent in story.agents:
+        begins = 0
+        for event in agent.events:
+            if event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
+                begins += 1
+                if begins > 1:
+                    yield Event(event["at"], Mark.EVIDENCE)
+    for event in story.exits:
+        clean = event["code"] in CLEAN_CODES
+        own_node = event["rank"] is None and struck.get(event["key"], NEVER) <= event["at"]
+        if not own_node and event["node"] != "control":
+            yield Event(event["at"], Mark.EVIDENCE if clean else Mark.UNCLEAN)
+
+
+def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
+    """Somebody who starts a rank again has noticed; it makes nobody old who was started beside it."""
+    seen_ranks: set[int] = set()
+    for life in lives:
+        if life.rank in seen_ranks:
+            yield Event(life.started, Mark.EVIDENCE)
+        seen_ranks.add(life.rank)
+
+
+def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
+    match event.get("event"):
+        case "notice":
+            yield Event(event["at"], Mark.NOTICE)
+        case "anomaly":
+            yield Event(event["at"], Mark.EVIDENCE)
+        case "exiting":
+            yield Event(event["at"], Mark.EVIDENCE if event.get("code", 0) in CLEAN_CODES else Mark.UNCLEAN)
+        case "phase" if event.get("name") == "drain" and event.get("edge") == "begin":
+            yield Event(event["at"], Mark.EVIDENCE)
+
+
+def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
+    """A worker is old from the first evidence after the last useful thing it did, until it is gone."""
+    for life in lives:
+        yield Event(life.started, Mark.STAY)
+        yield Event(life.leaving, Mark.LEAVE)
+        noticed = bisect.bisect_left(evidence, life.last_useful)
+        old = evidence[noticed] if noticed < len(evidence) else NEVER
+        yield Event(min(old, life.leaving), Mark.SPENT)
+        if old < life.gone:
+            yield Event(old, Mark.OLD)
+            yield Event(life.gone, Mark.OLD_GONE)

@@ -1,0 +1,273 @@
+"""The phases of the whole job: a state machine over marks, walked once in order of time.
+
+`marks` say what changed at an instant (a fault struck, somebody noticed, an old process is gone, …). Between
+complete steps of one epoch the job is `running` (or in `recompute`, until it passes the furthest step it had
+reached). From the last complete step of one epoch to the first of the next it is in a *gap*, whose phases
+follow from the state alone. Segments partition the time of the run, so phases add up by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from harness.timeline.lineage import Progress, pairwise_epochs
+
+PHASES = (  # of a recovery episode, in the order in which they usually come
+    "interrupted_step",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "first_step",
+    "recompute",
+)
+
+
+class Mark(Enum):
+    """What can change at an instant."""
+
+    STRIKE = auto()  # a fault acts
+    KILL_STRIKE = auto()  # a fault acts that takes processes or a node: it must be noticed anew
+    NOTICE = auto()  # the job has seen an eviction notice
+    EVIDENCE = auto()  # the job has noticed that something is wrong
+    UNCLEAN = auto()  # evidence, and nobody is saving any more
+    STAY = auto()  # a worker runs
+    LEAVE = auto()  # a worker begins to exit or is gone
+    OLD = auto()  # a worker is of no more use to the job ...
+    OLD_GONE = auto()  # ... and is gone
+    SPENT = auto()  # a worker begins to exit, is old or gone: it no longer works for the job
+    NODE = auto()  # a node can be used
+    NODE_LOST = auto()  # a node cannot be used, or will be taken away
+    AGENT = auto()  # a launcher waits in its rendezvous
+    AGENT_BUSY = auto()  # it no longer does
+    JOIN = auto()  # all ranks of world `who` are in
+    BROKEN = auto()  # world `who` lost a member
+    RESTORED = auto()  # all ranks of world `who` have restored their state
+    ABORT = auto()  # the harness gave up: nothing that follows is the job's own doing
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: int
+    mark: Mark
+    who: int = -1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The whole job was in `phase` during [begin, end). `running`: steps complete. Outside episodes also
+    `startup`, `rendezvous`, `restore` (first start) and `finish` (after the last step)."""
+
+    phase: str
+    begin: int
+    end: int
+    epoch: int = -1  # whose steps these are or were, where a step is at work (a row in Timeline.epochs)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Time without a complete step, and what the world that ends it needs: `nodes` and `size` (in ranks)."""
+
+    begin: int
+    end: int
+    before: int  # the epoch that stopped; -1: none
+    epoch: int  # the one that ends it; -1: none did
+    nodes: int
+    size: int
+    same_world: bool  # the job goes back to an earlier step without forming a new process group
+    first: bool = False  # the start of the run: nothing was lost yet
+
+
+@dataclass
+class _State:
+    """All that the phase depends on."""
+
+    struck: bool = False
+    noticed: bool = False  # somebody in the job knows
+    draining: bool = False
+    in_gap: bool = False
+    staying: int = 0
+    working: int = 0
+    old: int = 0
+    nodes: int = 0
+    agents: int = 0
+    world: int = -1  # the newest whole one
+    broken: bool = False
+    joined_here: bool = False  # in this gap
+    restored: bool = False
+    aborted: bool = False
+    agents_known: bool = field(default=False)
+
+    def apply(self, event: Event) -> None:
+        match event.mark:
+            case Mark.STRIKE:
+                self.struck, self.noticed = True, self.noticed and self.in_gap
+            case Mark.KILL_STRIKE:
+                self.struck = True
+                if self.working:  # with nobody at work there is nothing that would have to be noticed anew
+                    self.noticed = self.draining = False
+            case Mark.NOTICE:
+                self.noticed = self.draining = True
+            case Mark.EVIDENCE:
+                self.noticed = True
+            case Mark.UNCLEAN:
+                self.noticed, self.draining = True, False
+            case Mark.STAY:
+                self.staying += 1
+                self.working += 1
+            case Mark.LEAVE:
+                self.staying -= 1
+                self.draining &= self.staying > 0
+            case Mark.SPENT:
+                self.working -= 1
+            case Mark.OLD:
+                self.old += 1
+            case Mark.OLD_GONE:
+                self.old -= 1
+            case Mark.NODE:
+                self.nodes += 1
+            case Mark.NODE_LOST:
+                self.nodes -= 1
+            case Mark.AGENT:
+                self.agents += 1
+                self.agents_known = True
+            case Mark.AGENT_BUSY:
+                self.agents -= 1
+            case Mark.JOIN:
+                self.world, self.broken, self.restored = event.who, False, False
+                self.joined_here, self.draining = True, False
+            case Mark.BROKEN:
+                self.broken |= event.who == self.world
+            case Mark.RESTORED:
+                self.restored |= event.who == self.world
+            case Mark.ABORT:
+                self.aborted = True
+
+    def progressed(self) -> None:
+        """A first step is complete: what came before is over."""
+        self.struck = self.noticed = self.draining = self.in_gap = False
+
+    def stopped(self, first: bool) -> None:
+        """The last complete step was done. Evidence that came before counts only if a fault was acting."""
+        self.noticed = first or (self.noticed and (self.struck or self.draining))
+        self.joined_here = self.restored = False
+        self.in_gap = True
+
+    def phase(self, gap: Gap, settled: bool) -> str:
+        """The phase that this state means. The order of the questions is the order of recovery.
+
+        `settled`: no more nodes will be lost in this gap, so its end tells how many were waited for; until
+        then the job counts on all that it has.
+        """
+        nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
+        if not self.noticed and not self.struck:
+            return "interrupted_step"
+        if not self.noticed and self.working > 0:  # with nobody left there is nobody who could notice
+            return "detect"
+        if self.draining:
+            return "drain"
+        if self.old > 0:
+            return "teardown"
+        if self.world >= 0 and not self.broken and (self.joined_here or gap.same_world):
+            return "first_step" if self.restored else "restore"
+        if self.nodes < nodes and (self.struck or not gap.first):
+            return "reschedule"
+        waiting = self.agents_known and self.agents >= nodes
+        return "rendezvous" if waiting or self.staying * gap.nodes >= gap.size * nodes else "startup"
+
+
+def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
+    """Segments of all gaps, in order. `marks` need not be sorted."""
+    state, segments = _State(), list[Segment]()
+    ordered = sorted(marks, key=lambda event: event.at)
+    losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
+    position = 0
+    for gap in gaps:
+        while position < len(ordered) and ordered[position].at < gap.begin:
+            state.apply(ordered[position])
+            position += 1
+        state.stopped(gap.first)
+        since, phase = gap.begin, ""
+        last_loss = max((event.at for event in losses if gap.begin <= event.at < gap.end), default=gap.begin)
+        while since < gap.end:
+            while position < len(ordered) and ordered[position].at <= since:
+                state.apply(ordered[position])
+                position += 1
+            if not (state.aborted and phase):
+                phase = state.phase(gap, settled=since >= last_loss)
+            until = min(ordered[position].at, gap.end) if position < len(ordered) else gap.end
+            epoch = {"first_step": gap.epoch, "interrupted_step": gap.before}.get(phase, -1)
+            segments.append(Segment(phase, since, until, epoch))
+            since = until
+        state.progressed()
+    return segments
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Progress stopped at `t_stop` (end of the last complete step) until it passed the furthest step before."""
+
+    t_stop: int
+    t_first: int | None  # end of the first new complete step
+    t_regained: int | None  # None: never; `segments` then end with the run
+    furthest_step: int
+    faults: tuple[str, ...]  # ids of the faults inside
+    segments: tuple[Segment, ...]  # gapless from t_stop to t_regained (or the end of the run)
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else self.t_stop
+
+
+def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
+    """Where steps complete: `running` and `recompute` segments (some of no length), and the episodes without theirs."""
+    segments, episodes = list[Segment](), list[Episode]()
+    open_at: int | None = None  # row of the last complete step before the episode that is open
+    best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
+    for lo, hi in pairwise_epochs(progress):
+        epoch, first_end, last_end = int(progress.epoch[lo]), int(progress.end[lo]), int(progress.end[hi - 1])
+        open_at = lo - 1 if open_at is None and lo else open_at
+        regained = first_end
+        if open_at is not None:
+            beyond = np.flatnonzero(progress.step[lo:hi] > best[open_at])
+            regained = int(progress.end[lo + beyond[0]]) if len(beyond) else last_end
+            if len(beyond):
+                episodes.append(_episode(progress, open_at, regained))
+                open_at = None
+        segments += [
+            Segment("recompute", first_end, regained, epoch),
+            Segment("running", regained, last_end, epoch),
+        ]
+    if open_at is not None:
+        episodes.append(_episode(progress, open_at, None))
+    return segments, episodes
+
+
+def _episode(progress: Progress, row: int, regained: int | None) -> Episode:
+    return Episode(
+        int(progress.end[row]), int(progress.end[row + 1]), regained, int(progress.step[: row + 1].max()), (), ()
+    )
+
+
+def merged(segments: Iterable[Segment]) -> list[Segment]:
+    """In order of time, neighbours with the same phase as one, empty ones gone."""
+    result: list[Segment] = []
+    for segment in sorted(segments, key=lambda s: s.begin):
+        if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):
+            result[-1] = Segment(segment.phase, result[-1].begin, segment.end, segment.epoch)
+        elif segment.end > segment.begin:
+            result.append(segment)
+    return result
+
+
+def clipped(segments: Iterable[Segment], begin: int, end: int) -> list[Segment]:
+    """What of the segments lies within [begin, end)."""
+    pairs = ((s, max(s.begin, begin), min(s.end, end)) for s in segments)
+    return [Segment(s.phase, lo, hi, s.epoch) for s, lo, hi in pairs if lo < hi]

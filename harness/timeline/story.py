@@ -1,0 +1,220 @@
+"""The events of a log, sorted by what they are about: the plan, nodes with their GPUs, faults, workers, their ends."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.events import EXIT_LEFT
+from harness.log import reading
+from harness.timeline import lineage
+from harness.timeline.lineage import NEVER, Key, Life
+
+OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
+CLEAN_CODES = (0, EXIT_LEFT)
+_COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One GPU of one node incarnation, allocated to the job in [allocated, released)."""
+
+    node: str
+    incarnation: int
+    local_rank: int
+    allocated: int
+    released: int
+    kept: bool = True  # the job had it until the run was over
+
+
+@dataclass(frozen=True)
+class FaultRecord:
+    id: str
+    kind: str
+    kills: bool
+    targets: tuple[dict[str, Any], ...]
+    injected: int | None
+    effects: tuple[dict[str, Any], ...]  # each {measured, expected, unit, ok, detail, at}
+    recovered: int | None
+    healed: int | None
+    error: str | None
+    stops: bool = False  # a healthy job may have to stop over it
+    spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
+    strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
+
+
+class Story:
+    """A log, sorted. Lists of events are in order of time."""
+
+    def __init__(self, log: reading.Log):
+        self.log = log
+        self.harness = log.harness.events if log.harness else []
+        self.plan: dict[str, Any] = self._first("plan").get("plan", {})
+        self.finish = self._last("run.finished")
+        self.abort = self._first("abort")
+        self.begin, self.end = _span(log)
+        self.agents = [writer for writer in log.writers if writer.role == "agent"]
+        self._launches = _launches(self.agents)
+        self.slots = _slots(self.harness, self.end)
+        self.faults = _faults(self.harness)
+        self.lives = lineage.find_lives(log, self._planned_ranks())
+        self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
+        lineage.match_exits(self.lives, self.exits)
+        lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
+        self.worlds = lineage.form_worlds(self.lives)
+
+    def _first(self, name: str) -> dict[str, Any]:
+        return next((e for e in self.harness if e["event"] == name), {})
+
+    def _last(self, name: str) -> dict[str, Any]:
+        return next((e for e in reversed(self.harness) if e["event"] == name), {})
+
+    def environment(self) -> dict[str, Any]:
+        event = self._first("environment")
+        inner = event.get("environment")
+        return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
+
+    def _planned_ranks(self) -> int:
+        workload = self.plan.get("workload", {})
+        return int(workload.get("nodes", 1)) * int(workload.get("ranks_per_node", 1))
+
+    def of_trainers(self, *names: str) -> list[dict[str, Any]]:
+        """These events of all workers in order of time, each with who wrote it."""
+        found = [
+            {"rank": life.rank, "node": life.key[0], "incarnation": life.key[1], "process": life.index} | event
+            for life in self.lives
+            for event in life.writer.events
+            if event.get("event") in names
+        ]
+        return sorted(found, key=lambda event: event["at"])
+
+    def committed(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for event in self.of_trainers("checkpoint.committed"):
+            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
+        return found
+
+    def _worker_exits(self) -> Iterator[dict[str, Any]]:
+        for writer in self.agents:
+            key = key_of(writer.header)
+            for event in writer.events:
+                if event["event"] == "worker.exit":
+                    yield {"node": key[0], "incarnation": key[1], "key": key, "rank": -1, "code": 0} | event
+
+    def _node_exits(self) -> Iterator[dict[str, Any]]:
+        for event in self.harness:
+            if event["event"] == "process.exit":
+                yield {"code": 0} | event | {"key": key_of(event), "rank": None}
+
+    def launched(self, life: Life) -> int:
+        """When the launcher's last rendezvous before it ended, if no worker has ended there since."""
+        told = self._launches.get(life.key, [])
+        place = bisect.bisect_right(told, (life.started, True)) - 1
+        return told[place][0] if place >= 0 and told[place][1] else life.started
+
+    def node_gone(self) -> dict[Key, int]:
+        """When each node incarnation was certainly over: its command ended or it was released."""
+        gone: dict[Key, int] = {}
+        for event in self.harness:
+            if event["event"] in ("process.exit", "node.released"):
+                gone[key_of(event)] = min(event["at"], gone.get(key_of(event), NEVER))
+        return gone
+
+    def _killed_ranks(self) -> dict[Key, dict[int, list[int]]]:
+        killed: dict[Key, dict[int, list[int]]] = {}
+        for fault in self.faults:
+            for target in fault.targets if fault.kills else ():
+                if target.get("rank") is not None and fault.injected is not None:
+                    killed.setdefault(key_of(target), {}).setdefault(int(target["rank"]), []).append(fault.injected)
+        return killed
+
+
+def key_of(event: Mapping[str, Any]) -> Key:
+    """The node and the incarnation that an event, a header or a target is about."""
+    return str(event.get("node", event.get("host"))), int(event.get("incarnation", 1))
+
+
+def _span(log: reading.Log) -> tuple[int, int]:
+    """From the first event to the last one, and never shorter than what the harness saw."""
+    firsts = [writer.header["at"] for writer in log.writers]
+    lasts = [writer.events[-1]["at"] for writer in log.writers if writer.events]
+    lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
+    return min(firsts), max([*firsts, *lasts])
+
+
+def _slots(harness: Sequence[dict[str, Any]], end: int) -> list[Slot]:
+    allocated: dict[Key, dict[str, Any]] = {}
+    released: dict[Key, int] = {}
+    taken: set[Key] = set()
+    for event in harness:
+        if event["event"] == "node.allocated":
+            allocated.setdefault(key_of(event), event)
+        elif event["event"] == "node.released":
+            released.setdefault(key_of(event), event["at"])
+            if event.get("reason") not in OUTCOMES:
+                taken.add(key_of(event))
+    return [
+        Slot(key[0], key[1], gpu, event["at"], released.get(key, end), key not in taken)
+        for key, event in allocated.items()
+        for gpu in range(int(event.get("gpus", 1)))
+    ]
+
+
+def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
+    """One record per injection; an id that is armed or injected again after it acted begins a new one."""
+    records: list[dict[str, Any]] = []
+    current: dict[str, dict[str, Any]] = {}
+    for event in harness:
+        name, _, what = event["event"].partition(".")
+        if name != "fault" or "fault" not in event:
+            continue
+        record = current.get(str(event["fault"]))
+        if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
+            record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
+            record |= {"targets": (), "injected": None, "told": [], "taken": [], "effects": []}
+            record |= {"recovered": None, "healed": None, "error": None}
+            current[record["id"]] = record
+            records.append(record)
+        _note(record, what, event)
+    return [_record(record) for record in records]
+
+
+def _record(record: dict[str, Any]) -> FaultRecord:
+    strikes = record.pop("taken") or record["told"]
+    del record["told"]
+    return FaultRecord(**record | {"effects": tuple(record["effects"]), "strikes": tuple(strikes)})
+
+
+def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
+    record["kind"] = str(event.get("kind", record["kind"]))
+    match what:
+        case "injected":
+            record["injected"] = event["at"] if record["injected"] is None else record["injected"]
+            record["told"].append(event["at"])
+            record["kills"] = bool(event.get("kills", False))
+            record["stops"] = bool(event.get("stops", False))
+            record["spoils"] = bool(event.get("spoils", not record["kills"]))
+            record["targets"] = tuple(event.get("targets") or ())
+        case "taking":
+            record["taken"].append(event["at"])
+        case "effect":
+            record["effects"].append({k: v for k, v in event.items() if k == "at" or k not in _COMMON})
+        case "recovered" | "healed":
+            record[what] = event["at"]
+        case "failed":
+            record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")
+
+
+def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
+    """On each node: when workers could be started (True), and when one had ended (False)."""
+    found: dict[Key, list[tuple[int, bool]]] = {}
+    for agent in agents:
+        told = found.setdefault(key_of(agent.header), [])
+        for event in agent.events:
+            formed = event["event"] == "agent.rendezvous" and event.get("edge") == "end"
+            if formed or event["event"] == "worker.exit":
+                told.append((event["at"], formed))
+        told.sort()
+    return found

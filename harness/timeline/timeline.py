@@ -1,0 +1,306 @@
+"""Events → Timeline: attempts, steps, faults, GPU slots and the phases of the whole job, on one clock.
+
+Pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
+Columns are numpy arrays, so that ten million step events fit and score in seconds.
+
+    files ─► reading: one clock, columns ─► story: who is told of what ─► lineage: lives, worlds, what survived
+          ─► marks: what changes the phase, and when ─► phases: segments, episodes
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.log import reading
+from harness.timeline import lineage, marks
+from harness.timeline.lineage import Epoch, Key, Life, Progress
+from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
+from harness.timeline.story import FaultRecord, Slot, Story, key_of
+
+__all__ = [
+    "PHASES",
+    "Episode",
+    "Epoch",
+    "FaultRecord",
+    "Process",
+    "Progress",
+    "Segment",
+    "Slot",
+    "Steps",
+    "Timeline",
+]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One row per rank and executed step, sorted by `end`. `step` is 1-based: completed optimizer steps."""
+
+    process: Ints  # row in Timeline.processes
+    rank: Ints
+    step: Ints
+    begin: Ints
+    end: Ints
+    loss: Floats
+    grad_norm: Floats
+    lr: Floats
+    digest: Ints  # fingerprint of the digest's text, the same in every run; 0: none was given
+    first: Ints  # first sample position of the global batch in the shuffled order; -1 unknown
+    count: Ints  # samples in the global batch; -1 unknown
+    data_ns: Ints
+    checkpoint_ns: Ints
+    sync_ns: Ints
+    survives: Bools  # not rolled back by a later restore
+    epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # row in Timeline.epochs
+    complete: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # every rank of the world did this step
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One life of one worker. Times are `None` when the event never came."""
+
+    rank: int
+    local_rank: int
+    node: str
+    incarnation: int
+    pid: int
+    world_size: int
+    launched: int  # when its launcher had all it takes to start it; `started` where none tells
+    started: int  # its first word
+    rendezvous: int | None
+    restored: int | None
+    restored_step: int | None
+    source: str | None
+    fallback: tuple[dict[str, Any], ...]
+    last_seen: int
+    exited: int | None
+    exit_code: int | None  # from the launcher, or from the worker's own `exiting`
+    exit_reason: str | None
+    first_step: int | None = None  # the number of the first step it did
+    torn: bool = False  # its log ends in the middle of a line
+
+
+@dataclass(frozen=True)
+class Timeline:
+    plan: dict[str, Any]  # as embedded in the first event
+    environment: dict[str, Any]
+    begin: int
+    end: int
+    outcome: str | None  # completed · failed · aborted · interrupted · None: the harness itself died
+    outcome_reason: str
+    steps: Steps
+    processes: Sequence[Process]
+    slots: Sequence[Slot]
+    faults: Sequence[FaultRecord]
+    segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
+    episodes: Sequence[Episode]
+    checkpoints: Sequence[dict[str, Any]]  # started/committed/failed events with `at`, `rank`, `node`
+    notices: Sequence[dict[str, Any]]
+    anomalies: Sequence[dict[str, Any]]
+    exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
+    torn: Sequence[str]  # writers whose last line was cut
+    dropped: int  # events lost to a full disk
+    problems: Sequence[str] = field(default=())  # contradictions found while reading
+    epochs: Sequence[Epoch] = field(default=())
+    progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
+    aborted: int | None = None  # when the harness gave up
+    evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
+    uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
+
+    @property
+    def planned_steps(self) -> int | None:
+        steps = self.plan.get("workload", {}).get("steps")
+        return steps if isinstance(steps, int) else None
+
+    @property
+    def reached_step(self) -> int:
+        return int(self.progress.step.max()) if len(self.progress) else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job did all that was asked of it."""
+        if self.planned_steps is None:
+            return self.outcome == "completed"
+        return self.reached_step >= self.planned_steps
+
+
+def load(run_dir: pathlib.Path) -> Timeline:
+    """Reads `run_dir/events`. Raises `EventLogError` when the log cannot be read at all."""
+    return build(reading.read(run_dir / "events"))
+
+
+def build(log: reading.Log) -> Timeline:
+    """The timeline of a log that was read."""
+    story = Story(log)
+    rows, epochs, progress = lineage.gather(log.steps, story.lives, story.worlds, story.committed())
+    steps = Steps(
+        process=rows.process,
+        rank=rows.rank,
+        survives=rows.survives,
+        epoch=rows.epoch,
+        complete=rows.complete,
+        **rows.columns,
+    )
+    timeline = Timeline(
+        plan=story.plan,
+        environment=story.environment(),
+        begin=story.begin,
+        end=story.end,
+        outcome=story.finish.get("outcome"),
+        outcome_reason=str(story.finish.get("reason") or story.abort.get("reason") or ""),
+        steps=steps,
+        processes=[_process(life, story.launched(life)) for life in story.lives],
+        slots=story.slots,
+        faults=story.faults,
+        segments=(),
+        episodes=(),
+        checkpoints=story.of_trainers("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
+        notices=story.of_trainers("notice"),
+        anomalies=story.of_trainers("anomaly"),
+        exits=story.exits,
+        torn=[writer.name for writer in log.writers if writer.torn],
+        dropped=sum(writer.dropped for writer in log.writers),
+        problems=[*log.problems, *_two_worlds_at_once(progress)],
+        epochs=epochs,
+        progress=progress,
+        aborted=story.abort.get("at"),
+        uncertainty_ns=log.uncertainty_ns,
+        evidence=np.array(marks.noticed(story), np.int64),
+    )
+    segments, episodes = _chart(story, timeline)
+    return replace(timeline, segments=segments, episodes=episodes)
+
+
+def _process(life: Life, launched: int) -> Process:
+    restored = life.restored or {}
+    told = life.exiting or {}
+    code = (life.exit_event or told).get("code")
+    return Process(
+        rank=life.rank,
+        local_rank=life.local_rank,
+        node=life.key[0],
+        incarnation=life.key[1],
+        pid=life.pid,
+        world_size=life.world_size,
+        launched=launched,
+        started=life.started,
+        rendezvous=next((e["at"] for e in life.writer.events if e.get("event") == "rendezvous"), None),
+        restored=restored.get("at"),
+        restored_step=restored.get("step"),
+        source=restored.get("source"),
+        fallback=tuple(restored.get("fallback") or ()),
+        last_seen=life.last_seen,
+        exited=(life.exit_event or told).get("at"),
+        exit_code=None if code is None else int(code),
+        exit_reason=told.get("reason"),
+        first_step=life.first_step,
+        torn=life.writer.torn,
+    )
+
+
+def _two_worlds_at_once(progress: Progress) -> list[str]:
+    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
+    if len(epochs) == len(set(epochs)):
+        return []
+    return ["two worlds completed steps at the same time: one of them went on after the other had taken over"]
+
+
+def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
+    """Segments of the whole run, and its episodes with theirs."""
+    segments, episodes = progress_segments(timeline.progress)
+    changes = list(marks.of(story))
+    segments += walk(_gaps(story, timeline), changes)
+    if timeline.finished and len(timeline.progress):
+        segments.append(Segment("finish", int(timeline.progress.end[-1]), timeline.end))
+        episodes = [e for e in episodes if e.t_regained is not None]
+    elif len(timeline.progress) and not (episodes and episodes[-1].t_regained is None):
+        last = timeline.progress
+        episodes.append(Episode(int(last.end[-1]), None, None, int(last.step.max()), (), ()))
+    segments = merged(segments)
+    episodes = [*_struck_at_start(timeline, changes), *episodes]
+    return segments, _named(timeline, segments, episodes, story.node_gone())
+
+
+def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:
+    """A fault that took something before the first step: progress "stopped" when it struck."""
+    first = int(timeline.progress.end[0]) if len(timeline.progress) else None
+    strikes = [m.at for m in changes if m.mark is Mark.KILL_STRIKE and (first is None or m.at < first)]
+    return [Episode(min(strikes), first, first, 0, (), ())] if strikes else []
+
+
+def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
+    progress = timeline.progress
+    workload = timeline.plan.get("workload", {})
+    nodes = int(workload.get("min_nodes") or workload.get("nodes") or 1)
+    least = (nodes, nodes * int(workload.get("ranks_per_node", 1)))
+    gaps: list[Gap] = []
+    ranges = lineage.pairwise_epochs(progress)
+    for lo, _ in ranges:
+        epoch = int(progress.epoch[lo])
+        world = story.worlds[timeline.epochs[epoch].world]
+        before = int(progress.epoch[lo - 1]) if lo else -1
+        begin = int(progress.end[lo - 1]) if lo else timeline.begin
+        same = lo > 0 and timeline.epochs[before].world == timeline.epochs[epoch].world
+        end, needs = int(progress.end[lo]), (len(world.nodes), world.size)
+        gaps.append(Gap(begin, end, before, epoch, *needs, same_world=same, first=not lo))
+    if not ranges:
+        return [Gap(timeline.begin, timeline.end, -1, -1, *least, same_world=False, first=True)]
+    if not timeline.finished:
+        last = int(progress.epoch[-1])
+        gaps.append(Gap(int(progress.end[-1]), timeline.end, last, -1, *least, same_world=False))
+    return gaps
+
+
+def _named(
+    timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
+) -> list[Episode]:
+    """Episodes with their segments and the ids of the faults that caused or met them."""
+    result: list[Episode] = []
+    waiting = [fault for fault in timeline.faults if fault.injected is not None]
+    for episode in episodes:
+        end = timeline.end if episode.t_regained is None else episode.t_regained
+        faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
+        waiting = [fault for fault in waiting if fault not in faults]
+        back = _brought_back(timeline, episode, end)
+        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
+        result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
+    return result
+
+
+def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
+    """Whether a fault that no earlier episode has named is at work in this one.
+
+    A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
+    """
+    assert fault.injected is not None
+    if fault.injected < t_stop:
+        return fault.kills or fault.healed is None or fault.healed >= t_stop
+    nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
+    taken = min((gone[key] for key in nodes if gone.get(key, 0) >= fault.injected), default=fault.injected)
+    return fault.injected <= end and taken <= end
+
+
+def _brought_back(timeline: Timeline, episode: Episode, end: int) -> list[FaultRecord]:
+    """Faults whose lost node comes back into the job in this episode: growing again is their doing, too."""
+    first_start: dict[Key, int] = {}
+    for process in timeline.processes:
+        first_start.setdefault((process.node, process.incarnation), process.started)
+    back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
+    return [
+        fault
+        for fault in timeline.faults
+        if fault.injected is not None
+        and any(key_of(target) in back and target.get("rank") is None for target in fault.targets)
+    ]

@@ -1,0 +1,283 @@
+"""As much of an API server, a job controller and a kubelet as the backend speaks to, in one process.
+
+Pods are real: the real init in namespaces of its own, with real signals, real deaths and the real protocol of attach.
+What Kubernetes itself does is only stood in for; `tests/backends/kubernetes/test_kubernetes.py` asks a real one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import itertools
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import urllib.parse
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+RUN_DIR, SCRATCH = "/srv/run", "/srv/scratch"  # on a file system of the pod's own
+PROGRAM = f"""
+import asyncio, sys
+from harness.backends.kubernetes import manifests
+manifests.RUN_DIR, manifests.SCRATCH = {RUN_DIR!r}, {SCRATCH!r}
+from harness.backends.agent.pod_init import PodInit
+import pathlib
+asyncio.run(PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
+"""
+NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+Object = dict[str, Any]
+
+
+class RunningPod:
+    """The process of a pod. Its input and output are pipes, as a container runtime has them."""
+
+    def __init__(self, wanted: Object, log: pathlib.Path):
+        self.object = wanted
+        role = wanted["spec"]["containers"][0]["command"][-1]
+        env = {each["name"]: each["value"] for each in wanted["spec"]["containers"][0]["env"] if "value" in each}
+        shell = f'mount -t tmpfs pod /srv && exec {sys.executable} -c "$1" {role}'
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*NAMESPACES, "sh", "-c", shell, "sh", PROGRAM],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, bufsize=0,
+                env={"PATH": "/usr/bin:/bin", "POD_IP": "127.0.0.1", **env},
+            )  # fmt: skip
+
+    def terminate(self, grace_s: float) -> None:
+        """As a kubelet: SIGTERM to process 1, SIGKILL to everything once the grace is over. Returns when all is gone."""
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        init = children.read_text().split() if children.exists() else []
+        if grace_s and init:
+            os.kill(int(init[0]), signal.SIGTERM)
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.process.wait()
+
+
+class StandIn:
+    """`indexed`: whether it knows Indexed Jobs, whose controller it then is."""
+
+    def __init__(self, folder: pathlib.Path, indexed: bool = True):
+        self.objects: dict[tuple[str, str], Object] = {}  # (plural, name)
+        self.pods: dict[str, RunningPod] = {}
+        self.folder, self.indexed = folder, indexed
+        self.lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._stopped = threading.Event()
+        stand_in = self
+
+        class Handler(_Handler):
+            server_is = stand_in
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(self._config()))
+        for work in (self._server.serve_forever, self._control_jobs):
+            threading.Thread(target=work, daemon=True).start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        for pod in [*self.pods.values()]:
+            pod.terminate(0)
+            for pipe in (pod.process.stdin, pod.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def create(self, plural: str, wanted: Object) -> Object:
+        with self.lock:
+            wanted["metadata"] |= {"uid": str(next(self._numbers)), "creationTimestamp": "2026-01-01T00:00:00Z"}
+            self.objects[plural, wanted["metadata"]["name"]] = wanted
+            if plural == "pods":
+                name = wanted["metadata"]["name"]
+                wanted["spec"]["nodeName"] = "m1"
+                wanted["status"] = {"phase": "Running"}
+                self.pods[name] = RunningPod(wanted, self.folder / f"{name}.log")
+        return wanted
+
+    def delete(self, plural: str, name: str, grace_s: float) -> bool:
+        with self.lock:
+            found = self.objects.get((plural, name))
+            if found is None:
+                return False
+            if plural != "pods":
+                del self.objects[plural, name]
+                return True
+            found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+
+        def end() -> None:
+            self.pods[name].terminate(grace_s)
+            with self.lock:
+                self.objects.pop((plural, name), None)
+
+        threading.Thread(target=end, daemon=True).start()
+        return True
+
+    def _control_jobs(self) -> None:
+        while not self._stopped.wait(0.05):
+            with self.lock:
+                for (plural, name), job in list(self.objects.items()):
+                    if plural == "jobs":
+                        self._control_job(name, job)
+
+    def _control_job(self, name: str, job: Object) -> None:
+        """One living pod for each index."""
+        for (plural, pod), found in list(self.objects.items()):
+            if plural == "pods" and self.pods[pod].process.poll() is not None:
+                found["status"]["phase"] = "Failed"
+        for index in range(job["spec"]["completions"]):
+            mine = [
+                each
+                for (plural, pod), each in self.objects.items()
+                if plural == "pods" and pod.startswith(f"{name}-{index}-")
+            ]
+            if not any(each["status"]["phase"] == "Running" for each in mine):
+                template = json.loads(json.dumps(job["spec"]["template"]))
+                template["metadata"]["name"] = f"{name}-{index}-{next(self._numbers)}"
+                template["spec"]["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
+                self.create("pods", template)
+
+    def _config(self) -> Object:
+        server = f"http://127.0.0.1:{self._server.server_address[1]}"
+        return {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}}],
+            "current-context": "c",
+        }
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server_is: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self, method: str) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        length = int(self.headers.get("Content-Length", 0))
+        body = json.loads(self.rfile.read(length)) if length else {}
+        assert self.headers["Authorization"] == "Bearer t"
+        match = re.fullmatch(r"/apis?/.*namespaces/team-a/(\w+)(?:/([\w.-]+))?(?:/(\w+))?", url.path)
+        if match is None:
+            self._discover(url.path)
+        elif match[3] == "attach":
+            self._attach(self.server_is.pods[match[2]])
+        else:
+            self._act(method, match[1], match[2], match[3], query, body)
+
+    def _discover(self, path: str) -> None:
+        known = {
+            "/version": {"gitVersion": "stand-in"},
+            "/api/v1": {"resources": [{"name": "pods"}, {"name": "services"}]},
+            "/apis/policy/v1": {"resources": [{"name": "poddisruptionbudgets"}]},
+            "/apis/batch/v1": {"resources": [{"name": "jobs"}]},
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": {"status": {"allowed": True}},
+        }
+        self._reply(200 if path in known else 404, known.get(path, {"message": "not here"}))
+
+    def _act(self, method: str, plural: str, name: str | None, sub: str | None, query: Object, body: Object) -> None:
+        there = self.server_is
+        if method == "GET" and name is None:
+            key, _, value = query["labelSelector"].partition("=")
+            with there.lock:
+                items = [
+                    o
+                    for (p, _), o in there.objects.items()
+                    if p == plural and o["metadata"]["labels"].get(key) == value
+                ]
+                return self._reply(200, {"items": items})
+        if method == "POST" and sub == "eviction":
+            if str(name).endswith("-control"):
+                return self._reply(
+                    429, {"message": "Cannot evict pod as it would violate the pod's disruption budget."}
+                )
+            there.delete("pods", str(name), body["deleteOptions"]["gracePeriodSeconds"])
+            return self._reply(201, {})
+        if method == "POST":
+            if not there.indexed:
+                body["spec"].pop("completionMode", None)
+            return self._reply(201, body if "dryRun" in query else there.create(plural, body))
+        if method == "DELETE":
+            found = there.delete(plural, str(name), body.get("gracePeriodSeconds", 30))
+            return self._reply(200 if found else 404, {"message": "gone"})
+        found_object = there.objects.get((plural, str(name)))
+        self._reply(200 if found_object else 404, found_object or {"message": "gone"})
+
+    def _attach(self, pod: RunningPod) -> None:
+        """A WebSocket (RFC 6455) between the caller and the pipes of the pod's process."""
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+        self.end_headers()
+        self.close_connection = True
+        threading.Thread(target=self._copy_output, args=(pod,), daemon=True).start()
+        while (data := self._frame()) is not None:
+            try:
+                assert pod.process.stdin is not None
+                pod.process.stdin.write(data[1:])
+            except OSError:
+                return
+
+    def _copy_output(self, pod: RunningPod) -> None:
+        assert pod.process.stdout is not None
+        while data := pod.process.stdout.read(30000):
+            head = struct.pack(">BBH", 0x82, 126, len(data) + 1)
+            try:
+                self.connection.sendall(head + b"\x01" + data)
+            except OSError:
+                return
+        try:
+            self.connection.sendall(b"\x88\x00")
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def _frame(self) -> bytes | None:
+        """The caller's next message; `None` at the end."""
+        head = self.rfile.read(2)
+        if len(head) < 2 or head[0] & 0x0F == 8:
+            return None
+        length = head[1] & 0x7F
+        if length == 126:
+            length = struct.unpack(">H", self.rfile.read(2))[0]
+        elif length == 127:
+            length = struct.unpack(">Q", self.rfile.read(8))[0]
+        mask, data = self.rfile.read(4), self.rfile.read(length)
+        repeated = (mask * (length // 4 + 1))[:length]
+        return (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
+
+    def _reply(self, status: int, body: Object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def do_DELETE(self) -> None:
+        self._answer("DELETE")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""

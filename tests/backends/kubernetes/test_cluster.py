@@ -1,0 +1,180 @@
+"""The whole backend with real pods' inits, where what Kubernetes does is stood in for. See `stand_in`."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kube import stand_in
+from kube.stand_in import StandIn
+
+from harness.backends.contract import Node, Workload
+from harness.backends.kubernetes import backend
+from harness.backends.kubernetes.api import Refused
+from harness.errors import NodeGone
+
+WAIT_S = 60.0
+LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
+
+
+@pytest.fixture(params=[True, False], ids=["indexed jobs", "pods"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StandIn]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    there = StandIn(folder, request.param)
+    monkeypatch.setenv("CHAOS_KUBECONFIG", str(there.kubeconfig))
+    monkeypatch.setattr(backend, "RUN_DIR", stand_in.RUN_DIR)
+    monkeypatch.setattr("harness.backends.kubernetes.mirror.RUN_DIR", stand_in.RUN_DIR)
+    yield there
+    there.close()
+
+
+@pytest.fixture
+def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Callable[..., backend.KubeCluster]]:
+    clusters = []
+
+    def open_cluster(*command: str, nodes: int = 1, **more: Any) -> backend.KubeCluster:
+        (tmp_path / "run" / "holds").mkdir(parents=True)
+        cluster = backend.KubernetesBackend().open(Workload(command, nodes, 1, **more), tmp_path / "run", "r1")
+        clusters.append(cluster)
+        return cluster
+
+    yield open_cluster
+    for cluster in clusters:
+        cluster.close()
+    assert not server.objects, "everything carries the run's label and is removed by it"
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+def codes(cluster: backend.KubeCluster, count: int) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+
+    def look() -> bool:
+        found.update({(each.node, each.incarnation): each.code for each in cluster.exits()})
+        return len(found) >= count
+
+    until(look, f"{count} exits")
+    return found
+
+
+def log(cluster: backend.KubeCluster, node: Node) -> str:
+    path = cluster.run_dir / "logs" / f"{node.name}.{node.incarnation}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> None:
+    script = 'echo "{index} {incarnation} {control} $CHAOS_NODE $SECRET"; exit 1{index}'
+    cluster = launch("sh", "-c", script, nodes=2, control=("sleep", "600"), env={"SECRET": "s"})
+    cluster.start()
+    assert cluster.control_running
+    assert codes(cluster, 2) == {("node0", 1): 10, ("node1", 1): 11}
+    assert [log(cluster, node) for node in cluster.nodes] == [
+        "0 1 127.0.0.1 node0 s\n",
+        "1 1 127.0.0.1 node1 s\n",
+    ]
+    assert cluster.changes() == [], "the first nodes are told by whoever opened the cluster"
+
+
+def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
+    """A replacement that Kubernetes brings at once waits until the capacity is said to be back."""
+    save = "cd {run_dir}/checkpoints && mkdir .tmp && echo 1 >.tmp/data && mv .tmp step-{incarnation}"
+    cluster = launch("sh", "-c", f"ls {{run_dir}}/checkpoints {{run_dir}}/holds; {save}; echo started; sleep 600")
+    cluster.start()
+    (cluster.run_dir / "holds" / "f.armed").touch()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log(cluster, node), "its command runs")
+    time.sleep(1.0)  # the copy of its checkpoint is on its way
+    node.kill()
+    assert not node.alive and node.pids() == []
+    assert codes(cluster, 1) == {("node0", 1): -9}
+    with pytest.raises(NodeGone):
+        node.kill()
+    if server.indexed:
+        until(lambda: cluster._arrived, "the job controller has brought a pod")
+        assert cluster.nodes == [node], "nobody has said that the capacity is back"
+    fresh = cluster.replace(node)
+    until(lambda: "started" in log(cluster, fresh), "its command runs")
+    assert (fresh.name, fresh.incarnation, fresh.alive) == ("node0", 2, True)
+    assert {"step-1", "f.armed"} <= set(log(cluster, fresh).split()), "checkpoints and files of faults are there"
+    changes = [(each.incarnation, each.allocated, each.reason) for each in cluster.changes()]
+    assert changes == [(1, False, "node lost"), (2, True, "")]
+
+
+def test_evicted(launch: Callable[..., backend.KubeCluster]) -> None:
+    cluster = launch(*LOOP, control=("sleep", "600"))
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log(cluster, node), "its command runs")
+    with pytest.raises(Refused):
+        cluster._api.evict(cluster._place.control, 1)
+    node.evict(30)
+    until(lambda: not node.alive, "it is taken as soon as its command has left")
+    assert codes(cluster, 1) == {("node0", 1): 9}
+    assert "heard" in log(cluster, node)
+    assert cluster.control_running
+
+
+def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
+    """Its job brings it back, and it starts at once; a pod without an owner is lost for good."""
+    cluster = launch(*LOOP)
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log(cluster, node), "its command runs")
+    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    server.delete("pods", node.pod.name, 0)
+    until(lambda: not node.alive, "gone")
+    assert cluster.waiting == server.indexed
+    if server.indexed:
+        until(lambda: cluster.nodes[0].incarnation == 2 and "started" in log(cluster, cluster.nodes[0]), "back")
+        assert not cluster.waiting
+
+
+def test_signals_freezing_and_control(launch: Callable[..., backend.KubeCluster]) -> None:
+    cluster = launch(*LOOP, control=("sleep", "600"))
+    cluster.start()
+    node = cluster.nodes[0]
+    until(lambda: "started" in log(cluster, node), "its command runs")
+    node.freeze()
+    until(lambda: {each.state for each in node.processes()} == {"T"}, "all stopped")
+    node.thaw()
+    arrivals = node.send_packets(None, 20, 0.002)
+    assert (arrivals.sent, arrivals.received) == (20, 20)
+    assert node.fill_path(None, 0.3) > 1e6
+    cluster.kill_control()
+    assert codes(cluster, 1) == {("control", 1): -9}
+    cluster.restart_control()
+    assert cluster.control_running
+    assert node.signal(signal.SIGTERM) >= 1
+    assert codes(cluster, 1) == {("node0", 1): 9}
+    assert node.alive, "a node outlives its command"
+
+
+def test_what_a_killed_harness_leaves_is_removed_by_its_label(
+    launch: Callable[..., backend.KubeCluster], server: StandIn
+) -> None:
+    cluster = launch("sleep", "600")
+    cluster.start()
+    server.create("pods", _stranger(server))
+    backend.undo("r1")
+    assert [name for _, name in server.objects] == ["stranger"]
+    assert backend.undo("r1") == 0
+    server.delete("pods", "stranger", 0)
+    until(lambda: not server.objects, "gone")
+
+
+def _stranger(server: StandIn) -> dict[str, Any]:
+    pod = next(each for (plural, _), each in server.objects.items() if plural == "pods")
+    return {**pod, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}}

@@ -1,0 +1,282 @@
+"""What is asked of Kubernetes: compared whole, and read by models made from the published schemas. Needs no cluster."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import kubeflow_trainer_api.models as published
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as settings_
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from harness.backends.contract import Impairment, Workload
+from harness.backends.docker.request import RUN_LABEL
+from harness.backends.kubernetes import api, backend, manifests, mesh
+from harness.backends.kubernetes.manifests import Dialect, Place
+from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
+from harness.backends.request_text import native_text
+from harness.cli.main import app
+from harness.errors import UsageError
+
+SNAPSHOT = pathlib.Path(__file__).with_name("kubernetes_request.yaml")
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SECRET = "hunter2"
+TRAINING = Workload(("{python}", "train.py"), 4, 8, {"PASSWORD": SECRET}, ("{python}", "store.py"), notice_s=120)
+EVERYTHING = Settings(
+    namespace="team-a",
+    image="registry.example:5000/chaos-node:1@sha256:" + "0" * 64,
+    pull="Never",
+    gpu="nvidia.com/gpu",
+    resources={"cpu": "8", "memory": "64Gi"},
+    tolerations=(Toleration("spot", "yes", "NoSchedule"), Toleration("nvidia.com/gpu")),
+    selector={"pool": "spot"},
+    gang="training",
+    claim="checkpoints",
+    secret="registry-token",
+    service_account="trainer",
+)
+MODELS = {
+    "Service": "IoK8sApiCoreV1Service",
+    "Pod": "IoK8sApiCoreV1Pod",
+    "Job": "IoK8sApiBatchV1Job",
+    "JobSet": "JobsetV1alpha2JobSet",
+    "TrainJob": "TrainerV1alpha1TrainJob",
+    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
+}
+
+
+def rendered(kind: str, settings: Settings = EVERYTHING, **place: Any) -> list[dict[str, Any]]:
+    chosen = Settings(**{**settings.__dict__, "kind": kind})
+    return manifests.render(TRAINING, Place("spot-evict-1", chosen, **place))
+
+
+def templates(value: Any) -> list[dict[str, Any]]:
+    """Every pod specification in there."""
+    if isinstance(value, list):
+        return [found for each in value for found in templates(each)]
+    if not isinstance(value, Mapping):
+        return []
+    own = [dict(value)] if "containers" in value else []
+    return own + [found for each in value.values() for found in templates(each)]
+
+
+def read_back(model: str, value: Any) -> Any:
+    """What the model keeps of `value`: it drops what the schema does not have, and refuses wrong types."""
+    return getattr(published, model).from_dict(value).to_dict()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings", [Settings(), EVERYTHING], ids=["plain", "everything"])
+def test_published_schemas_have_every_field(kind: str, settings: Settings) -> None:
+    for wanted in rendered(kind, settings):
+        model = MODELS.get(wanted["kind"])
+        if model is not None:
+            assert read_back(model, wanted) == wanted
+        for template in templates(wanted):
+            assert read_back("IoK8sApiCoreV1PodSpec", template) == template
+
+
+def test_a_field_that_no_schema_has_is_seen() -> None:
+    job = rendered("job")[-1]
+    job["spec"]["completionsMode"] = "Indexed"
+    assert read_back(MODELS["Job"], job) != job
+
+
+def test_whole_requests() -> None:
+    """After a change that is meant: `python tests/backends/kubernetes/test_kubernetes_request.py`, and read the difference."""
+    assert snapshot() == SNAPSHOT.read_text()
+
+
+def snapshot() -> str:
+    """A job with every setting; of the other kinds what makes the pods, with none; and all for an old server."""
+    parts = {"as job, with every setting": rendered("job")}
+    parts |= {f"as {kind}": rendered(kind, Settings())[3:] for kind in ("jobset", "pytorchjob", "trainjob")}
+    old = Place(dialect=Dialect(False, False, "policy/v1beta1"))
+    parts["on an old server"] = manifests.render(Workload(("true",), 1, 1), old)
+    return "---\n".join(f"# {title}\n{native_text(objects, 'yaml')}" for title, objects in parts.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_pods_are_harmless_and_marked(kind: str) -> None:
+    objects = rendered(kind)
+    assert all(each["metadata"]["labels"][RUN_LABEL] == "spot-evict-1" for each in objects)
+    specs = templates(objects)
+    assert specs
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            rights = container["securityContext"]
+            assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["imagePullPolicy"] == "Never"
+    assert "privileged" not in str(objects)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_get_what_the_settings_say_and_the_control_host_stays_apart(kind: str) -> None:
+    control, *nodes = templates(rendered(kind))
+    for spec in nodes:
+        limits = spec["containers"][0]["resources"]["limits"]
+        assert limits == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
+        assert spec["terminationGracePeriodSeconds"] >= TRAINING.notice_s
+        assert spec["schedulerName"] == "volcano"
+        assert {"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"} in spec["tolerations"]
+    assert "resources" not in control["containers"][0], "the control host takes no GPU from the job"
+    assert "schedulerName" not in control
+
+
+def test_no_value_of_the_environment_is_in_an_object() -> None:
+    for kind in KINDS:
+        assert SECRET not in str(rendered(kind))
+
+
+def test_the_control_host_is_kept_from_eviction() -> None:
+    budget = next(each for each in rendered("job") if each["kind"] == "PodDisruptionBudget")
+    control = next(each for each in rendered("job") if each["kind"] == "Pod")
+    assert budget["spec"]["minAvailable"] == 1
+    assert budget["spec"]["selector"]["matchLabels"].items() <= control["metadata"]["labels"].items()
+
+
+def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
+    objects = manifests.render(TRAINING, Place("r", dialect=Dialect(indexed_jobs=False)))
+    pods = [each for each in objects if each["kind"] == "Pod"][1:]
+    found = [{e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]} for pod in pods]
+    assert [each["JOB_COMPLETION_INDEX"] for each in found] == ["0", "1", "2", "3"]
+    assert not any(each["kind"] == "Job" for each in objects)
+
+
+@settings_(deadline=None)
+@given(st.text(max_size=300))
+def test_no_run_id_injects_a_name(run_id: str) -> None:
+    label = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+    for wanted in manifests.render(Workload(("true",), 2, 1), Place(run_id)):
+        assert re.fullmatch(label, wanted["metadata"]["name"])
+        assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", wanted["metadata"]["labels"][RUN_LABEL])
+
+
+@settings_(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_run_ids_that_differ_have_names_and_labels_that_differ(one: str, other: str) -> None:
+    if one != other:
+        assert Place(one).name != Place(other).name
+        assert Place(one).selector != Place(other).selector
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AS", "deployment"),
+        ("IMAGE", "node\nhostNetwork: true"),
+        ("NAMESPACE", "Team A"),
+        ("PULL", "never"),
+        ("RESOURCES", "cpu=lots"),
+        ("TOLERATIONS", "spot:Sometimes"),
+        ("SELECTOR", "pool=a b"),
+        ("GANG", "yunikorn"),
+        ("CHECKPOINTS", "host:/data/../etc"),
+        ("CHECKPOINTS", "nfs:server"),
+        ("GPUS", "two words"),
+        ("EVICT", "ask"),
+        ("WAIT_S", "soon"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_is_allowed(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match="allowed is") as raised:
+        read_settings({f"CHAOS_KUBE_{name}": value})
+    assert f"CHAOS_KUBE_{name}" in str(raised.value) and repr(value) in str(raised.value)
+
+
+def test_settings_are_read() -> None:
+    found = read_settings(
+        {
+            "CHAOS_KUBE_TOLERATIONS": "spot=yes:NoSchedule, gpu",
+            "CHAOS_KUBE_GPUS": "1",
+            "CHAOS_KUBE_GANG": "volcano",
+            "CHAOS_KUBE_CHECKPOINTS": "host:/data/shared",
+            "CHAOS_KUBE_SELECTOR": "pool=spot",
+        }
+    )
+    assert found.tolerations == (Toleration("spot", "yes", "NoSchedule"), Toleration("gpu"))
+    assert (found.gpu, found.gang, found.host_path) == ("nvidia.com/gpu", "default", "/data/shared")
+    assert found.selector == {"pool": "spot"}
+
+
+def test_every_setting_is_documented() -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert [name for name in VARIABLES if f"`{name}`" not in text] == []
+    read = set(
+        re.findall(r'get\("([A-Z_]+)"', (ROOT / "harness" / "backends" / "kubernetes" / "settings.py").read_text())
+    )
+    assert {f"CHAOS_KUBE_{name}" for name in read} <= VARIABLES.keys()
+
+
+def test_chaos_mesh_is_asked_for_one_pod_and_certain_peers() -> None:
+    place, way = Place("r", EVERYTHING), mesh.Way("a", "ingress", ("b", "c"))
+    wanted = mesh.impairment(place, "chaos-r-1", way, Impairment(delay_s=0.02, loss=0.1, loss_burst=4))
+    assert wanted["metadata"] == {"name": "chaos-r-1", "labels": {RUN_LABEL: "r"}}
+    assert wanted["spec"] == {
+        "action": "netem",
+        "mode": "all",
+        "selector": {"pods": {"team-a": ["a"]}},
+        "direction": "from",
+        "delay": {"latency": "20000us", "jitter": "0us"},
+        "loss": {"loss": "10", "correlation": "75"},
+        "target": {"mode": "all", "selector": {"pods": {"team-a": ["b", "c"]}}},
+    }
+    assert mesh.bandwidth(place, "x", way, 100_000_000)["spec"]["bandwidth"]["rate"] == "12500000bps"
+    with pytest.raises(UsageError, match="name the peers"):
+        mesh.partition(place, "x", mesh.Way("a"))
+
+
+def test_rights_are_those_that_are_used() -> None:
+    """One rule too few and a run fails on a cluster that is well kept; what is created is in the rules."""
+    documents = yaml.safe_load_all((ROOT / "harness" / "backends" / "kubernetes" / "rbac.yaml").read_text())
+    role = next(each for each in documents if each["kind"] == "Role")
+    granted = {
+        (g, r, v) for rule in role["rules"] for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]
+    }
+    for kind in KINDS:
+        for wanted in rendered(kind):
+            group = wanted["apiVersion"].rpartition("/")[0]
+            for verb in ("create", "delete", "list"):
+                assert (group, api.PLURALS[wanted["kind"]], verb) in granted
+    assert not any("*" in each for each in granted)
+    assert not any(resource in ("secrets", "nodes", "pods/exec") for _, resource, _ in granted)
+
+
+def test_plan_prints_what_kubectl_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_KUBECONFIG", "/nowhere")  # nothing is asked of any server
+    result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset", "-o", "yaml"])
+    assert result.exit_code == 0, result.output
+    documents = list(yaml.safe_load_all(result.output))
+    assert [each["kind"] for each in documents] == ["Service", "Pod", "PodDisruptionBudget", "JobSet"]
+    again = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset"])
+    assert again.output == result.output
+
+
+def test_plan_prints_other_backends_and_refuses_a_kind_they_do_not_have() -> None:
+    assert "--job-name=chaos-{run_id}" in CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm"]).output
+    result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm", "--as", "job"])
+    assert isinstance(result.exception, UsageError)
+    with pytest.raises(UsageError, match="allowed are job"):
+        backend.BACKEND.render_as(TRAINING, "deployment", "r")
+
+
+def test_without_a_cluster_the_backend_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_KUBECONFIG", "/nowhere")
+    capability = backend.KubernetesBackend().probe()
+    assert not capability.available and "CHAOS_KUBECONFIG" in capability.summary
+
+
+def test_rendering_is_pure() -> None:
+    assert backend.BACKEND.render(TRAINING) == backend.BACKEND.render(TRAINING)
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text(snapshot())

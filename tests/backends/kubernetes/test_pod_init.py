@@ -1,0 +1,203 @@
+"""Process 1 of a pod and what the harness keeps of it, without a cluster: the same program in a PID namespace."""
+
+from __future__ import annotations
+
+import pathlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness.backends.agent import rpc
+from harness.backends.docker.request import source_digest
+from harness.backends.kubernetes.manifests import RUN_DIR
+from harness.backends.kubernetes.mirror import Mirror
+from harness.errors import BackendError, UsageError
+
+WAIT_S = 30.0
+PROGRAM = """
+import asyncio, pathlib, sys
+from harness.backends.agent.pod_init import PodInit
+asyncio.run(PodInit(sys.argv[1], pathlib.Path(sys.argv[2])).serve())
+"""
+
+
+class LocalPod:
+    """The init of a pod as process 1 of a namespace, and a line to it."""
+
+    def __init__(self, root: pathlib.Path, here: pathlib.Path, role: str = "node", index: int = 0):
+        self.root = root
+        self.events: queue.Queue[rpc.Message] = queue.Queue()
+        self.mirror = Mirror(here, lambda: [self])
+        self.ended = threading.Event()
+        ours, theirs = socket.socketpair()
+        command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        with (here / "init.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, sys.executable, "-c", PROGRAM, role, str(root)],
+                stdin=theirs, stdout=theirs, stderr=log,
+                env={"PATH": "/usr/bin:/bin", "JOB_COMPLETION_INDEX": str(index), "POD_IP": "127.0.0.1"},
+                cwd=pathlib.Path(__file__).resolve().parents[3],
+            )  # fmt: skip
+        theirs.close()
+        self.client = rpc.Client(ours, self._take, self.ended.set)
+        self.hello = self.call("hello", WAIT_S)
+
+    def call(self, method: str, limit_s: float = WAIT_S, **params: Any) -> Any:
+        return self.client.call(method, limit_s, **params)
+
+    def run(self, *command: str, **env: str) -> None:
+        self.call("run", command=list(command), env={"PATH": "/usr/bin:/bin", **env}, name="node0.1")
+
+    def code(self) -> int:
+        while True:
+            event = self.events.get(timeout=WAIT_S)
+            if event["event"] == "exit":
+                return int(event["code"])
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def _take(self, event: rpc.Message) -> None:
+        if not self.mirror.take(event):
+            self.events.put(event)
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The run's folder on this side."""
+    for name in ("events", "logs", "holds"):
+        (tmp_path / "here" / name).mkdir(parents=True)
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def pod(tmp_path: pathlib.Path, here: pathlib.Path) -> Iterator[LocalPod]:
+    started = LocalPod(tmp_path / "there", here, index=3)
+    yield started
+    started.close()
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+    return found
+
+
+def test_it_says_who_it_is(pod: LocalPod) -> None:
+    assert pod.hello["index"] == 3
+    assert pod.hello["device"] == "lo"
+    assert pod.hello["digest"] == source_digest()
+
+
+def test_what_is_written_arrives_before_the_news_of_the_end(pod: LocalPod, here: pathlib.Path) -> None:
+    pod.run("sh", "-c", "echo out; echo event >$CHAOS_EVENTS/w.jsonl; exit 3", CHAOS_EVENTS=f"{pod.root}/events")
+    assert pod.code() == 3
+    assert (here / "logs" / "node0.1.log").read_text() == "out\n"
+    assert (here / "events" / "w.jsonl").read_text() == "event\n"
+
+
+def test_what_a_killed_pod_wrote_has_come(pod: LocalPod, here: pathlib.Path) -> None:
+    """Bytes that are no text, too; of events whole lines, of logs all."""
+    script = "printf 'a\\377\\nhal' >$CHAOS_EVENTS/w.jsonl; printf 'tail'; sleep 600"
+    pod.run("sh", "-c", script, CHAOS_EVENTS=f"{pod.root}/events")
+    log = here / "logs" / "node0.1.log"
+    until(lambda: log.exists() and log.read_text() == "tail", "sent")
+    with pytest.raises(BackendError):
+        pod.call("die")
+    assert pod.ended.wait(WAIT_S)
+    assert pod.process.wait(WAIT_S) != 0
+    assert (here / "events" / "w.jsonl").read_bytes() == b"a\xff\n"
+
+
+def test_a_half_line_that_was_taken_back_never_came(pod: LocalPod, here: pathlib.Path) -> None:
+    script = "printf 'whole\\nhal' >$CHAOS_EVENTS/w.jsonl; sleep 0.3; truncate -s 6 $CHAOS_EVENTS/w.jsonl"
+    pod.run("sh", "-c", script + "; echo next >>$CHAOS_EVENTS/w.jsonl", CHAOS_EVENTS=f"{pod.root}/events")
+    assert pod.code() == 0
+    assert (here / "events" / "w.jsonl").read_text() == "whole\nnext\n"
+
+
+def test_files_of_the_run_follow_those_here(pod: LocalPod, here: pathlib.Path) -> None:
+    pod.mirror.start()
+    (here / "holds.json").write_text(f'["{here}/holds/f.armed"]')
+    (here / "holds" / "f.armed").touch()
+    until((pod.root / "holds" / "f.armed").exists, "the file is there, too")
+    assert until(lambda: (pod.root / "holds.json").exists() and (pod.root / "holds.json").read_text(), "content") == (
+        f'["{RUN_DIR}/holds/f.armed"]'
+    ), "paths are those in a pod"
+    (here / "holds" / "f.armed").unlink()
+    until(lambda: not (pod.root / "holds" / "f.armed").exists(), "the file is gone there, too")
+    pod.mirror.close()
+
+
+def test_a_planned_crash_that_was_taken_is_taken_here(pod: LocalPod, here: pathlib.Path) -> None:
+    pod.mirror.start()
+    token = here / "holds" / "f.act.crash0-0"
+    token.touch()
+    until((pod.root / "holds" / token.name).exists, "the token is there")
+    (pod.root / "holds" / token.name).rename(pod.root / "holds" / f"{token.name}.taken")
+    taken = here / "holds" / f"{token.name}.taken"
+    until(taken.exists, "taken here")
+    assert not token.exists()
+    taken.unlink()
+    until(lambda: not (pod.root / "holds" / taken.name).exists(), "the trainer is let go")
+    pod.mirror.close()
+
+
+@pytest.mark.parametrize("name", ["../plan.json", "events/../plan.json", "/etc/passwd", "plan.json", "events/.hidden"])
+def test_a_pod_writes_nowhere_else(here: pathlib.Path, name: str) -> None:
+    mirror = Mirror(here, lambda: [])
+    with pytest.raises(BackendError, match="allowed are events"):
+        mirror.take({"event": "wrote", "name": name, "offset": 0, "data": "x"})
+
+
+def test_nothing_is_put_outside_the_run(pod: LocalPod) -> None:
+    with pytest.raises(UsageError, match="not below the run"):
+        pod.call("put", name="../elsewhere", data="x")
+
+
+def test_eviction_is_told_to_everything_and_the_pod_ends_after_the_command(pod: LocalPod, here: pathlib.Path) -> None:
+    pod.run("sh", "-c", "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    until(
+        lambda: (here / "logs" / "node0.1.log").exists() and "up" in (here / "logs" / "node0.1.log").read_text(), "up"
+    )
+    init = int(subprocess.run(["pgrep", "-P", str(pod.process.pid)], capture_output=True, text=True).stdout.split()[0])
+    subprocess.run(["kill", "-TERM", str(init)], check=True)
+    assert pod.code() == 0
+    assert pod.process.wait(WAIT_S) == 143, "with 0 an engine would call the job done, and not bring the node back"
+    assert "saved" in (here / "logs" / "node0.1.log").read_text()
+
+
+def test_signals_reach_the_processes_of_the_pod(pod: LocalPod) -> None:
+    pod.run("sleep", "600")
+    until(lambda: pod.call("pids"), "running")
+    pod.call("signal", signum=int(signal.SIGSTOP), pid=None)
+    assert until(lambda: {each["state"] for each in pod.call("states")} == {"T"}, "stopped")
+    pod.call("signal", signum=int(signal.SIGCONT), pid=None)
+    assert pod.call("signal", signum=int(signal.SIGTERM), pid=None) == 1
+    assert pod.code() == -signal.SIGTERM
+    assert not pod.ended.is_set(), "the node outlives its command"
+
+
+def test_silence_ends_the_pod(tmp_path: pathlib.Path, here: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys.modules[__name__],
+        "PROGRAM",
+        "from harness.backends.agent import pod_init as node; node.SILENT_S_MAX = 0.5\n" + PROGRAM,
+    )
+    pod = LocalPod(tmp_path / "there", here)
+    pod.run("sleep", "600")
+    assert pod.ended.wait(WAIT_S)
+    assert pod.process.wait(WAIT_S) == 0, "with another code its job would bring it back, for nobody"
+    pod.close()

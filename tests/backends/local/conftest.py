@@ -1,0 +1,50 @@
+"""Labs for tests: opened in every mode this machine has, closed whatever happens, and nothing of them left."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+from labs import Opened, OpenLab
+
+from harness.backends.agent import leftovers as undo
+from harness.backends.contract import Workload
+from harness.backends.local.backend import BACKEND, MODES, try_mode
+
+_numbers = itertools.count(1)
+refusal = functools.cache(try_mode)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    chosen: str = request.param
+    if chosen == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    if (reason := refusal(chosen)) is not None:
+        pytest.skip(reason)
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", chosen)
+    return chosen
+
+
+@pytest.fixture
+def open_lab(mode: str, tmp_path: pathlib.Path) -> Iterator[OpenLab]:
+    opened: list[Opened] = []
+
+    def open_one(command: Sequence[str], nodes: int = 1, control: Sequence[str] | None = None, **env: str) -> Opened:
+        number = next(_numbers)
+        run_id = f"test-{os.getpid()}-{number}"
+        workload = Workload(tuple(command), nodes, 1, env, tuple(control) if control else None)
+        run_dir = tmp_path / f"run{number}"
+        cluster = BACKEND.open(workload, run_dir, run_id)
+        opened.append(Opened(cluster, run_dir, run_id))
+        cluster.start()
+        return opened[-1]
+
+    yield open_one
+    for lab in opened:
+        lab.cluster.close()
+        assert undo.leftovers(lab.run_id) == []

@@ -1,0 +1,307 @@
+"""What a node is, in every mode: its command, its processes, its network, its death and its replacement."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+
+import pytest
+from labs import FAMILY, Opened, OpenLab, script, wait_for
+
+from harness.backends.agent import leftovers as undo
+from harness.backends.agent import processes
+from harness.backends.contract import Exit
+from harness.errors import BackendError, NodeGone, UsageError
+
+SLEEP = ("sleep", "300")
+SERVER = """
+import pathlib, socket, sys
+index, address, incarnation = sys.argv[1:4]
+run_dir = pathlib.Path(sys.argv[4])
+listener = socket.create_server((address, 7000))
+(run_dir / f"{index}.{incarnation}.tmp").write_text(address)
+(run_dir / f"{index}.{incarnation}.tmp").rename(run_dir / f"{index}.{incarnation}")
+"""
+WHO = ("{index}", "{address}", "{incarnation}", "{run_dir}")
+
+
+def test_a_command_is_told_its_place(open_lab: OpenLab, mode: str) -> None:
+    names = "GLOO_SOCKET_IFNAME CHAOS_NODE CHAOS_INCARNATION CHAOS_RUN_ID CHAOS_EVENTS PLAN"
+    code = f"import os, sys; print(*sys.argv[1:], *(os.environ[name] for name in {names.split()}))"
+    lab = open_lab((*script(code), *WHO, "{control}", '{"json": 1}'), nodes=2, PLAN="yes")
+    lab.wait_exits(2)
+    for index, node in enumerate(lab.cluster.nodes):
+        network = "127.77" if mode == "plain" else "10.77"
+        assert node.address.startswith(network + ".")
+        control = node.address.rsplit(".", 1)[0] + ".254"
+        device = "lo" if mode == "plain" else "eth0"
+        wanted = [str(index), node.address, "1", str(lab.run_dir), control, '{"json":', "1}", device]
+        wanted += [f"node{index}", "1", lab.run_id, str(lab.run_dir / "events"), "yes"]
+        assert lab.log(f"node{index}.1").split() == wanted
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        (("/no/such/command", "x"), 127, "/no/such/command: cannot be executed: No such file or directory"),
+        (("/etc",), 126, "/etc: cannot be executed: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be_executed(
+    open_lab: OpenLab, command: tuple[str, ...], code: int, message: str
+) -> None:
+    lab = open_lab(command)
+    assert lab.wait_exits(1) == [Exit("node0", 1, code)]
+    assert lab.log("node0.1") == message + "\n"
+
+
+def test_the_end_of_a_command(open_lab: OpenLab) -> None:
+    lab = open_lab(("sh", "-c", "[ {index} = 0 ] && exit 3; kill -SEGV $$"), nodes=2)
+    assert sorted(lab.wait_exits(2), key=lambda end: end.node) == [Exit("node0", 1, 3), Exit("node1", 1, -11)]
+    assert all(node.alive for node in lab.cluster.nodes), "a node outlives its command"
+    assert lab.cluster.exits() == []
+
+
+def test_a_kill_takes_everything_on_the_node_and_nothing_else(open_lab: OpenLab) -> None:
+    lab = open_lab(FAMILY, nodes=2)
+    lab.wait_family(0)
+    lab.wait_family(1)
+    node = lab.cluster.nodes[0]
+    node.kill()
+    left = [item.node for item in undo.leftovers(lab.run_id)]
+    assert "node0.1" not in left
+    assert left.count("node1.1") == 3
+    assert not node.alive
+    assert node.pids() == []
+    assert lab.cluster.exits() == [Exit("node0", 1, -9)]
+    for verb in (node.kill, node.freeze, lambda: node.signal(signal.SIGTERM), lambda: node.notice("ec2", 1)):
+        with pytest.raises(NodeGone, match=r"node0\.1"):
+            verb()
+    assert lab.cluster.nodes[1].alive
+
+
+def test_a_frozen_node_can_be_killed(open_lab: OpenLab) -> None:
+    lab = open_lab(FAMILY)
+    lab.wait_family(0)
+    lab.cluster.nodes[0].freeze()
+    lab.cluster.nodes[0].kill()
+    assert [item for item in undo.leftovers(lab.run_id) if item.node == "node0.1"] == []
+
+
+def test_peers_see_the_end_of_a_killed_node(open_lab: OpenLab, mode: str) -> None:
+    code = SERVER + (
+        "import time\n"
+        "if index == '0':\n"
+        "    link = listener.accept()[0]; time.sleep(300)\n"
+        "while not (run_dir / '0.1').exists(): time.sleep(0.01)\n"
+        "link = socket.create_connection(((run_dir / '0.1').read_text(), 7000))\n"
+        "print('connected', flush=True)\n"
+        "try: print('end', link.recv(1) == b'', flush=True)\n"
+        "except ConnectionError: print('end reset', flush=True)\n"
+    )
+    lab = open_lab((*script(code), *WHO), nodes=2)
+    lab.wait_log("node1.1", "connected")
+    lab.cluster.nodes[0].kill()
+    lab.wait_log("node1.1", "end" if mode == "plain" else "end reset")
+
+
+def test_a_replacement_has_a_new_address_and_reaches_its_peers(open_lab: OpenLab) -> None:
+    code = SERVER + (
+        "if incarnation == '2':\n"
+        "    link = socket.create_connection(((run_dir / '1.1').read_text(), 7000))\n"
+        "    print('heard', link.recv(10).decode(), flush=True)\n"
+        "while True: listener.accept()[0].sendall(f'node{index}'.encode())\n"
+    )
+    lab = open_lab((*script(code), *WHO), nodes=2)
+    old = lab.cluster.nodes[0]
+    wait_for((lab.run_dir / "1.1").exists)
+    with pytest.raises(UsageError, match="still there"):
+        lab.cluster.replace(old)
+    old.kill()
+    new = lab.cluster.replace(old)
+    assert (new.name, new.index, new.incarnation, new.alive) == ("node0", 0, 2, True)
+    assert new.address not in (old.address, lab.cluster.nodes[1].address)
+    assert lab.cluster.nodes[0] is new
+    lab.wait_log("node0.2", "heard node1")
+    assert not old.alive
+    with pytest.raises(UsageError, match="replaced already"):
+        lab.cluster.replace(old)
+
+
+def test_a_signal_reaches_one_process_or_all(open_lab: OpenLab) -> None:
+    lab = open_lab(FAMILY)
+    node = lab.cluster.nodes[0]
+    first, *others = lab.wait_family(0)
+    assert node.signal(signal.SIGTERM, others[0]) == 1
+    assert lab.wait_pids(0, 2) == [pid for pid in (first, *others) if pid != others[0]]
+    assert node.signal(signal.SIGTERM, others[0]) == 0, "it is gone"
+    assert node.signal(signal.SIGTERM) == 2
+    assert lab.wait_exits(1) == [Exit("node0", 1, -15)]
+    wait_for(lambda: not node.pids(), "the end of every process")
+    assert node.signal(signal.SIGTERM) == 0
+    assert node.alive
+
+
+def test_a_signal_cannot_leave_the_node(open_lab: OpenLab) -> None:
+    lab = open_lab(SLEEP)
+    for pid in (-1, 0, 1):
+        with pytest.raises(UsageError, match="above 1"):
+            lab.cluster.nodes[0].signal(signal.SIGKILL, pid)
+    with subprocess.Popen(SLEEP) as bystander:
+        # In a PID namespace the same number may be nobody or somebody else: this one is far above its few.
+        assert lab.cluster.nodes[0].signal(signal.SIGKILL, bystander.pid) == 0
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_a_frozen_node_stands_still_until_thawed(open_lab: OpenLab) -> None:
+    code = "import time, sys\nwhile True: print('tick', flush=True); time.sleep(0.005)"
+    lab = open_lab(("sh", "-c", 'setsid "$@" & exec "$@"', "sh", *script(code)))
+    node = lab.cluster.nodes[0]
+    lab.wait_log("node0.1", "tick\ntick")
+    node.freeze()
+    states = {item.process.state for item in undo.leftovers(lab.run_id) if item.node == "node0.1"}
+    assert states == {"T"}
+    before = lab.log("node0.1")
+    assert node.alive
+    assert len(node.pids()) == 2
+    node.thaw()
+    wait_for(lambda: len(lab.log("node0.1")) > len(before), "another tick")
+
+
+def test_the_control_process_is_beside_the_nodes(open_lab: OpenLab) -> None:
+    server = "import socket; s = socket.create_server(('{control}', 7001))\nwhile 1: s.accept()[0].sendall(b'control')"
+    client = (
+        "import socket, time\n"
+        "while True:\n"
+        "    try: print('heard', socket.create_connection(('{control}', 7001)).recv(20).decode()); break\n"
+        "    except OSError: time.sleep(0.02)\n"
+    )
+    lab = open_lab(script(client), nodes=2, control=script(server))
+    assert {end.node for end in lab.wait_exits(2)} == {"node0", "node1"}
+    lab.cluster.nodes[0].kill()
+    lab.cluster.replace(lab.cluster.nodes[0])
+    lab.wait_exits(1)
+    assert "heard control" in lab.log("node0.2")
+
+
+def test_the_end_of_the_control_process_is_told(open_lab: OpenLab) -> None:
+    lab = open_lab(SLEEP, control=("sh", "-c", "echo {run_dir}; exit 5"))
+    assert lab.wait_exits(1) == [Exit("control", 1, 5)]
+    assert lab.log("control") == f"{lab.run_dir}\n"
+
+
+def test_orphans_are_reaped(open_lab: OpenLab) -> None:
+    code = (
+        "import os, pathlib, time\n"
+        "for _ in range(40):\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork() == 0: os._exit(0)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "def zombies():\n"
+        "    texts = []\n"
+        "    for path in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
+        "        try: texts.append(path.read_text().rpartition(')')[2].split())\n"
+        "        except OSError: pass\n"
+        "    return sum(fields[0] == 'Z' and int(fields[1]) == os.getppid() for fields in texts)\n"
+        "while zombies(): time.sleep(0.01)\n"
+        "print('reaped')\n"
+    )
+    lab = open_lab(script(code))
+    assert lab.wait_exits(1) == [Exit("node0", 1, 0)]
+
+
+def test_calls_from_many_threads(open_lab: OpenLab) -> None:
+    lab = open_lab(FAMILY, nodes=2)
+    wanted = [lab.wait_family(index) for index in (0, 1)]
+    wrong: list[object] = []
+
+    def look(index: int) -> None:
+        for _ in range(25):
+            if (found := lab.cluster.nodes[index].pids()) != wanted[index]:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=look, args=(number % 2,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_two_labs_do_not_touch_each_other(open_lab: OpenLab) -> None:
+    code = SERVER + "print('up', flush=True)\nwhile True: listener.accept()"
+    one = open_lab((*script(code), *WHO), nodes=2)
+    two = open_lab((*script(code), *WHO), nodes=2)
+    for lab in (one, two):
+        for index in (0, 1):
+            lab.wait_log(f"node{index}.1", "up")  # the same port, and in namespaces the same address
+    one.cluster.nodes[0].kill()
+    one.cluster.close()
+    assert undo.leftovers(one.run_id) == []
+    assert all(node.alive and len(node.pids()) == 1 for node in two.cluster.nodes)
+    assert two.cluster.exits() == []
+
+
+@pytest.mark.parametrize("victim", ["labd", "keeper"])
+def test_the_lab_ends_when_one_of_its_holders_is_killed(open_lab: OpenLab, victim: str) -> None:
+    lab = open_lab(FAMILY, nodes=2, control=SLEEP)
+    lab.wait_family(1)
+    keeper = lab.cluster._lab._process.pid
+    (labd,) = [each.pid for each in processes.every() if each.parent == keeper]
+    os.kill(labd if victim == "labd" else keeper, signal.SIGKILL)
+    wait_for(lambda: not _nodes_left(lab), "the end of the lab")
+    wait_for(lambda: not lab.cluster.nodes[0].alive)
+    with pytest.raises(BackendError, match=r"labd\.log"):
+        while True:
+            lab.cluster.exits()
+    with pytest.raises(BackendError, match="lab"):
+        lab.cluster.nodes[0].kill()
+    lab.cluster.close()
+    lab.cluster.close()
+
+
+def _nodes_left(lab: Opened) -> list[undo.Leftover]:
+    return [item for item in undo.leftovers(lab.run_id) if item.node.startswith(("node", "control"))]
+
+
+def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab, mode: str) -> None:
+    if mode == "plain":
+        pytest.skip("a process tree has no view of its own")
+    code = (
+        "import os, pathlib, socket, time\n"
+        "print(sorted(p.name for p in pathlib.Path('/proc').glob('[0-9]*')), os.getpid())\n"
+        "name = socket.gethostname()\n"
+        "print(sorted(os.listdir('/sys/class/net')), name, socket.gethostbyname(name))\n"
+        "try: time.clock_settime(time.CLOCK_REALTIME, time.time()); print('clock set')\n"
+        "except PermissionError: print('clock safe')\n"
+    )
+    lab = open_lab(script(code))
+    lab.wait_exits(1)
+    address = lab.cluster.nodes[0].address
+    wanted = ["['1', '2'] 2", f"['eth0', 'lo'] node0 {address}", "clock safe"]
+    assert lab.log("node0.1").splitlines() == wanted
+
+
+def test_a_lookup_of_an_unknown_name_does_not_wait(open_lab: OpenLab, mode: str) -> None:
+    if mode == "plain":
+        pytest.skip("a process tree resolves names like the machine")
+    code = (
+        "import pathlib, socket\n"
+        "print(pathlib.Path('/etc/resolv.conf').read_text().split()[1], socket.getnameinfo(('10.77.0.9', 1), 0)[0])"
+    )
+    lab = open_lab(script(code))
+    lab.wait_exits(1)
+    assert lab.log("node0.1").split() == ["127.0.0.1", "host-10-77-0-9"]
+
+
+def test_the_run_directory_must_be_absolute(open_lab: OpenLab) -> None:
+    from harness.backends.contract import Workload
+    from harness.backends.local.backend import LocalBackend
+
+    with pytest.raises(UsageError, match="absolute"):
+        LocalBackend().open(Workload(SLEEP, 1, 1), pathlib.Path("here"), "x")

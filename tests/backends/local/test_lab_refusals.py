@@ -1,0 +1,134 @@
+"""Why a lab cannot be built, in words; and what the local backend says of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import harness
+from harness.backends.agent import metadata, refusals
+from harness.backends.contract import Verb, Workload, fill_placeholders
+from harness.backends.local import backend as local
+from harness.backends.local import client
+from harness.errors import BackendError, UsageError
+
+ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
+
+
+@pytest.mark.parametrize(
+    ("stage", "number", "mode", "words"),
+    [
+        ("user namespace", errno.EPERM, "user", "unprivileged_userns_clone"),
+        ("uid map", errno.EPERM, "user", "AppArmor"),
+        ("veth", errno.EPERM, "user", "AppArmor"),
+        ("mounts", errno.EPERM, "user", "systempaths=unconfined"),
+        ("node mounts", errno.EACCES, "root", "apparmor=unconfined"),
+        ("namespaces", errno.EPERM, "root", "CAP_SYS_ADMIN"),
+        ("user namespace", errno.ENOSPC, "user", "user.max_"),
+        ("node namespaces", errno.EUSERS, "user", "user.max_"),
+        ("veth", errno.EOPNOTSUPP, "root", "veth"),
+        ("node processes", errno.EAGAIN, "user", "limit on processes"),
+        ("user namespace", errno.EINVAL, "user", "another kernel"),
+        ("lab network", errno.EIO, "user", "lab network: Input/output error"),
+    ],
+)
+def test_a_refusal_names_reason_and_remedy(stage: str, number: int, mode: str, words: str) -> None:
+    assert words in refusals.explain(stage, number, mode)
+
+
+def _probe(tmp_path: pathlib.Path, limit: str) -> str:
+    """The probe under a limit of namespaces set for one user namespace alone."""
+    code = textwrap.dedent("""
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from harness.backends.contract import Verb
+        from harness.backends.local.backend import BACKEND
+        found = BACKEND.probe()
+        basic = {Verb.SIGNAL, Verb.KILL, Verb.FREEZE, Verb.NOTICE, Verb.REPLACE}
+        print(found.available, basic <= found.verbs, found.summary)
+        print(found.missing[Verb.NET_DELAY])
+    """)
+    script = f'echo 0 > /proc/sys/user/{limit} && exec {sys.executable} -c "$0" {ROOT}'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, code],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("limit", ["max_net_namespaces", "max_pid_namespaces"])
+def test_the_probe_finds_a_real_refusal_and_falls_back(tmp_path: pathlib.Path, limit: str) -> None:
+    said = _probe(tmp_path, limit)
+    assert said.startswith("True True process trees without namespaces")
+    assert said.count("raise the sysctls user.max_*_namespaces") == 2, "once for all ways, and for the missing verb"
+
+
+def test_the_probe_tells_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+    found = local.LocalBackend().probe()
+    assert found.available
+    assert set(found.missing) == set(Verb) - found.verbs
+    assert "CHAOS_LOCAL_MODE=plain" in found.missing[Verb.NET_LOSS]
+
+
+def test_a_forced_mode_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "magic")
+    with pytest.raises(UsageError, match="'magic': allowed are root, user, plain"):
+        local.LocalBackend().probe()
+
+
+def test_without_an_interpreter_there_is_no_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(BackendError, match="cannot be started"):
+        client.LabClient("plain", "x", None, lambda _: None)
+
+
+def test_a_labd_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BOOT", "raise SystemExit('no luck')")
+    with pytest.raises(BackendError, match="ended before it was ready: no luck"):
+        client.LabClient("plain", "x", None, lambda _: None)
+
+
+def test_a_labd_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(client, "START_S_MAX", 0.2)
+    monkeypatch.setattr(client, "END_S_MAX", 0.2)
+    with pytest.raises(BackendError, match=r"not ready within 0\.2 s"):
+        client.LabClient("plain", "x", None, lambda _: None)
+
+
+def test_the_native_request_is_plain_data() -> None:
+    workload = Workload(("train", "{index}"), 2, 4, {"A": "1"}, ("store", "{control}"))
+    assert local.BACKEND.render(workload) == {
+        "nodes": [
+            {"name": "node0", "command": ["train", "{index}"]},
+            {"name": "node1", "command": ["train", "{index}"]},
+        ],
+        "control": ["store", "{control}"],
+        "ranks_per_node": 4,
+        "env": {"A": "1"},
+    }
+
+
+def test_placeholders() -> None:
+    filled = fill_placeholders(("{index}", "x={address}:{index}", '{"index": {}}'), {"index": 3, "address": "a"})
+    assert filled == ("3", "x=a:3", '{"index": {}}')
+    with pytest.raises(UsageError, match=r"\{incarnation\} has no value .* \{index\}"):
+        fill_placeholders(("{incarnation}",), {"index": 3})
+
+
+def test_the_environment_of_the_metadata_endpoint() -> None:
+    assert metadata.environment("169.254.169.254:80")["GCE_METADATA_HOST"] == "169.254.169.254"
+    environment = metadata.environment("127.77.0.1:8080")
+    assert environment["GCE_METADATA_HOST"] == "127.77.0.1:8080"
+    assert environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] == "http://127.77.0.1:8080"
+    assert os.environ.items().isdisjoint(environment.items())

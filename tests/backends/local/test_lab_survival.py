@@ -1,0 +1,259 @@
+"""Whatever kills the harness, at whatever moment: nothing of its lab is left, without anybody's help."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+
+import pytest
+from labs import wait_for
+
+import harness
+from harness.backends.agent import cgroups, processes
+from harness.backends.agent import leftovers as undo
+from harness.run.undo import heal_strays
+
+ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
+USER_ID = 61234  # nobody has this id
+HARNESS = textwrap.dedent("""
+    import pathlib, sys, time
+    sys.path.insert(0, sys.argv[1])
+    from harness.backends.contract import Workload
+    from harness.backends.local.backend import LocalCluster
+    command = ("sh", "-c", "setsid sleep 301 & (setsid sleep 302 &); exec sleep 300")
+    workload = Workload(command, 2, 1, control=command)
+    cluster = LocalCluster(workload, pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    cluster.start()
+    cluster.nodes[0].kill()
+    cluster.replace(cluster.nodes[0])
+    cluster.nodes[1].freeze()
+    print("done", flush=True)
+    time.sleep(60)
+""")
+
+
+def _start(run_dir: pathlib.Path, run_id: str, mode: str) -> subprocess.Popen[bytes]:
+    arguments = [sys.executable, "-c", HARNESS, ROOT, str(run_dir), run_id, mode]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path: pathlib.Path) -> None:
+    """Three random moments, most of them while the lab is being built; and once in full work."""
+    run_id = f"survival-{os.getpid()}-{mode}-{moment}"
+    with _start(tmp_path, run_id, mode) as victim:
+        assert victim.stdout is not None
+        if moment == 0:
+            assert victim.stdout.readline() == b"done\n"
+        else:
+            time.sleep(random.Random(f"{mode}{moment}").uniform(0.05, 0.5))
+        victim.kill()
+    wait_for(lambda: not undo.leftovers(run_id), "the end of the lab")
+
+
+def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: pathlib.Path) -> None:
+    """Without namespaces, harness, keeper, labd and inits all killed at once: the marks lead to the rest."""
+    run_id = f"survival-{os.getpid()}-all"
+    with _start(tmp_path, run_id, "plain") as victim:
+        assert victim.stdout is not None
+        victim.stdout.readline()
+        holders = [item.process for item in undo.leftovers(run_id) if item.node == "lab.1"]
+        assert len(holders) == 4, "keeper, labd and two inits"
+        for holder in holders:
+            holder.signal(signal.SIGSTOP)
+        victim.kill()
+        for holder in holders:
+            holder.signal(signal.SIGKILL)
+    victim.wait()
+    left = [item for item in undo.leftovers() if item.run_id == run_id]
+    assert {item.node for item in left} == {"control.1", "node0.2", "node1.1"}
+    assert undo.sweep(run_id) == len(left) == 9
+    assert undo.leftovers(run_id) == []
+    assert undo.sweep(run_id) == 0
+
+
+def _marked_sleep(run_id: str, owner: str) -> subprocess.Popen[bytes]:
+    marks = {processes.RUN_ENV: run_id, processes.OWNER_ENV: owner}
+    process = subprocess.Popen(["sleep", "300"], env=os.environ | marks)
+    wait_for(lambda: processes.marked(**marks), "the mark")
+    return process
+
+
+@pytest.fixture
+def three_sleeps() -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
+    """Of a run whose harness lives, of one whose harness is dead, of one whose harness cannot be seen from here."""
+    alive = processes.owner_text()
+    namespace, pid, start = alive.split("-")
+    dead, elsewhere = f"{namespace}-{pid}-{int(start) - 1}", f"1-{pid}-{start}"
+    sleeps = tuple(
+        _marked_sleep(f"sleep-{os.getpid()}-{number}", owner) for number, owner in enumerate((alive, dead, elsewhere))
+    )
+    yield sleeps
+    for sleep in sleeps:
+        sleep.kill()
+        sleep.wait()
+
+
+def test_only_what_carries_the_mark_is_swept(three_sleeps: tuple[subprocess.Popen[bytes], ...]) -> None:
+    alive, dead, elsewhere = three_sleeps
+    with subprocess.Popen(["sleep", "300"]) as unmarked:
+        pids = {item.process.pid for item in undo.leftovers()}
+        assert dead.pid in pids
+        assert pids.isdisjoint({alive.pid, elsewhere.pid, unmarked.pid, os.getpid()})
+        assert undo.sweep(f"sleep-{os.getpid()}-0") == 1
+        assert alive.wait(5) == -9
+        assert [each.poll() for each in (dead, elsewhere, unmarked)] == [None] * 3
+        unmarked.kill()
+
+
+def test_heal_ends_what_runs_left_whose_journal_is_nowhere(three_sleeps: tuple[subprocess.Popen[bytes], ...]) -> None:
+    alive, dead, elsewhere = three_sleeps
+    namespace, pid, start = processes.owner_text().split("-")
+    run_id = f"stray-{os.getpid()}"
+    if os.geteuid() == 0 and cgroups.why_not("cpu") is None:
+        cgroups.create("cpu", f"{namespace}-{pid}-{int(start) - 1}", run_id, "node0.1")
+        assert cgroups.leftovers(run_id)
+    healed, failed = heal_strays()
+    assert (len(healed), failed) == (1, [])
+    assert dead.wait(5) == -9 and cgroups.leftovers(run_id) == []
+    assert (alive.poll(), elsewhere.poll()) == (None, None)
+    assert heal_strays() == ([], [])
+
+
+def test_a_reused_process_id_is_not_hit() -> None:
+    with subprocess.Popen(["sleep", "300"]) as bystander:
+        now = processes.read(bystander.pid)
+        assert now is not None
+        before = processes.Process(now.pid, now.start - 1, now.parent, now.state)
+        assert not before.signal(signal.SIGKILL)
+        assert now.signal(signal.SIGKILL)
+    assert not now.signal(signal.SIGKILL)
+
+
+def _python_of(user: int) -> str:
+    """An interpreter that `user` may execute: the tests' own may lie in a home directory."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        check = [*_as(user), python, "-c", "import sys; assert sys.version_info >= (3, 11)"]
+        if shutil.which(python) and subprocess.run(check, capture_output=True).returncode == 0:
+            return python
+    pytest.skip("no interpreter for an ordinary user")
+
+
+def _as(user: int) -> list[str]:
+    identity = [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
+    # setpriv executes its command while it still has root's rights over files; what sh executes has them no more.
+    return ["setpriv", *identity, "sh", "-c", 'exec "$@"', "sh"]
+
+
+@pytest.fixture
+def users_dir() -> Iterator[pathlib.Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user; the other tests ran as an ordinary one")
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, USER_ID, USER_ID)
+        yield pathlib.Path(directory)
+
+
+def _run_as_user(code: str, directory: pathlib.Path, prefix: tuple[str, ...] = ()) -> str:
+    command = [*_as(USER_ID), *prefix, _python_of(USER_ID), "-B", "-c", textwrap.dedent(code), ROOT, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_an_ordinary_user_has_the_same_lab(users_dir: pathlib.Path) -> None:
+    code = """
+        import os, pathlib, sys, time
+        sys.path.insert(0, sys.argv[1])
+        from harness.backends.contract import Workload
+        from harness.backends.local.backend import BACKEND
+        summary = BACKEND.probe().summary
+        workload = Workload(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1)
+        with BACKEND.open(workload, pathlib.Path(sys.argv[2]), f"user-{os.getpid()}") as cluster:
+            cluster.start()
+            node = cluster.nodes[0]
+            node.kill()
+            new = cluster.replace(node)
+            log = pathlib.Path(sys.argv[2], "logs", "node0.2.log")
+            while "node0" not in log.read_text(): time.sleep(0.01)
+            print(os.getuid(), log.read_text().split(), node.alive, new.alive, node.address, new.address, summary)
+    """
+    out = _run_as_user(code, users_dir)
+    assert out.startswith(f"{USER_ID} ['0', 'node0'] False True 10.77.0.1 10.77.0.3 virtual hosts"), out
+    log = users_dir / "logs" / "node0.2.log"
+    assert log.stat().st_uid == USER_ID
+
+
+def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path) -> None:
+    code = """
+        import os, pathlib, resource, sys
+        sys.path.insert(0, sys.argv[1])
+        from harness.backends.contract import Workload
+        from harness.backends.local.backend import LocalCluster
+        from harness.errors import BackendError
+        from harness.backends.agent import undo
+        run_id = f"full-{os.getpid()}"
+        resource.setrlimit(resource.RLIMIT_NPROC, (5, 5))
+        try:
+            LocalCluster(Workload(("sleep", "300"), 8, 1), pathlib.Path(sys.argv[2]), run_id, "plain")
+        except BackendError as error:
+            print(error, undo.leftovers(run_id))
+    """
+    out = _run_as_user(code, users_dir)
+    assert "the limit on processes is reached" in out
+    assert out.endswith("[]")
+
+
+def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
+    """Labs one after the other where only one fits at a time, each ended with a connection full of unread data."""
+    code = textwrap.dedent("""
+        import os, pathlib, sys, time
+        sys.path.insert(0, sys.argv[1])
+        from harness.backends.contract import Workload
+        from harness.backends.local.backend import LocalCluster
+        from harness.errors import BackendError
+        flood = (
+            "import socket, sys, time\\n"
+            "listener = socket.create_server((sys.argv[1], 7000))\\n"
+            "if sys.argv[2] == '0': link = listener.accept(); print('full', flush=True); time.sleep(60)\\n"
+            "while True:\\n"
+            "    try: link = socket.create_connection(('10.77.0.1', 7000)); break\\n"
+            "    except OSError: time.sleep(0.01)\\n"
+            "while True: link.sendall(bytes(100000))\\n"
+        )
+        workload = Workload((sys.executable, "-S", "-c", flood, "{address}", "{index}"), 2, 1)
+        def when_free(work):
+            "A namespace is freed in the background, soon after its last user."
+            deadline = time.monotonic() + 15
+            while True:
+                try: return work()
+                except BackendError:
+                    if time.monotonic() > deadline: raise
+                    time.sleep(0.05)
+        def lab(number):
+            run_dir = pathlib.Path(sys.argv[2], str(number))
+            run_id = f"namespaces-{os.getpid()}-{number}"
+            with when_free(lambda: LocalCluster(workload, run_dir, run_id, "root")) as cluster:
+                cluster.start()
+                while "full" not in (run_dir / "logs" / "node0.1.log").read_text(): time.sleep(0.01)
+                if number % 2:
+                    cluster.nodes[1].kill()
+                    when_free(lambda: cluster.replace(cluster.nodes[1]))
+        for number in range(4): lab(number)
+        print("done")
+    """)
+    script = f'echo 3 > /proc/sys/user/max_net_namespaces && exec {sys.executable} -c "$0" {ROOT} {tmp_path}'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    if done.stderr.startswith("unshare"):
+        pytest.skip(done.stderr)
+    assert done.stdout == "done\n", done.stderr

@@ -1,0 +1,258 @@
+"""The Slurm backend against a real Slurm of several nodes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conformance.places import fuse_mounts_below, processes_of
+
+from harness.backends.contract import StorageRule, Traffic, Verb, Workload
+from harness.backends.slurm import backend
+from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
+from harness.backends.slurm.engine import Slurm, find_slurm
+from harness.errors import CannotRunError, UsageError
+
+ENGINE = pathlib.Path(__file__).resolve().parents[3] / "engines" / "slurm.sh"
+SLEEP = Workload(("sleep", "600"), nodes=2, ranks_per_node=1)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
+    ours = False
+    if not SlurmBackend().probe().available and shutil.which("slurmctld") and os.geteuid() == 0:
+        subprocess.run([str(ENGINE), "start"], check=True, timeout=60)
+        ours = True
+    capability = SlurmBackend().probe()
+    if not capability.available:
+        pytest.skip(f"no Slurm: {capability.summary}")
+    yield find_slurm()
+    if ours:
+        subprocess.run([str(ENGINE), "stop"], check=True, timeout=60)
+
+
+@pytest.fixture
+def opened(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Callable[..., SlurmCluster]]:
+    clusters = []
+
+    def open_cluster(workload: Workload = SLEEP, name: str = "a") -> SlurmCluster:
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        cluster = SlurmBackend().open(workload, run_dir, f"test-{os.getpid()}-{name}")
+        clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield open_cluster
+    for cluster in clusters:
+        cluster.close()
+
+
+def until(what: Callable[[], object], limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def running(cluster: SlurmCluster) -> list[list[int]]:
+    until(lambda: all(node.pids() for node in cluster.nodes))
+    return [node.pids() for node in cluster.nodes]
+
+
+def shell(text: str, nodes: int = 2) -> Workload:
+    return Workload(("bash", "-c", text), nodes=nodes, ranks_per_node=1, env={"SAYS": "a 'b', c"})
+
+
+def said(cluster: SlurmCluster, key: str) -> str:
+    path = cluster.run_dir / "logs" / f"{key}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_the_probe_tells_what_can_be_done(slurm: Slurm) -> None:
+    capability = SlurmBackend().probe()
+    assert capability.available
+    assert {Verb.SIGNAL, Verb.FREEZE} <= capability.verbs
+    assert (Verb.KILL in capability.verbs) == slurm.takes_nodes
+    assert set(capability.missing) == set(Verb) - capability.verbs and all(capability.missing.values())
+
+
+def test_without_slurm_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHAOS_ENGINES_DIR", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    capability = SlurmBackend().probe()
+    assert not capability.available and "sbatch" in capability.summary
+    with pytest.raises(CannotRunError):
+        SlurmBackend().open(SLEEP, tmp_path, "x")
+    backend.undo("x")  # nothing can have been submitted
+
+
+def test_nothing_runs_before_the_start(slurm: Slurm, tmp_path: pathlib.Path) -> None:
+    with SlurmBackend().open(shell("echo here"), tmp_path, f"test-{os.getpid()}-idle") as cluster:
+        time.sleep(1.0)
+        assert not list((tmp_path / "logs").glob("node?.1.log")) and all(node.alive for node in cluster.nodes)
+
+
+def test_a_signal_reaches_all_of_one_node_and_nothing_else(opened: Callable[..., SlurmCluster]) -> None:
+    cluster = opened(shell("sleep 600 & sleep 600 & trap 'echo told; exit 4' TERM; wait; wait"))
+    first, second = cluster.nodes
+    before = running(cluster)
+    until(lambda: len(second.pids()) == 3)
+    assert second.signal(signal.SIGKILL, max(second.pids())) == 1
+    until(lambda: len(second.pids()) == 2)
+    assert second.signal(signal.SIGKILL, 1) == 0  # not one of the run's
+    assert second.signal(signal.SIGTERM) == 2
+    until(lambda: second.pids() == [])
+    assert "told" in said(cluster, "node1.1") and "told" not in said(cluster, "node0.1")
+    until(lambda: cluster._exits)
+    assert [(end.node, end.code) for end in cluster.exits()] == [("node1", 4)]
+    assert set(before[0]) <= set(first.pids())
+
+
+def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., SlurmCluster]) -> None:
+    cluster = opened()
+    running(cluster)
+    lost, survivor = cluster.nodes
+    lost.kill()
+    cluster.give_up(lost)
+    until(lambda: cluster.nodes[0].incarnation == 2 and cluster.nodes[0].alive)
+    assert not cluster.nodes[1].alive and cluster.nodes[1] is survivor
+    until(lambda: cluster.nodes[0].pids())
+
+
+TOLD = shell("[ {incarnation} = 2 ] && sleep 2 && exit 0; trap 'echo told; exit 75' TERM; sleep 600 & wait")
+
+
+def network_of(host: str) -> str:
+    """What there is in the kernel of the network of a node of engines/slurm.sh: devices, queues, packet rules."""
+    inside = (
+        pathlib.Path(os.environ.get("CHAOS_ENGINES_DIR", "/var/lib/chaos-engines")) / f"slurm/run/{host}.ns"
+    ).read_text()
+    enter = ["nsenter", "--target", inside.strip(), "--net"]
+    commands = (["ip", "-brief", "link"], ["tc", "qdisc"], ["nft", "list", "ruleset"])
+    return "\n".join(
+        subprocess.run([*enter, *command], capture_output=True, text=True, check=True).stdout for command in commands
+    )
+
+
+def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
+    slurm: Slurm, opened: Callable[..., SlurmCluster]
+) -> None:
+    """The node goes on living after the job, unlike a container; also when Slurm and not the harness ends it."""
+    if "engines/slurm.sh" not in slurm.label:
+        pytest.skip("the nodes are not on this machine")
+    cluster = opened(TOLD)
+    running(cluster)
+    node, other = cluster.nodes
+    host = node.host
+    before = network_of(host)
+    node.limit_rate(10**7, Traffic())
+    node.cut(Traffic("ingress", (other,)))
+    assert network_of(host) != before
+    slurm.run("scontrol", "requeue", str(cluster._job_id))
+    until(lambda: not node.alive)
+    until(lambda: network_of(host) == before)
+
+
+SAVES_IN_STORE = Workload(
+    ("bash", "-c", "while :; do echo now >{run_dir}/store/$CHAOS_NODE; sleep 0.05; done"), 2, 1, mounts=("store",)
+)
+
+
+@pytest.mark.parametrize("end", ["requeue", "cancel", "power"])
+def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
+    end: str, slurm: Slurm, opened: Callable[..., SlurmCluster]
+) -> None:
+    """What waits for such storage must not keep Slurm from ending the job, and nothing of it may stay on the node."""
+    if "engines/slurm.sh" not in slurm.label:
+        pytest.skip("the nodes are not on this machine")
+    cluster = opened(SAVES_IN_STORE)
+    store, node = cluster.run_dir / "store", cluster.nodes[1]
+    until(lambda: len(list(store.iterdir())) == 2)
+    assert len({line.split()[0] for line in fuse_mounts_below(cluster.run_dir)}) >= 6, "each node's three processes"
+    cut = node.disturb_storage("store", StorageRule(operations=("write",), power="prefix"))
+    until(lambda: cut.counts()["cut"])
+    if end == "power":
+        node.kill()
+    else:
+        slurm.run(*{"requeue": ("scontrol", "requeue"), "cancel": ("scancel",)}[end], str(cluster._job_id))
+    until(lambda: not node.alive or not cluster.waiting)
+    until(lambda: not processes_of(cluster._run_id) and not fuse_mounts_below(cluster.run_dir))
+    cut.heal()
+    if end == "power":
+        (store / "node1").unlink()
+        fresh = cluster.replace(node)
+        until(lambda: fresh.alive and (store / "node1").exists())  # its task may be there before we know
+        assert fresh.incarnation == 2
+        fresh.disturb_storage("store", StorageRule(operations=("write",), error="EIO"))
+        until(lambda: "Input/output error" in said(cluster, "node1.2"))
+        assert "error" not in said(cluster, "node0.2")
+
+
+@pytest.mark.parametrize("way", ["priority", "drain", "requeue", "signal"])
+def test_slurm_evicts_in_each_of_its_ways(
+    way: str, slurm: Slurm, opened: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks are told and leave, the whole job is requeued, and it starts again once the place is given back."""
+    monkeypatch.setenv("CHAOS_SLURM_EVICTION", way)
+    cluster = opened(TOLD)
+    running(cluster)
+    victim = cluster.nodes[1]
+    host = victim.host
+    victim.evict(0)
+    until(lambda: not victim.alive)
+    assert "told" in said(cluster, "node1.1")
+    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
+    assert state.startswith("drain") == (way == "drain"), state
+    fresh = cluster.replace(victim)
+    until(lambda: fresh.alive)
+    assert [node.incarnation for node in cluster.nodes] == [2, 2]
+    until(lambda: not cluster.waiting)
+    codes = {(end.node, end.incarnation): end.code for end in cluster.exits()}
+    assert codes["node0", 2] == codes["node1", 2] == 0 and codes["node1", 1] != 0
+    state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
+    assert not state.startswith("drain"), "what was drained in the name of a run is given back"
+
+
+def test_a_node_that_is_set_down_is_lost_and_comes_back(
+    slurm: Slurm, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `scontrol update state=down` does, where nothing can cut the power. What ran there resists, so that the
+    node tells late of its end: Slurm would take that for the end of the job that runs there by then."""
+    monkeypatch.setenv("CHAOS_SLURM_POWER", "none")
+    stubborn = shell("[ {index} = 0 ] || trap '' TERM; while :; do sleep 1; done")
+    with SlurmBackend().open(stubborn, tmp_path, f"test-{os.getpid()}-down") as cluster:
+        cluster.start()
+        running(cluster)
+        victim = cluster.nodes[1]
+        host = victim.host
+        victim.kill()
+        assert not victim.alive and victim.pids() == []
+        until(lambda: not [line for line in processes_of(cluster._run_id) if "node1.1" in line])
+        fresh = cluster.replace(victim)
+        until(lambda: fresh.alive)
+        assert [node.incarnation for node in cluster.nodes] == [2, 2]
+        running(cluster)
+        time.sleep(6.0)  # longer than the node could still have something to tell
+        fresh.end_line()
+        assert fresh.pids(), "a new step starts there: the node is still the job's"
+    assert host not in slurm.run("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N")
+
+
+def test_a_way_that_slurm_does_not_have_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_SLURM_EVICTION", "politely")
+    with pytest.raises(UsageError, match="'politely'"):
+        SlurmBackend().probe()
+
+
+def test_more_nodes_than_there_are_is_one_clear_message(slurm: Slurm, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(CannotRunError, match="999 nodes"):
+        SlurmBackend().open(Workload(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")

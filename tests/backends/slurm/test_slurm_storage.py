@@ -1,0 +1,218 @@
+"""Storage of a Slurm node, without a Slurm: its task and its agent are started here as Slurm starts them there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, cast
+
+import pytest
+from conformance.places import fuse_mounts_below, processes_of
+
+from harness.backends.agent import processes
+from harness.backends.contract import StorageRule, Verb, Workload
+from harness.backends.slurm import capability, script
+from harness.backends.slurm.engine import Slurm
+from harness.backends.slurm.line import ROOT, Line
+from harness.backends.slurm.network import SIDECAR
+
+USER, PROJECT = 61234, 61235  # nobody has these ids
+KEY, STORE = "node0.1", "store"
+WITHOUT_MOUNT_RIGHTS = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all")
+SAVES = """
+id -u; id -g
+cd {run_dir}
+echo more >>store/project
+while :; do if echo now >store/saved; then touch works; else touch fails; fi; sleep 0.02; done
+"""
+
+
+def as_user(device: pathlib.Path) -> list[str]:
+    """Where everybody may use FUSE, as on most hosts."""
+    os.mknod(device, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    device.chmod(0o666)
+    there = ["unshare", "--mount", "sh", "-c", f'mount --bind {device} /dev/fuse && exec "$@"', "sh"]
+    identity = [f"--reuid={USER}", f"--regid={USER}", f"--groups={PROJECT}", "--inh-caps=-all"]
+    # setpriv executes its command while it still has root's rights over files; what sh executes has them no more.
+    return [*there, "setpriv", *identity, "sh", "-c", 'exec "$@"', "sh"]
+
+
+def python_of(prefix: Sequence[str]) -> str:
+    for python in (sys.executable, "/usr/bin/python3"):
+        check = [*prefix, python, "-c", "import sys; assert sys.version_info >= (3, 11)"]
+        if shutil.which(python) and subprocess.run(check, capture_output=True).returncode == 0:
+            return python
+    pytest.fail("no interpreter for an ordinary user")
+
+
+def until(what: Callable[[], object], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+class Host:
+    """A node of a Slurm that is this machine, used by somebody."""
+
+    def __init__(self, run_dir: pathlib.Path, prefix: Sequence[str]):
+        self.run_dir, self.prefix, self.python = run_dir, list(prefix), python_of(prefix)
+        self.run_id = f"test-{os.getpid()}-{run_dir.name}"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start_task(self, text: str, mounts: Sequence[str] = (STORE,)) -> subprocess.Popen[bytes]:
+        request = script.render(Workload(("true",), 1, 1))
+        (self.run_dir / "slurm" / "supervise.py").write_text(request.files["supervise.py"])
+        here = {"CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_INCARNATION": "1", "CHAOS_SOURCE": ROOT}
+        words = ["node0", *mounts, "--", "sh", "-c", text.replace("{run_dir}", str(self.run_dir))]
+        command = [*self.prefix, self.python, "-S", "-E", str(self.run_dir / "slurm" / "supervise.py"), *words]
+        environment = os.environ | here | {"CHAOS_RUN_ID": self.run_id}
+        self._started.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
+        return self._started[-1]
+
+    def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        """What `Slurm.begin` does with an `srun`."""
+        program = [*self.prefix, self.python, *command[command.index(sys.executable) + 1 :]]
+        self._started.append(subprocess.Popen(program, stdin=link.fileno(), stdout=link.fileno(), stderr=errors))
+        return self._started[-1]
+
+    def line(self, module: str, *arguments: str) -> Line:
+        return Line(cast(Slurm, self), (), module, arguments, self.run_dir / "logs" / "line.log")
+
+    def log(self) -> str:
+        return (self.run_dir / "logs" / f"{KEY}.log").read_text()
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+        until(lambda: not processes_of(self.run_id))
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """A run's folder, its store that of a project whose members share their files."""
+    with tempfile.TemporaryDirectory(prefix="chaos-test-") as name:
+        run_dir = pathlib.Path(name)
+        for part in ("logs", "slurm", "slurm/exits", STORE):
+            (run_dir / part).mkdir()
+        (run_dir / STORE / "project").write_text("some\n")
+        if os.geteuid() == 0:
+            for each in (run_dir, *run_dir.rglob("*")):
+                os.chown(each, USER, USER)
+            os.chown(run_dir / STORE, 0, PROJECT)
+            (run_dir / STORE).chmod(0o2770)
+            os.chown(run_dir / STORE / "project", 0, PROJECT)
+            (run_dir / STORE / "project").chmod(0o660)
+        yield run_dir
+
+
+@pytest.fixture(params=["root", "user"])
+def host(request: pytest.FixtureRequest, folder: pathlib.Path) -> Iterator[Host]:
+    if request.param == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    opened = Host(folder, as_user(folder / "fuse") if request.param == "user" and os.geteuid() == 0 else ())
+    yield opened
+    opened.close()
+    assert fuse_mounts_below(folder) == []
+
+
+def namespace(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/mnt")
+
+
+def test_the_task_alone_sees_the_file_system_and_is_who_it_was(host: Host) -> None:
+    before = pathlib.Path("/proc/self/mountinfo").read_text()
+    task = host.start_task(SAVES)
+    until((host.run_dir / "works").exists)
+    uid, gid = (USER, USER) if host.prefix else (os.geteuid(), os.getegid())
+    assert host.log().split() == [str(uid), str(gid)], "nothing was refused"
+    assert pathlib.Path("/proc/self/mountinfo").read_text() == before
+    assert namespace(task.pid) != namespace(os.getpid())
+    inside = set()
+    for line in fuse_mounts_below(host.run_dir):
+        with contextlib.suppress(OSError):  # one of the task's sleeps, over since
+            inside.add(namespace(int(line.split()[0])))
+    assert inside == {namespace(task.pid)}
+    assert (host.run_dir / STORE / "project").read_text() == "some\nmore\n", "what is outside is the same folder"
+    assert (host.run_dir / STORE / "saved").stat().st_uid == uid
+
+
+def test_where_no_storage_is_to_be_disturbed_a_task_has_the_mounts_of_its_node(folder: pathlib.Path) -> None:
+    host = Host(folder, ())
+    task = host.start_task(SAVES, mounts=())
+    until((folder / "works").exists)
+    assert namespace(task.pid) == namespace(os.getpid()) and fuse_mounts_below(folder) == []
+    host.close()
+
+
+@pytest.mark.parametrize("victim", ["the task", "the file system"])
+def test_nothing_stays_when_it_is_killed(victim: str, host: Host) -> None:
+    task = host.start_task(SAVES)
+    until((host.run_dir / "works").exists)
+    if victim == "the file system":
+        (served,) = [each for each in processes.descendants(task.pid) if "lab-storage" in comm(each.pid)]
+        os.kill(served.pid, 9)
+        until((host.run_dir / "fails").exists)
+    task.kill()
+    task.wait()
+    until(lambda: not processes_of(host.run_id) and not fuse_mounts_below(host.run_dir), 5.0)
+
+
+def comm(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
+
+
+def test_the_agent_hands_on_rules_which_end_with_its_line(host: Host) -> None:
+    host.start_task(SAVES)
+    store, rule = str(host.run_dir / STORE), vars(StorageRule(operations=("write",), error="ENOSPC"))
+    for _ in range(2):
+        line = host.line("harness.backends.agent.slurm_agent", "node0", host.run_id)
+        number = line.call("storage.add", 20, folder=store, node=KEY, rule=rule)
+        until((host.run_dir / "fails").exists)
+        assert line.call("storage.counts", 10, folder=store, number=number)["failed"] > 0
+        line.close()
+        (host.run_dir / "works").unlink(missing_ok=True)
+        until((host.run_dir / "works").exists)
+        (host.run_dir / "fails").unlink()
+
+
+def test_the_probe_does_it_on_the_node(host: Host) -> None:
+    line = host.line(SIDECAR)
+    assert capability._storage_refusals(line) == {}
+    line.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_what_the_node_refuses_is_found_out_there(folder: pathlib.Path) -> None:
+    hides_device = ("unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh")
+    for prefix, reason in (
+        (hides_device, "refuses a file system"),
+        (WITHOUT_MOUNT_RIGHTS, "mounts of its own: root lacks CAP_SYS_ADMIN"),
+    ):
+        host = Host(folder, prefix)
+        line = host.line(SIDECAR)
+        assert re.search(reason, capability._storage_refusals(line)[Verb.STORAGE])
+        line.close()
+        host.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_a_task_that_can_have_no_mounts_says_so_and_ends(folder: pathlib.Path) -> None:
+    host = Host(folder, WITHOUT_MOUNT_RIGHTS)
+    assert host.start_task("echo ran").wait(20) == 126
+    assert (folder / "slurm" / "exits" / KEY).read_text() == "126"
+    assert f"{STORE}: cannot be made to be disturbed: " in host.log() and "ran" not in host.log()

@@ -1,0 +1,133 @@
+"""The gate: its canary must fail, its answer is the worst one, its reports are whole."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Logs, remove, verdict
+from mutants.bent import BROKEN, JOB, KILL
+from rich.console import Console
+from simulator import simulate
+
+from harness.campaign import gate as module
+from harness.campaign.gate import Gate, run_gate
+from harness.errors import CannotRunError, ScenarioError
+from harness.judge.score import Scorecard, Verdict
+from harness.plan.making import Plan
+from harness.report.suite import Answer
+from harness.run.job import Outcome
+from harness.spec.scenario import load_document, load_scenario
+
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"
+
+
+@pytest.fixture(scope="module")
+def good() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5))
+
+
+@pytest.fixture
+def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard) -> Any:
+    """Runs the gate where runs cost nothing: `canary` is the canary's card, `cards` those of the scenarios."""
+
+    def run(canary: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> Answer:
+        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
+            found = []
+            for plan in plans:
+                card = cards.get(str(plan.scenario["name"]), good)
+                if isinstance(card, Exception):
+                    raise card
+                found.append(replace(card, run_id=plan.run_id))
+            return found, False
+
+        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
+        monkeypatch.setattr(module, "load_evidence", lambda run_dir: canary.evidence)
+        monkeypatch.setattr(module, "judge", lambda *_: canary)
+        monkeypatch.setattr(module, "write_reports", lambda *_: {})
+        monkeypatch.setattr(module, "run_repeatedly", pretend)
+        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
+        path = tmp_path / "small.yaml"
+        path.write_text(suite)
+        (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
+        setting = Gate("local", 1, tmp_path, SCENARIOS, Console(quiet=True), lambda *_: None)
+        return run_gate(path, setting)
+
+    return run
+
+
+def test_all_passed_and_the_canary_was_caught(rehearse: Any, good: Scorecard, tmp_path: pathlib.Path) -> None:
+    answer = rehearse(BROKEN[0].judge(), {})
+    assert answer.verdict is Verdict.PASS
+    assert [len(row.cards) for row in answer.rows] == [1, 3]
+    folder = tmp_path / answer.run_id
+    assert sorted(path.name for path in folder.iterdir()) == ["junit.xml", "report.html", "report.md", "suite.json"]
+    suite = json.loads((folder / "suite.json").read_text())
+    assert suite["verdict"] == "pass" and suite["canary"]["verdict"] == "fail"
+    assert suite["scenarios"][1]["shares_of_bounds"]["recovery_time.max"]["runs"] == 3
+    gate, *runs = ElementTree.parse(folder / "junit.xml").getroot()
+    assert [case.get("name") for case in gate] == ["canary", "rank-kill", "spot-evict"]
+    assert gate.get("failures") == gate.get("errors") == "0"
+    assert [len(run.findall("testcase")) for run in runs] == [1 + len(good.expectations)] * 4
+
+
+@pytest.mark.parametrize("canary", [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID])
+def test_a_canary_that_does_not_fail_makes_the_answer_invalid(rehearse: Any, good: Scorecard, canary: Verdict) -> None:
+    answer = rehearse(replace(good, verdict=canary), {"rank-kill": BROKEN[0].judge()})
+    assert answer.verdict is Verdict.INVALID
+    assert "this gate is blind" in answer.reason and not answer.rows
+
+
+def test_a_canary_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def crashes(logs: Logs) -> None:
+        remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
+        logs["harness"][-1].update(outcome="failed", reason="ModuleNotFoundError: No module named 'torch'")
+
+    card = verdict(simulate(JOB, KILL, seed=5), crashes)
+    assert card.verdict is Verdict.FAIL
+    answer = rehearse(card, {})
+    assert answer.verdict is Verdict.INVALID and not answer.rows
+    assert "the canary failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
+    gate, *_ = ElementTree.parse(tmp_path / answer.run_id / "junit.xml").getroot()
+    assert gate.get("errors") == "1"
+
+
+def test_the_worst_scenario_decides(rehearse: Any) -> None:
+    bad = BROKEN[0].judge()
+    answer = rehearse(bad, {"spot-evict": bad})
+    assert answer.verdict is Verdict.FAIL
+    assert answer.reason.startswith("1 of 2 scenarios: spot-evict; 3 of 3 runs failed")
+
+
+def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse: Any) -> None:
+    answer = rehearse(BROKEN[0].judge(), {"rank-kill": CannotRunError("no such verb")})
+    assert [row.result.verdict for row in answer.rows] == [Verdict.INCONCLUSIVE, Verdict.PASS]
+    assert answer.verdict is Verdict.INCONCLUSIVE and "no such verb" in answer.reason
+
+
+def test_a_wrong_suite_is_refused_with_its_place(rehearse: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"small\.yaml:4:.*"):
+        rehearse(BROKEN[0].judge(), {}, SUITE.replace("repeat: 3", "repeat: 0"))
+
+
+def test_overrides_are_laid_over_a_scenario() -> None:
+    path = SCENARIOS / "rank-kill.yaml"
+    spec = load_scenario(path, None, {"workload": {"steps": 77}, "faults": {"kill": {"when": {"step": 5}}}})
+    assert (spec.workload.steps, spec.workload.nodes, spec.faults[0].when.step) == (77, 2, 5)
+    with pytest.raises(ScenarioError, match="there is no fault 'other'"):
+        load_scenario(path, None, {"faults": {"other": {}}})
+
+
+def test_every_shipped_suite_can_be_read() -> None:
+    for path in (SCENARIOS / "suites").glob("*.yaml"):
+        if path.stem == "canary":
+            assert load_scenario(path).name == "canary"
+            continue
+        for entry in load_document(path, module.Suite).entries:
+            load_scenario(SCENARIOS / f"{entry.scenario}.yaml", entry.profile, entry.overrides)

@@ -1,0 +1,52 @@
+"""Healthy runs in all weathers: none may be accused. Each is a whole run, judged as scenarios are judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import EXPECT, twin_of, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Verdict
+
+QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
+WEATHER: dict[str, dict[str, Any]] = {
+    "quiet": {},
+    "noisy host": {"noise": 0.2},
+    "pauses": {"pauses": 0.04},
+    "slow disk": {"disk_ms": 400},
+    "all of it, on clocks of its own": {"noise": 0.2, "pauses": 0.04, "disk_ms": 400, "foreign_clocks": True},
+}
+STORIES: dict[str, list[Outage]] = {
+    "nothing happens": [],
+    "a rank is killed, its last line torn": [Outage(21, "rank", victim=1, torn=True)],
+    "a node is lost and replaced": [Outage(21, "node", victim=1)],
+    "a node is reclaimed with a notice": [Outage(21, "notice", victim=0)],
+    "a node is lost while the job comes back": [Outage(13, "rank"), Outage(19, "node", victim=1, again="restore")],
+}
+TWIN = twin_of(QUIET)
+UNDISTURBED = {"loss_continuity": {"mode": "exact"}, "wasted_gpu_hours": {"max_percent_by_faults": 0}}
+UNDISTURBED |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100, "steps_rolled_back_max": 0}}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("weather", WEATHER)
+def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> None:
+    history = simulate(replace(QUIET, **WEATHER[weather]), STORIES[story], seed)
+    card = verdict(history, expect=EXPECT if STORIES[story] else UNDISTURBED, twin=TWIN)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert card.scores["recovery_time"]["degraded"] == []
+    assert len(card.scores["recovery_time"]["episodes"]) == len(history.truth.episodes)
+
+
+@pytest.mark.parametrize("weather", WEATHER)
+def test_bad_weather_is_drag_and_not_the_fault_s_doing(weather: str) -> None:
+    card = verdict(simulate(replace(QUIET, **WEATHER[weather]), [], 1), expect=UNDISTURBED, twin=TWIN)
+    waste = card.scores["wasted_gpu_hours"]
+    assert waste["percent_by_faults"] == 0
+    dragged = waste["accounts"]["straggler_drag"] > 0.01 * waste["gpu_seconds_allocated"]
+    assert dragged == (weather not in ("quiet", "slow disk")), waste["accounts"]
+    assert (waste["accounts"]["checkpoint_stall"] > 1) == bool(WEATHER[weather].get("disk_ms"))

@@ -1,0 +1,374 @@
+"""Which deaths a fault accounts for: its targets, and what follows from their end; nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Logs, remove, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Scorecard, Verdict
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = Outage(17, "rank", victim=1)
+NOTICE = Outage(17, "notice", victim=1)
+CRASH = Outage(17, "crash")
+MS = 10**6
+
+
+def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> Scorecard:
+    return verdict(simulate(job, outages, seed=5), bend)
+
+
+def unexplained(card: Scorecard) -> list[str]:
+    """What is said of them, without where and when."""
+    found = [text.removeprefix("unexplained death: ") for text in card.reasons if text.startswith("unexplained death")]
+    assert card.metrics["deaths_unexplained"] == len(found)
+    assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
+    return [text.partition(" at ")[0] for text in found]
+
+
+def exits(logs: Logs, node: int) -> list[dict[str, Any]]:
+    """What the launchers of a node saw, in order."""
+    lines = [line for name, lines in logs.items() if name.startswith(f"agent-node{node}") for line in lines]
+    return sorted((line for line in lines if line.get("event") == "worker.exit"), key=lambda line: line["mono_ns"])
+
+
+def of_faults(logs: Logs, event: str) -> dict[str, Any]:
+    return next(line for line in logs["harness"] if line.get("event") == event)
+
+
+def at_work(begin: int, end: int, **what: Any) -> Callable[[Logs], None]:
+    """A fault that kills nobody is at work on node 0 from `begin` to `end`, counted from the first rank's exit."""
+
+    def bend(logs: Logs) -> None:
+        at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
+        common = {"fault": "slow", "wall_ns": of_faults(logs, "plan")["wall_ns"]}
+        target = [{"node": "node0", "incarnation": 1, "rank": None}]
+        injected = {"event": "fault.injected", "kind": "straggler", "targets": target, "kills": False} | what
+        effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "times", "ok": True}
+        logs["harness"] += [
+            common | injected | {"mono_ns": at + begin},
+            common | effect | {"mono_ns": at + begin},
+            common | {"event": "fault.healed", "mono_ns": at + end},
+        ]
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+def nothing(logs: Logs) -> None:
+    pass
+
+
+def test_the_target_and_the_peers_of_a_kill_are_accounted_for() -> None:
+    assert unexplained(judged(nothing, KILL)) == []
+    assert judged(nothing, KILL).metrics["deaths"] == 2
+
+
+def test_a_peer_does_not_get_a_segmentation_fault_from_it() -> None:
+    def crash(logs: Logs) -> None:
+        exits(logs, 0)[0]["code"] = -11
+
+    assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with -11"]
+
+
+def test_the_target_may_get_one_and_each_of_several() -> None:
+    def crash(logs: Logs) -> None:
+        exits(logs, 1)[0]["code"] = -11
+
+    def two_crash(logs: Logs) -> None:
+        crash(logs)
+        exits(logs, 0)[0]["code"] = -11
+        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
+
+    assert unexplained(judged(crash, KILL)) == []
+    assert unexplained(judged(two_crash, KILL)) == []
+
+
+def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
+    """Its predecessor was killed; it was started afterwards."""
+
+    def crash(logs: Logs) -> None:
+        killed = exits(logs, 1)[0]
+        begin = killed["mono_ns"] + MS
+        logs["trainer-short-lived"] = [trainers(logs, rank=1, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+        agent = next(lines for lines in logs.values() if killed in lines)
+        agent.append(killed | {"pid": 4711, "code": 1, "mono_ns": begin + MS})
+        agent.sort(key=lambda line: line["mono_ns"])
+
+    assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
+
+
+LATE = ["rank 0 on node0 ended with 75"]
+
+
+@pytest.mark.parametrize("kills", [True, False])
+@pytest.mark.parametrize(
+    ("launched_ms", "after_ms", "ended_ms", "found"),
+    [(None, -1, None, []), (None, 1, None, LATE), (-2, 1, None, []), (2, 3, None, LATE), (-2, 3, -1, LATE)],
+    ids=["started before", "started after", "its first word after", "formed after", "another ended meanwhile"],
+)
+def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
+    kills: bool, launched_ms: int | None, after_ms: int, ended_ms: int | None, found: list[str]
+) -> None:
+    """A worker struck as it starts: its peer's launcher is a moment later, and starts one for the same world."""
+
+    def late(logs: Logs) -> None:
+        end, peer = exits(logs, 1)[0], exits(logs, 0)[0]
+        of_faults(logs, "fault.injected").update({} if kills else {"kills": False, "stops": True})
+        of_faults(logs, "fault.healed")["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 1
+        begin = end["mono_ns"] + after_ms * MS
+        logs["trainer-late"] = [trainers(logs, rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+        agent = next(lines for lines in logs.values() if peer in lines)
+        agent.append(peer | {"pid": 4711, "code": 75, "mono_ns": max(begin, end["mono_ns"]) + 5 * MS})
+        if launched_ms is not None:
+            formed = {"event": "agent.rendezvous", "edge": "end", "wall_ns": peer["wall_ns"]}
+            agent.append(formed | {"mono_ns": end["mono_ns"] + launched_ms * MS})
+        if ended_ms is not None:
+            peer["mono_ns"] = end["mono_ns"] + ended_ms * MS
+        agent.sort(key=lambda line: line["mono_ns"])
+
+    assert unexplained(judged(late, KILL)) == found
+
+
+def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
+    assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
+        "rank 0 on node0 ended with 1",
+        "rank 1 on node1 ended with 1",
+    ]
+
+
+def test_a_rank_elsewhere_that_dies_before_the_kill_is_not_excused() -> None:
+    def early(logs: Logs) -> None:
+        line = exits(logs, 0)[0]
+        line["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] - 1
+        remove(trainers(logs, rank=0, life=0)[0], lambda event: event.get("event") == "exiting")
+
+    assert unexplained(judged(early, KILL)) == ["rank 0 on node0 ended with 1"]
+
+
+def test_a_notice_excuses_those_who_drain() -> None:
+    card = judged(nothing, NOTICE)
+    assert unexplained(card) == [] and card.metrics["deaths"] == 3
+
+
+def test_a_notice_is_no_excuse_for_a_peer_that_crashes_before_anybody_left() -> None:
+    def crash(logs: Logs) -> None:
+        line = exits(logs, 0)[0]
+        line.update(code=1, mono_ns=of_faults(logs, "fault.injected")["mono_ns"] + 10)
+
+    assert unexplained(judged(crash, NOTICE)) == ["rank 0 on node0 ended with 1"]
+
+
+def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
+    """SIGTERM ends many a trainer at once; its peers' collectives fail long before the node is taken."""
+
+    def at_once(logs: Logs) -> None:
+        injected = of_faults(logs, "fault.injected")["mono_ns"]
+        for rank, code in ((1, -15), (0, 1)):
+            exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
+            worker = trainers(logs, rank=rank, life=0)[0]
+            remove(worker, lambda line: line["mono_ns"] > injected)
+        for line in (of_faults(logs, "fault.taking"), of_faults(logs, "process.exit")):
+            line["mono_ns"] += 1000 * MS
+
+    assert unexplained(judged(at_once, NOTICE)) == []
+
+
+def test_who_was_not_told_is_not_drained() -> None:
+    def early(logs: Logs) -> None:
+        exits(logs, 0)[0]["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 10
+
+    def silent(logs: Logs) -> None:
+        early(logs)
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "notice")
+
+    assert unexplained(judged(early, NOTICE)) == []
+    assert unexplained(judged(silent, NOTICE)) == ["rank 0 on node0 ended with 75"]
+
+
+def test_a_fault_that_only_slows_explains_no_death() -> None:
+    found = unexplained(judged(at_work(-5 * MS, 60_000 * MS), CRASH))
+    assert found == ["rank 0 on node0 ended with 1", "rank 1 on node1 ended with 1"]
+
+
+def test_a_fault_over_which_a_job_may_have_to_stop_does() -> None:
+    assert unexplained(judged(at_work(-5 * MS, 60_000 * MS, stops=True), CRASH)) == []
+    assert unexplained(judged(at_work(-5 * MS, -1 * MS, stops=True), CRASH)) == [], "healed, but nobody steps again"
+
+
+def test_it_does_not_explain_what_came_before_or_long_after() -> None:
+    later = at_work(3_000 * MS, 3_001 * MS, stops=True)
+    assert len(unexplained(judged(later, Outage(3, "crash"), job=Job(nodes=2, steps=80)))) == 2
+    earlier = judged(at_work(-5 * MS, 60 * MS, stops=True), CRASH, Outage(9, "crash"))
+    assert len(unexplained(earlier)) == 2, "those who died the second time had stepped in a new world"
+
+
+@pytest.mark.parametrize(
+    ("healed_s", "every", "saved", "found"),
+    [(-100, 10, True, 2), (-50, 10, True, 0), (-100, 1000, True, 2), (-100, 10, False, 0)],
+    ids=["long survived", "a while ago", "saves nothing", "not saved since"],
+)
+def test_who_has_survived_it_for_long_dies_of_something_else(
+    healed_s: int, every: int, saved: bool, found: int
+) -> None:
+    def bend(logs: Logs) -> None:
+        at_work((healed_s - 5) * 1000 * MS, healed_s * 1000 * MS, stops=True)(logs)
+        healed = of_faults(logs, "fault.healed")["mono_ns"]
+        for lines in trainers(logs) if not saved else ():
+            remove(lines, lambda line: line.get("event") == "checkpoint.committed" and line["mono_ns"] > healed)
+
+    job = Job(nodes=2, steps=40, every=every, step_ms=4000)
+    assert judged(bend, Outage(37, "crash"), job=job).metrics["deaths_unexplained"] == found
+
+
+def test_it_does_not_explain_a_segmentation_fault() -> None:
+    def crash(logs: Logs) -> None:
+        at_work(-5 * MS, 60_000 * MS, stops=True)(logs)
+        exits(logs, 0)[0]["code"] = -11
+
+    assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with -11"]
+
+
+def error_of(rank: int) -> Callable[[Logs], None]:
+    """That worker says that it ends over an error, not over the loss of a peer."""
+
+    def bend(logs: Logs) -> None:
+        said = next(line for line in trainers(logs, rank=rank, life=0)[0] if line.get("event") == "exiting")
+        said["reason"] = "error"
+
+    return bend
+
+
+def both(*bends: Callable[[Logs], None]) -> Callable[[Logs], None]:
+    return lambda logs: [bend(logs) for bend in bends] and None
+
+
+def test_it_explains_an_error_only_of_whom_it_was_aimed_at() -> None:
+    hang, healed = at_work(-5 * MS, 60_000 * MS, stops=True), at_work(-5 * MS, -1 * MS, stops=True)
+    found = ["rank 1 on node1 ended with 1, over what it called an error"]
+    for fault in (hang, healed):
+        assert unexplained(judged(both(fault, error_of(1)), CRASH)) == found
+        assert unexplained(judged(both(fault, error_of(0)), CRASH)) == [], "the fault was at work on node 0"
+    slow = at_work(-5 * MS, 60_000 * MS)
+    assert len(unexplained(judged(both(slow, error_of(0)), CRASH))) == 2
+
+
+def test_a_kill_explains_an_error_of_its_target_only() -> None:
+    assert unexplained(judged(error_of(0), KILL)) == ["rank 0 on node0 ended with 1, over what it called an error"]
+
+    def of_both(logs: Logs) -> None:
+        error_of(0)(logs)
+        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
+
+    assert unexplained(judged(of_both, KILL)) == []
+
+
+def test_a_node_that_comes_back_explains_that_the_job_is_formed_anew() -> None:
+    shrink = Outage(12, "shrink", victim=1, regrow_after=5)
+    card = judged(nothing, shrink)
+    assert unexplained(card) == [] and card.metrics["deaths"] >= 3
+
+
+def test_who_crashes_before_that_node_came_is_not_excused() -> None:
+    def early(logs: Logs) -> None:
+        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
+        line = exits(logs, 0)[1]
+        line.update(code=1, mono_ns=back[0]["mono_ns"] - 1)
+        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
+
+    found = unexplained(judged(early, Outage(12, "shrink", victim=1, regrow_after=5)))
+    assert found == ["rank 0 on node0 ended with 1"]
+
+
+def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival() -> None:
+    def dies(logs: Logs) -> None:
+        back = next(line for line in logs["harness"] if line.get("incarnation") == 2)
+        stamp = {"mono_ns": back["mono_ns"] + 10, "wall_ns": back["wall_ns"]}
+        exit_ = stamp | {"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1}
+        logs["harness"].insert(logs["harness"].index(back) + 1, exit_)
+
+    assert "the command on node1 ended with 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
+
+
+def test_three_are_named_and_the_rest_counted() -> None:
+    for ranks, told in ((1, []), (2, ["1 more unexplained deaths"])):
+        job = Job(nodes=2 if ranks == 2 else 3, ranks_per_node=ranks, steps=40, every=10)
+        reasons = judged(nothing, CRASH, job=job).reasons
+        assert sum(text.startswith("unexplained death: ") for text in reasons) == 3
+        assert [text for text in reasons if "more unexplained" in text] == told
+
+
+def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> None:
+    def leaves(logs: Logs, code: int = 75) -> None:
+        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
+        exits(logs, 0)[1].update(code=code, mono_ns=back[0]["mono_ns"] - 1)
+        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
+
+    regrown = Outage(12, "shrink", victim=1, regrow_after=5)
+    assert unexplained(judged(leaves, regrown)) == []
+    assert unexplained(judged(leaves, regrown, Outage(5, "shrink"))) == [], "whatever it shrinks to afterwards"
+    assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with 74"]
+    early = judged(lambda logs: exits(logs, 0)[0].update(code=75), CRASH)
+    assert "rank 0 on node0 ended with 75" in unexplained(early), "the world that came was no larger"
+
+
+def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
+    def leaves(logs: Logs) -> None:
+        exits(logs, 0)[1]["code"] = 75
+        logs.pop(next(name for name, lines in logs.items() if lines is trainers(logs, rank=1, life=-1)[0]))
+        for line in trainers(logs, rank=0, life=-1)[0]:
+            line |= {"world_size": 1} if "world_size" in line else {}
+
+    alone = judged(leaves, Outage(12, "shrink", victim=1), Outage(5, "crash"))
+    assert "rank 0 on node0 ended with 75" in unexplained(alone)
+
+
+@pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])
+def test_a_kill_elsewhere_makes_the_dead_rank_a_peer_not_a_target(place: dict[str, Any]) -> None:
+    def elsewhere(logs: Logs) -> None:
+        of_faults(logs, "fault.injected")["targets"][0].update(place)
+        exits(logs, 1)[0]["code"] = -11
+
+    assert "rank 1 on node1 ended with -11" in unexplained(judged(elsewhere, KILL))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 2), st.sampled_from(["rank", "node", "notice"]), st.integers(0, 10**6))
+def test_one_death_more_is_always_noticed(nodes: int, ranks: int, kind: str, seed: int) -> None:
+    job = Job(nodes=nodes, ranks_per_node=ranks, steps=40, every=6, foreign_clocks=seed % 2 == 0)
+    card = verdict(simulate(job, [Outage(12, kind, victim=seed % 3), Outage(12, "crash")], seed))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.metrics["deaths_unexplained"] == nodes * ranks
+
+
+def test_who_leaves_after_a_notice_needs_no_fault() -> None:
+    def drained(logs: Logs, noticed: bool = True) -> None:
+        for node in (0, 1):
+            exits(logs, node)[0]["code"] = 75
+        lines = trainers(logs, rank=1, life=0)[0]
+        if noticed:
+            lines.append(dict(lines[-1]) | {"event": "notice", "source": "straggler"})
+
+    assert unexplained(judged(drained, CRASH)) == []
+    untold = unexplained(judged(lambda logs: drained(logs, noticed=False), CRASH))
+    assert sorted(untold) == ["rank 0 on node0 ended with 75", "rank 1 on node1 ended with 75"]
+
+
+@pytest.mark.parametrize(("later_ns", "found"), [(-1, 1), (0, 1), (1, 0)])
+def test_what_dies_after_the_harness_gave_up_was_killed_by_it(later_ns: int, found: int) -> None:
+    def given_up(logs: Logs) -> None:
+        exits(logs, 1)[0]["code"] = 0
+        end = exits(logs, 0)[0]
+        end["code"] = -6
+        abort = {"event": "abort", "reason": "no step", "wall_ns": end["wall_ns"], "mono_ns": end["mono_ns"] - later_ns}
+        logs["harness"].append(abort)
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    assert judged(given_up, CRASH).metrics["deaths_unexplained"] == found

@@ -1,0 +1,217 @@
+"""A fault in the scorers' hands: when anybody in the job noticed it, whom it struck, and whether it was undone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.judge.score import Verdict
+from harness.judge.scores.job import _healed_early, _left_untold, _outliving, _too_late, _wrong_target
+from harness.judge.scores.metrics import _detection
+
+
+class _Sized:
+    """As much of a table of steps as is asked for here."""
+
+    def __init__(self, end: Any):
+        self.end = end
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+
+def episode(end: int, *faults: str) -> Any:
+    return SimpleNamespace(end=end, faults=faults)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "episodes", "healed", "found"),
+    [
+        ([40], [episode(50, "kill")], None, 30),
+        ([50], [episode(50, "kill")], None, 40),
+        ([51], [episode(50, "kill")], None, None),
+        ([9, 10, 12], [episode(50, "kill")], None, 0),
+        ([9], [episode(50, "kill")], None, None),
+        ([], [], None, None),
+        ([60], [episode(70, "other")], None, 50),
+        ([60], [episode(9, "kill")], 61, 50),
+        ([60], [], 60, 50),
+        ([61], [], 60, None),
+        ([100], [], None, 90),
+        ([101], [], None, None),
+        ([55], [episode(50, "kill"), episode(80, "kill")], None, None),
+        ([10], [episode(10, "kill")], 5, 0),
+    ],
+)
+def test_the_first_sign_counts_if_it_comes_in_time(
+    evidence: list[int], episodes: list[Any], healed: int | None, found: int | None
+) -> None:
+    run: Any = SimpleNamespace(evidence=np.array(evidence, np.int64), episodes=episodes, end=100)
+    fault: Any = SimpleNamespace(id="kill", injected=10, healed=healed)
+    assert _detection(run, fault) == found
+
+
+def test_a_fault_that_never_struck_was_not_noticed() -> None:
+    run: Any = SimpleNamespace(evidence=np.array([20]), episodes=[], end=100)
+    fault: Any = SimpleNamespace(id="kill", injected=None, healed=None)
+    assert _detection(run, fault) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "at", "had"),
+    [
+        ({"node": "a", "rank": None}, 10, True),
+        ({"node": "a", "rank": None}, 0, True),
+        ({"node": "a", "incarnation": 2, "rank": None}, 29, False),
+        ({"node": "a", "incarnation": 2, "rank": None}, 30, True),
+        ({"node": "a", "incarnation": 1, "rank": None}, 20, True),
+        ({"node": "a", "incarnation": 1, "rank": None}, 21, False),
+        ({"node": "a", "incarnation": 2, "rank": None}, 10, False),
+        ({"node": "a", "incarnation": 2, "rank": None}, 31, True),
+        ({"node": "b", "rank": None}, 10, False),
+    ],
+)
+def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool) -> None:
+    """A target without an incarnation is the node's first."""
+    slots = [SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10) for n in (1, 2)]
+    run: Any = SimpleNamespace(slots=slots)
+    fault: Any = SimpleNamespace(id="kill", injected=at, targets=[target])
+    found = list(_wrong_target(run, fault, {"targets": [{"rank": None}]}))
+    text = f"fault kill struck {target['node']}, which the job did not have then"
+    assert found == ([] if had else [(Verdict.INVALID, text)])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "told"),
+    [("completed", None, True), ("completed", "no such device", False), (None, None, False), (None, "x", False)],
+)
+def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, error: str | None, told: bool) -> None:
+    """What broke off says so itself; a log without an end may have lost the line."""
+    run: Any = SimpleNamespace(outcome=outcome)
+    fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[])
+    found = list(_healed_early(run, fault, {"parameters": {"duration": "8s"}}))
+    assert found == ([(Verdict.INVALID, "fault full was never undone, though it was to last 8s")] if told else [])
+    assert list(_healed_early(run, fault, {"parameters": {}})) == []
+
+
+SECOND = 10**9
+EIGHT_SECONDS = {"parameters": {"duration": "8s"}}
+
+
+@pytest.mark.parametrize(
+    ("lasted", "node", "rank", "at", "last_step", "too_short"),
+    [
+        (8 * SECOND, "b", 1, 0, 99, False),
+        (8 * SECOND - 1, "b", 1, 0, 99, True),
+        (5 * SECOND, "b", 1, 3 * SECOND, 99, True),  # somebody else ended
+        (5 * SECOND, "a", 1, 0, 99, False),  # its victim did, from its first instant ...
+        (5 * SECOND, "a", 1, 6 * SECOND, 99, False),  # ... to a second after, when its launcher has seen it
+        (5 * SECOND, "a", 1, 6 * SECOND + 1, 99, True),
+        (5 * SECOND, "a", 2, 5 * SECOND, 99, False),
+        (5 * SECOND, "a", 2, 5 * SECOND + 1, 99, True),  # of another rank nothing is late
+        (5 * SECOND, "a", 1, -1, 99, True),  # before it struck
+        (5 * SECOND, "b", 1, 0, 5, False),  # the job was over
+        (5 * SECOND, "b", 1, 0, 6, True),
+        (5 * SECOND, "b", 1, 0, None, False),
+    ],
+)
+def test_a_fault_acts_as_long_as_it_was_to(
+    lasted: int, node: str, rank: int, at: int, last_step: int | None, too_short: bool
+) -> None:
+    """It struck rank 1 on node a, at 10 s. Times of exits count from then; the last step ends at so many seconds."""
+    struck = 10 * SECOND
+    ended = {"node": node, "incarnation": 1, "rank": rank, "at": struck + at}
+    end = np.array([] if last_step is None else [(10 + last_step) * SECOND], np.int64)
+    run: Any = SimpleNamespace(outcome="completed", exits=[ended], steps=_Sized(end))
+    target = {"node": "a", "incarnation": 1, "rank": 1}
+    fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
+    found = list(_healed_early(run, fault, EIGHT_SECONDS))
+    assert [verdict for verdict, _ in found] == [Verdict.INVALID] * too_short
+    assert all(text.startswith("fault slow was undone after ") for _, text in found)
+    assert all(text.endswith(", before its 8s were over") for _, text in found)
+
+
+@pytest.mark.parametrize(
+    ("injected", "finished", "steps", "too_late"),
+    [
+        (100, True, 1, False),
+        (101, True, 1, True),
+        (101, False, 1, False),
+        (101, True, 0, False),
+        (None, True, 1, False),
+    ],
+)
+@pytest.mark.parametrize("last", ["step", "checkpoint", "start"])
+@pytest.mark.parametrize("uncertain", [0, 7])
+def test_a_fault_that_came_when_all_was_done(
+    injected: int | None, finished: bool, steps: int, too_late: bool, last: str, uncertain: int
+) -> None:
+    """The last thing the job did was at 100, by clocks that are known to so many nanoseconds."""
+    at = {name: 100 if name == last else 90 for name in ("step", "checkpoint", "start")}
+    run: Any = SimpleNamespace(
+        finished=finished,
+        steps=_Sized(np.array([at["step"]] * steps, np.int64)),
+        checkpoints=[{"at": at["checkpoint"]}],
+        processes=[SimpleNamespace(started=at["start"])],
+        uncertainty_ns=uncertain,
+    )
+    fault: Any = SimpleNamespace(id="late", injected=None if injected is None else injected + uncertain)
+    told = [(Verdict.INVALID, "fault late struck when the job had done all its work")]
+    assert list(_too_late(run, fault)) == (told if too_late else [])
+
+
+@pytest.mark.parametrize(
+    ("started", "last_seen", "rank", "begin", "outlived"),
+    [
+        (5, 30, 1, 21, True),
+        (5, 30, 1, 20, False),  # the step it was killed in
+        (20, 30, 1, 21, True),
+        (21, 30, 1, 25, False),  # its successor
+        (5, 20, 1, 19, False),
+        (5, 30, 2, 21, False),  # another rank of the node
+    ],
+)
+def test_who_begins_a_step_after_its_death_was_not_killed(
+    started: int, last_seen: int, rank: int, begin: int, outlived: bool
+) -> None:
+    """Rank 1 on node a was killed at 20."""
+    worker = SimpleNamespace(node="a", incarnation=1, rank=rank, started=started, last_seen=last_seen)
+    other = SimpleNamespace(node="b", incarnation=1, rank=0, started=0, last_seen=99)
+    steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
+    run: Any = SimpleNamespace(processes=[worker, other], steps=steps)
+    target = {"node": "a", "incarnation": 1, "rank": 1}
+    fault: Any = SimpleNamespace(id="kill", injected=20, targets=[target])
+    assert list(_outliving(run, fault)) == ([1] if outlived else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "rank", "notice", "kept", "told"),
+    [
+        (75, 90, None, None, True, False),
+        (75, 90, None, None, False, True),  # a fault took it
+        (75, 90, None, "metadata", True, True),
+        (75, 90, None, "peer", True, False),  # that another node is to go is no reason
+        (0, 49, None, None, True, False),  # while the others went on: the last step began at 60, by clocks known to 10
+        (0, 50, None, None, True, True),
+        (0, 49, 1, None, True, True),  # a worker: its launcher starts it again
+        (1, 49, None, None, True, True),  # that is a death, which is another thing
+    ],
+)
+def test_a_node_leaves_for_a_reason(
+    code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool
+) -> None:
+    place = {"node": "a", "incarnation": 1}
+    run: Any = SimpleNamespace(
+        begin=0,
+        progress=_Sized(np.array([30, 61])),
+        uncertainty_ns=10,
+        slots=[SimpleNamespace(**place, kept=kept)],
+        notices=[place | {"source": notice}] if notice else [],
+        exits=[place | {"code": code, "at": at, "rank": rank}],
+    )
+    run.progress.begin = np.array([20, 60])
+    found = [verdict for verdict, text in _left_untold(run) if text.startswith(f"a left the job with {code} at ")]
+    assert found == ([] if told else [Verdict.FAIL])

@@ -1,0 +1,202 @@
+"""Whole reports, figure by figure, as they were when somebody last looked at them.
+
+PYTHONPATH=tests python tests/judge/test_golden.py      writes them anew; look at the difference before you commit it
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from docs.test_metrics_doc import example
+from judge.test_slowdown import JOB as SLOW_JOB
+from judge.test_slowdown import slowed
+from judging import EXPECT, Logs, twin_of, verdict
+from mutants.bent import BROKEN, JOB
+from simulator import Job, Outage, simulate
+
+from harness.campaign.fault_free import fault_free_plans
+from harness.judge.score import Evidence, Scorecard, judge, to_report_json
+from harness.plan.making import make_plan
+from harness.spec.scenario import parse_scenario
+from harness.timeline import timeline
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "reports.json"
+EVERYTHING: dict[str, Any] = {
+    "recovery_time": {"max": "60s", "first_step_max": "50s", "phases": {"startup": "9s", "recompute": "1ms"}},
+    "wasted_gpu_hours": {
+        "max_percent": 50,
+        "max_percent_by_faults": 99,
+        "max_gpu_seconds": 1000,
+        "max_gpu_seconds_by_faults": 1,
+    },
+    "loss_continuity": {"mode": "ulp", "max_ulp": 2, "max_spike": 0.5},
+    "metrics": {
+        "step_p50_max": "1s",
+        "step_p95_max": "1s",
+        "step_p99_max": "1ms",
+        "detection_max": "10s",
+        "checkpoint_success_min": 100,
+        "resume_success_min": 100,
+        "max_false_alarms": 0,
+        "steps_rolled_back_max": 0,
+    },
+}
+BIG = Job(nodes=3, ranks_per_node=2, steps=70, every=7, foreign_clocks=True)
+STORY = [
+    Outage(12, "rank", victim=1, torn=True),
+    Outage(9, "notice", victim=2),
+    Outage(8, "node", victim=0, again="restore"),
+    Outage(9, "shrink", victim=1, regrow_after=6),
+    Outage(6, "rollback"),
+    Outage(5, "crash"),
+]
+SMALL = Job(nodes=2, ranks_per_node=2, steps=70, every=7)
+
+
+def documented() -> Scorecard:
+    with tempfile.TemporaryDirectory() as folder:
+        example(pathlib.Path(folder) / "events")
+        run = timeline.load(pathlib.Path(folder))
+        return judge(Evidence(run, run), "example")
+
+
+def eventful() -> Scorecard:
+    calibration = [twin_of(SMALL, seed) for seed in (1, 2)]
+    plain = Job(**{**BIG.__dict__, "foreign_clocks": False})
+    return verdict(simulate(BIG, STORY, 11), expect=EVERYTHING, twin=twin_of(plain), calibration=calibration)
+
+
+def shrunk() -> Scorecard:
+    history = simulate(Job(nodes=2, steps=50, every=10), [Outage(15, "shrink", victim=1, regrow_after=9)], 4)
+    calibration = [twin_of(Job(nodes=1, steps=50, every=10), seed) for seed in (1, 2)]
+    expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
+    return verdict(history, expect=expect, calibration=calibration)
+
+
+def dragged() -> Scorecard:
+    def bend(logs: Logs) -> None:
+        slowed(logs, 30, 50, 3.0, healed=10**9)
+
+    return verdict(simulate(SLOW_JOB, seed=1), bend, EVERYTHING, twin=twin_of(SLOW_JOB))
+
+
+def alarmed() -> Scorecard:
+    """What trainers tell besides: alarms, failed saves, checkpoints passed over; and what they leave out."""
+
+    def bend(logs: Logs) -> None:
+        workers = [lines for name, lines in logs.items() if name.startswith("trainer")]
+        step = next(line for line in workers[0] if line.get("event") == "step" and line["step"] == 5)
+        stamp = {key: step[key] for key in ("wall_ns", "mono_ns")}
+        workers[0] += [
+            stamp | {"event": "anomaly", "kind": "straggler", "detail": "rank 1"},
+            stamp | {"event": "checkpoint.failed", "step": 4, "kind": "periodic", "error": "disk full"},
+        ]
+        workers[0].sort(key=lambda line: line["mono_ns"])
+        for lines in workers[2:]:
+            told = next(line for line in lines if line.get("event") == "restored")
+            told["fallback"] = [{"path": "checkpoints/step-99", "reason": "checksum"}]
+            for line in lines:
+                line.pop("lr", None)
+                line.pop("count", None)
+
+    return verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), bend, EVERYTHING)
+
+
+PLANNED = """
+version: 1
+name: everything
+title: Every trigger and every target
+tags: [a, b]
+price_per_gpu_hour: 2.5
+workload: {trainer: reference, nodes: 4, ranks_per_node: 2, min_nodes: 3, steps: 500, checkpoint: {every_steps: 25}}
+faults:
+  - {id: step, fault: rank_kill, when: {step: 40}, target: {rank: 3}}
+  - {id: after, fault: rank_kill, when: {after: 30s}, target: {rank: any}, signal: SIGABRT}
+  - {id: phase, fault: node_loss, when: {step: 90, phase: checkpoint.write}, target: {node: {not_rank: 0}}}
+  - {id: following, fault: node_loss, when: {following: phase, event: recovered, after: 2s}, target: {node: any}}
+  - {id: every, fault: straggler, when: {every: 60s, times: 3}, target: {node: {percent: 50}}}
+  - {id: rate, fault: preemption, when: {rate: 20/h, times: 3}, target: {node: {count: 2}}, notice: 3s}
+  - {id: all, fault: preemption, when: {following: step}, target: {node: all}, replacement: {after: 5s}}
+expect: {recovery_time: {max: 60s}}
+abort: {if_no_step_for: 90s, wall_clock: 10m}
+"""
+
+
+def planned() -> dict[str, Any]:
+    """No run: what is planned for a scenario, and for its twins."""
+    plan = make_plan(parse_scenario(PLANNED, "everything.yaml"), 7, "local", "run", "cluster")
+    whole = plan.to_json()
+    for fault in whole["faults"][2:]:
+        del fault["parameters"]  # of whatever the faults' own defaults are
+    return {
+        "plan": whole,
+        "twin": plan.without_faults("twin").to_json()["workload"],
+        "smaller": plan.without_faults("smaller", nodes=3).to_json()["workload"],
+        "calibration": [other.to_json()["workload"]["nodes"] for other in list(fault_free_plans(plan).values())[1:]],
+    }
+
+
+def plain() -> Scorecard:
+    return verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), expect=EXPECT)
+
+
+CASES: dict[str, Callable[[], Scorecard]] = {
+    case.__name__: case for case in (documented, eventful, shrunk, dragged, alarmed, plain)
+}
+CASES |= {f"broken: {mutant.name}": mutant.judge for mutant in BROKEN}
+
+
+def report(name: str) -> dict[str, Any]:
+    """Of a broken run only what is said of it."""
+    if name == "planned":
+        return planned()
+    card = CASES[name]()
+    whole = to_report_json(card)
+    if name.startswith("broken"):
+        return {key: whole[key] for key in ("verdict", "reasons")} | {"metrics": whole["metrics"]}
+    run = card.evidence.run
+    return whole | {"phases": [[s.phase, s.begin - run.begin, s.end - run.begin, s.epoch] for s in run.segments]}
+
+
+def differences(found: Any, expected: Any, where: str = "") -> list[str]:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        keys = [*found, *(key for key in expected if key not in found)]
+        return [
+            line
+            for key in keys
+            for line in differences(found.get(key, "no value"), expected.get(key, "no value"), f"{where}.{key}")
+        ]
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = enumerate(zip(found, expected, strict=True))
+        return [line for n, (one, other) in pairs for line in differences(one, other, f"{where}[{n}]")]
+    numbers = isinstance(found, float) and isinstance(expected, int | float)
+    same = found == pytest.approx(expected, rel=1e-9, abs=1e-12) if numbers else found == expected
+    return [] if same else [f"{where}: {found!r} instead of {expected!r}"]
+
+
+@pytest.mark.parametrize("name", ["planned", *CASES])
+def test_the_report_is_the_one_looked_at(name: str) -> None:
+    expected = json.loads(GOLDEN.read_text())[name]
+    assert differences(json.loads(json.dumps(report(name))), expected) == []
+
+
+def test_no_report_is_left_over() -> None:
+    assert sorted(json.loads(GOLDEN.read_text())) == sorted(["planned", *CASES])
+
+
+def test_a_difference_is_found() -> None:
+    assert differences({"a": [1.0, {"b": None}]}, {"a": [1, {"b": 2}], "c": 0}) == [
+        ".a[1].b: None instead of 2",
+        ".c: 'no value' instead of 0",
+    ]
+
+
+if __name__ == "__main__":
+    GOLDEN.parent.mkdir(exist_ok=True)
+    lines = (f"{json.dumps(name)}: {json.dumps(report(name), separators=(',', ':'))}" for name in ["planned", *CASES])
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,136 @@
+"""One expectation on recovery time: which of the spans decides, and what the bound, doubts and clocks make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from judging import twin_of
+from mutants.bent import JOB
+
+from harness.judge import slowdown
+from harness.judge.score import Evidence, Expectation, S, Verdict
+from harness.judge.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
+from harness.judge.slowdown import Degraded
+from harness.timeline.timeline import Episode
+
+RUN = twin_of(JOB)
+BUSY = "a busy host"
+
+
+def span(seconds: float, ended: bool = True, doubt: str = "") -> _Span:
+    return _Span(round(seconds * S), ended, f"stuck for {seconds} s", doubt)
+
+
+def line(
+    *spans: _Span, bound: float = 10, clocks: float = 0, outcome: str = "completed", unmeasured: str = ""
+) -> Expectation:
+    run = replace(RUN, uncertainty_ns=round(clocks * S), outcome=outcome)
+    return _line("recovery_time.max", list(spans), round(bound * S), Evidence(run, None, ()), unmeasured)
+
+
+def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
+    assert line() == Expectation("recovery_time.max", "≤ 10.00 s", "0 s", Verdict.PASS, share=0.0)
+    unmeasured = line(unmeasured="no fault struck")
+    assert (unmeasured.observed, unmeasured.verdict, unmeasured.reason) == (
+        "—",
+        Verdict.INCONCLUSIVE,
+        "no fault struck",
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found", "share"), [(4, Verdict.PASS, 0.4), (10, Verdict.PASS, 1.0), (12, Verdict.FAIL, 1.2)]
+)
+def test_the_longest_span_against_the_bound(seconds: float, found: Verdict, share: float) -> None:
+    told = line(span(2), span(seconds), span(1))
+    assert (told.observed, told.verdict, told.share) == (f"{seconds}.00 s", found, share)
+    assert told.reason == ("" if found is Verdict.PASS else "12.00 s is more than 10.00 s")
+    unmeasured = line(span(seconds), unmeasured="and what of the other fault?")
+    assert unmeasured.verdict is (Verdict.INCONCLUSIVE if found is Verdict.PASS else Verdict.FAIL)
+
+
+def test_a_bound_of_nothing_has_no_shares() -> None:
+    assert (line(span(0), bound=0).verdict, line(span(0), bound=0).share) == (Verdict.PASS, None)
+    assert (line(span(1), bound=0).verdict, line(span(1), bound=0).share) == (Verdict.FAIL, None)
+
+
+@pytest.mark.parametrize(
+    ("spans", "found", "observed"),
+    [
+        ([span(12, doubt=BUSY)], Verdict.INCONCLUSIVE, "12.00 s"),
+        ([span(5, doubt=BUSY), span(4)], Verdict.PASS, "5.00 s"),
+        ([span(12, doubt=BUSY), span(11)], Verdict.FAIL, "11.00 s"),
+        ([span(12, doubt=BUSY), span(4)], Verdict.INCONCLUSIVE, "12.00 s"),
+        ([span(3, ended=False, doubt=BUSY), span(4)], Verdict.INCONCLUSIVE, "> 3.00 s, not over"),
+        ([span(30, ended=False, doubt=BUSY), span(3, ended=False)], Verdict.FAIL, "> 3.00 s, not over"),
+        ([span(3, ended=False), span(12)], Verdict.FAIL, "> 3.00 s, not over"),
+    ],
+)
+def test_what_is_in_doubt_decides_only_where_nothing_certain_does(
+    spans: list[_Span], found: Verdict, observed: str
+) -> None:
+    for order in (spans, spans[::-1]):
+        told = line(*order)
+        assert (told.verdict, told.observed) == (found, observed)
+    assert (told.reason == BUSY) == (found is Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome", "found"),
+    [
+        (3, "completed", Verdict.FAIL),
+        (3, "aborted", Verdict.FAIL),
+        (3, "interrupted", Verdict.INCONCLUSIVE),
+        (10, "interrupted", Verdict.INCONCLUSIVE),
+        (11, "interrupted", Verdict.FAIL),
+    ],
+)
+def test_who_stops_a_run_early_does_not_know_how_long_it_would_have_taken(
+    seconds: float, outcome: str, found: Verdict
+) -> None:
+    told = line(span(seconds, ended=False), outcome=outcome)
+    assert told.verdict is found
+    why = f"stuck for {seconds} s" if found is Verdict.FAIL else f"the run ended {seconds}.00 s into the recovery"
+    assert told.reason == why
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [
+        (7.9, Verdict.PASS),
+        (8, Verdict.PASS),
+        (8.1, Verdict.INCONCLUSIVE),
+        (11.9, Verdict.INCONCLUSIVE),
+        (12, Verdict.FAIL),
+    ],
+)
+def test_clocks_that_are_known_to_a_second_decide_nothing_within_two_of_the_bound(
+    seconds: float, found: Verdict
+) -> None:
+    told = line(span(seconds), clocks=1)
+    assert told.verdict is found
+    assert ("clocks are only known to 1.00 s" in told.reason) == (found is Verdict.INCONCLUSIVE)
+
+
+def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
+    for found in ([over, still], [still, over]):
+        monkeypatch.setattr(slowdown, "degraded", lambda run, usual, found=found: found)
+        told = SCORE.score(Evidence(RUN, None, ()), RecoveryBounds())
+        assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
+        slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]
+        assert slow == [(each.fault, each.recovered) for each in found]
+
+
+def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
+    over, never = Episode(0, 5 * S, 90 * S, 7, (), ()), Episode(95 * S, None, None, 9, (), ())
+    run = replace(RUN, episodes=[over, never])
+    told = SCORE.score(Evidence(run, None, ()), RecoveryBounds())
+    assert (told.values["seconds"], told.summary) == (None, "")
+
+
+def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
+    run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
+    [told] = SCORE.score(Evidence(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
+    assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")

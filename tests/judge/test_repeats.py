@@ -1,0 +1,88 @@
+"""Several runs as one verdict: flaky stacks are named, and too few runs are said to be too few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from judging import Logs, verdict
+from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
+
+from harness.judge.repeats import together
+from harness.judge.score import Expectation, Scorecard, Verdict
+
+
+@pytest.fixture(scope="module")
+def good() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5))
+
+
+@pytest.fixture(scope="module")
+def bad() -> Scorecard:
+    return BROKEN[0].judge()
+
+
+def using(card: Scorecard, share: float) -> Scorecard:
+    """The same run, having used this share of a bound."""
+    line = Expectation("recovery_time.max", "≤ 10 s", f"{10 * share} s", Verdict.PASS, share=share)
+    return replace(card, expectations=[line])
+
+
+def test_one_run_speaks_for_itself(good: Scorecard, bad: Scorecard) -> None:
+    assert together([good]).verdict is Verdict.PASS
+    assert together([bad]).reasons == tuple(bad.reasons)
+
+
+def test_a_stack_that_fails_one_run_in_ten_is_flaky(good: Scorecard, bad: Scorecard) -> None:
+    found = together([good] * 9 + [bad])
+    assert found.verdict is Verdict.FAIL
+    assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; between 0.3 % and 44.5 %")
+    assert found.reasons[1] == bad.reasons[0]
+
+
+def test_a_stack_that_always_fails_is_not_flaky(bad: Scorecard) -> None:
+    assert together([bad] * 3).reasons[0] == "3 of 3 runs failed, and none passed"
+
+
+def test_one_run_without_a_verdict_leaves_the_whole_without_one(good: Scorecard) -> None:
+    doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no twin"])
+    found = together([good, good, doubtful])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.reasons == ("1 of 3 runs are inconclusive: no twin",)
+
+
+def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:
+    first, *rest = [using(good, share) for share in (0.14, 0.15, 0.16, 0.15, 0.14)]
+    found = together([replace(first, reasons=["recovered in 1 s", "and so on"]), *rest])
+    assert found.verdict is Verdict.PASS
+    assert "fewer than 45 % of all runs fail" in found.reasons[0]
+    assert found.reasons[1:] == ("recovered in 1 s",)
+    assert found.assessments["recovery_time.max"].tail < 0.25
+
+
+def test_too_wide_is_inconclusive_and_says_how_many_more(good: Scorecard) -> None:
+    found = together([using(good, share) for share in (0.3, 0.5, 0.8)])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    more = found.assessments["recovery_time.max"].more
+    assert more and f"about {more} more runs would settle it" in found.reasons[0]
+
+
+def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
+    found = together([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "more runs would not settle it" in found.reasons[0]
+
+
+def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:
+    def unharmed(logs: Logs) -> None:
+        end = logs["harness"][-1]
+        begin = end | {"event": "fault.injected", "fault": "slow", "kills": False, "mono_ns": end["mono_ns"] - 10**9}
+        told = {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "ms", "ok": True}
+        logs["harness"][-1:-1] = [begin, begin | told, begin | {"event": "fault.healed"}]
+
+    calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
+    assert calm.verdict is Verdict.PASS
+    found = together([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "recovery_time.max" in found.reasons[0]

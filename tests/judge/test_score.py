@@ -1,0 +1,123 @@
+"""The Score contract: bounds, the merging of verdicts, and what is said first."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from judging import EXPECT, verdict
+from mutants.bent import JOB, KILL
+from simulator import Outage, simulate
+
+from harness.errors import UsageError
+from harness.judge import score
+from harness.judge.score import EXIT_CODES, Expectation, ScoreResult, Verdict, at_least, at_most, merge
+from harness.timeline.timeline import FaultRecord
+
+ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
+
+
+def test_the_worst_verdict_wins_and_nothing_is_no_pass() -> None:
+    for one, other in itertools.product(ORDER, ORDER):
+        assert merge([one, other]) is ORDER[max(ORDER.index(one), ORDER.index(other))]
+    assert merge([]) is Verdict.INCONCLUSIVE
+    assert [EXIT_CODES[found] for found in ORDER] == [0, 3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("observed", "found", "reason", "share"),
+    [(3.0, Verdict.PASS, "", 0.75), (4.0, Verdict.PASS, "", 1.0), (5.0, Verdict.FAIL, "5.0 is more than 4.0", 1.25)],
+)
+def test_an_upper_bound(observed: float, found: Verdict, reason: str, share: float) -> None:
+    assert at_most("x", observed, 4.0, str) == Expectation("x", "≤ 4.0", str(observed), found, reason, share)
+
+
+def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
+    assert at_most("x", 5.0, 4.0, str, "too much").reason == "too much"
+    assert at_most("x", 3.0, 4.0, str, "too much").reason == ""
+    assert at_most("x", 0.5, 1.0, str).share == 0.5
+    assert at_most("x", 0, 0, str) == Expectation("x", "≤ 0", "0", Verdict.PASS)
+
+
+@pytest.mark.parametrize(
+    ("observed", "found", "reason"),
+    [(5.0, Verdict.PASS, ""), (4.0, Verdict.PASS, ""), (3.0, Verdict.FAIL, "3.0 is less than 4.0")],
+)
+def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
+    assert at_least("x", observed, 4.0, str) == Expectation("x", "≥ 4.0", str(observed), found, reason)
+
+
+def test_what_cannot_be_measured_is_no_pass() -> None:
+    nothing = "there is nothing to measure"
+    assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing)
+    assert at_most("x", None, 4.0, str, "no twin").reason == "no twin"
+    assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing)
+
+
+def test_a_score_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"no score 'speed'; there is job, loss_continuity, metrics, recovery_time"):
+        score.load_score("speed")
+    assert [score.load_score(name).name for name in score.score_names()] == score.score_names()
+
+
+def test_the_worst_is_said_first_and_nothing_twice() -> None:
+    findings = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
+    assert score._reasons([*findings, (Verdict.FAIL, "c")]) == ["c", "a", "d", "b"]
+
+
+def test_a_finding_without_a_reason_says_what_was_observed() -> None:
+    line = Expectation("x", "≤ 4", "5", Verdict.FAIL)
+    told = score._findings(ScoreResult({}, [line, Expectation("y", "", "", Verdict.PASS)], [(Verdict.PASS, "fine")]))
+    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)")]
+
+
+def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect=EXPECT)
+    assert [part.split()[0] for part in card.reasons[0].split("; ")] == [
+        "recovered",
+        card.reasons[0].split("; ")[1].split()[0],
+        "losses",
+    ]
+    (headline,) = verdict(simulate(JOB, KILL, seed=5), expect={}).reasons
+    assert headline == "the job did all its steps; the scenario expects nothing else, whatever it costs"
+
+
+def test_the_longest_recovery_is_told_wherever_it_comes() -> None:
+    node_and_rank = [Outage(12, "node", victim=1), Outage(9, "rank", victim=1)]
+    found = []
+    for outages in (node_and_rank, node_and_rank[::-1]):
+        recovery = verdict(simulate(JOB, outages, seed=5), expect=EXPECT).scores["recovery_time"]
+        lengths = [episode["seconds"] for episode in recovery["episodes"]]
+        assert recovery["seconds"] == max(lengths)
+        found.append(lengths.index(max(lengths)))
+    assert found == [0, 1]
+
+
+def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
+    def effects(*ok: bool) -> FaultRecord:
+        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
+        return FaultRecord("f", "kind", True, ({"node": "n"},), 3 * score.S, told, None, None, None)
+
+    assert score._fault(effects(True, False, False), score.S)["effect"]["measured"] == 1
+    assert score._fault(effects(True, True), score.S)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
+    assert score._fault(effects(), score.S)["effect"] == {"measured": None, "expected": None, "unit": None}
+    line = score._fault(effects(True), score.S)
+    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
+    assert line["healed"] is False
+
+
+def test_a_card_is_headed_by_its_plan() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect={})
+    told = (card.run_id, card.scenario, card.title, card.backend, card.seed)
+    assert told == ("simulated", "simulated", "A simulated job", "local", 7)
+    assert card.environment == {"python": "3.11"}
+
+
+def test_the_report_is_strict_json() -> None:
+    values = {"a": np.float64(1.5), "b": (np.int64(2), math.nan), 3: math.inf, "c": None, "d": [True, "x"]}
+    assert score._strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x"]}
+    assert type(score._strict(np.int64(2))) is int
+    json.dumps(score._strict(values), allow_nan=False)

@@ -1,0 +1,233 @@
+"""Faults that slow the job without stopping it: from the fault until step time is back in the twin's band."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from judging import Logs, load, steps, trainers, twin_of, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge import ledger, slowdown
+from harness.judge.score import Evidence, Verdict, judge
+from harness.report.view import figures
+
+JOB = Job(nodes=2, steps=80, every=100)
+TWIN = twin_of(JOB)
+BAND = slowdown.usual_step_times([TWIN])
+
+
+def slowed(
+    logs: Logs, first: int, last: int, factor: float, healed: int | None, across: bool = False
+) -> tuple[int, int]:
+    """Time runs `factor` times slower from the end of step `first` to that of step `last` (`across`: in the workers'
+    last lives); a fault says it was it."""
+    begin, end = (
+        max(steps(trainers(logs, rank=rank, life=life)[0], n, n)[0]["mono_ns"] for rank in (0, 1))
+        for n, life in ((first, 0), (last, -1 if across else 0))
+    )
+
+    def moved(at: int) -> int:
+        inside = min(max(at - begin, 0), end - begin)
+        return at + int(inside * (factor - 1))
+
+    for line in (line for lines in logs.values() for line in lines):
+        for key in ("mono_ns", "begin_ns", "wall_ns"):
+            if key in line:
+                line[key] = (
+                    line[key] + moved(line["mono_ns"]) - line["mono_ns"] if key == "wall_ns" else moved(line[key])
+                )
+    harness = logs["harness"]
+    stamp: dict[str, Any] = {"wall_ns": harness[-1]["wall_ns"], "fault": "slow"}
+    injected = {"event": "fault.injected", "kind": "straggler", "kills": False, "targets": [], "mono_ns": begin}
+    effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "x", "ok": True, "mono_ns": begin + 1}
+    harness[-1:-1] = [stamp | injected, stamp | effect]
+    if healed is not None:
+        harness[-1:-1] = [stamp | {"event": "fault.healed", "mono_ns": moved(begin) + healed}]
+    return begin, moved(end)
+
+
+def test_from_the_fault_until_the_last_slow_step() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 50, 3.0, healed=10**9)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.fault, interval.begin, interval.recovered) == ("slow", begin, True)
+    step = 3 * BAND[2].upper
+    assert end - 4 * step <= interval.end <= end, "the last steps may by chance be short enough"
+    assert 2 < interval.factor < 4
+
+
+def test_a_fault_that_does_nothing_degrades_nothing() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 1.0, healed=10**9)
+    assert slowdown.degraded(load(history, logs), BAND) == []
+
+
+def test_one_very_long_step_counts_alone() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 31, 30.0, healed=10**9)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.begin, interval.end) == (begin, end)
+
+
+def test_the_time_is_judged_and_the_drag_is_booked() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 30, 50, 3.0, healed=10**9)
+
+    for bound, expected in (("1s", Verdict.FAIL), ("60s", Verdict.PASS)):
+        card = verdict(history, bend, {"recovery_time": {"max": bound}}, twin=TWIN)
+        assert card.verdict is expected, card.reasons
+    waste = card.scores["wasted_gpu_hours"]
+    assert waste["accounts"]["straggler_drag"] > 1
+    assert waste["accounts_by_faults"]["straggler_drag"] == pytest.approx(waste["accounts"]["straggler_drag"], rel=0.1)
+
+
+def test_slow_to_the_end_is_not_recovered() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 40, 80, 3.0, healed=None)
+
+    card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, twin=TWIN)
+    assert card.verdict is Verdict.FAIL
+    assert "slow: still" in card.reasons[0]
+    nobody_asked = verdict(history, bend, {"recovery_time": {}}, twin=TWIN)
+    assert nobody_asked.verdict is Verdict.PASS
+    assert re.fullmatch(r"still \d\.\d\d times slower at the end", nobody_asked.reasons[0]), nobody_asked.reasons[0]
+
+
+ASKED = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_faults": 1}}
+
+
+@pytest.mark.parametrize(("last", "recovered"), [(80, False), (60, True)])
+def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recovered: bool) -> None:
+    """A busy host, and a twin from when it was not: so slow is this job by itself."""
+    history = simulate(JOB, seed=1)
+
+    def busy(logs: Logs) -> None:
+        begin, end = slowed(logs, 10, last, 3.0, healed=None)
+        harness = [line for line in logs["harness"] if line.get("fault") == "slow"]
+        for line in harness:
+            line["mono_ns"] += (end - begin) // 2
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    card = verdict(history, busy, ASKED, twin=TWIN)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
+    (interval,) = card.scores["recovery_time"]["degraded"]
+    assert interval["recovered"] is recovered and 2 < interval["slowdown_before"] < 4
+    shown = next(figure for figure in figures(card) if figure.name == "Recovery time")
+    assert shown.value != "Never", "that would accuse it"
+    assert {line.name: line.verdict for line in card.expectations if line.verdict is not Verdict.PASS} == {
+        "recovery_time.max": Verdict.INCONCLUSIVE,
+        "wasted_gpu_hours.max_percent_by_faults": Verdict.INCONCLUSIVE,
+    }
+    wide = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+    assert verdict(history, busy, wide, twin=TWIN).verdict is (Verdict.PASS if recovered else Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(("slow_steps", "accused"), [(4, True), (18, False)])
+def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 40 - slow_steps, 80, 3.0, healed=None)
+    struck = max(steps(trainers(logs, rank=rank)[0], 40, 40)[0]["mono_ns"] for rank in (0, 1))
+    for line in logs["harness"]:
+        if line.get("fault") == "slow":
+            line["mono_ns"] = struck
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.doubt == "") is accused
+
+
+@pytest.mark.parametrize(("usual_ms", "expected"), [(48, Verdict.PASS), (66, Verdict.PASS), (90, Verdict.INCONCLUSIVE)])
+def test_a_twin_that_was_slower_than_the_job_before_the_fault_proves_nothing(usual_ms: int, expected: Verdict) -> None:
+    """In its band a fault could hide that makes this job twice as slow."""
+    history = simulate(JOB, seed=1)
+    twin = twin_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
+    card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, twin=twin)
+    assert card.verdict is expected, card.reasons
+    told = "stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
+    assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
+
+
+def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> None:
+    history = simulate(JOB, seed=1)
+
+    def two(logs: Logs) -> None:
+        slowed(logs, 30, 80, 3.0, healed=None)
+        again = max(steps(trainers(logs, rank=rank)[0], 60, 60)[0]["mono_ns"] for rank in (0, 1))
+        told = [line for line in logs["harness"] if line.get("fault") == "slow"]
+        logs["harness"][-1:-1] = [line | {"fault": "second", "mono_ns": again} for line in told]
+
+    card = verdict(history, two, ASKED, twin=TWIN)
+    assert card.verdict is Verdict.FAIL
+    assert card.reasons[0].startswith("recovery_time.max: slow: still"), card.reasons
+
+
+def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:
+    history = simulate(JOB, [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 30, 31, 30.0, healed=1)
+    [interval] = slowdown.degraded(load(history, logs), BAND)
+    assert (interval.begin, interval.end, interval.recovered) == (begin, end, True)
+
+
+def test_slow_before_and_after_a_restart_is_one_interval() -> None:
+    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    begin, end = slowed(logs, 20, 60, 3.0, healed=10**12, across=True)
+    run = load(history, logs)
+    [interval] = slowdown.degraded(run, BAND)
+    assert interval.begin == begin < run.episodes[0].t_stop < run.episodes[0].end < interval.end
+    assert interval.recovered and abs(interval.end - end) < 6 * BAND[2].upper
+
+
+@pytest.mark.parametrize("said", [{}, {"kills": False, "stops": True}])
+def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, Any]) -> None:
+    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
+    logs = history.logs()
+    slowed(logs, 25, 60, 4.0, healed=None, across=True)
+    logs["harness"] = [line for line in logs["harness"] if line.get("fault") != "slow"]
+    next(line for line in logs["harness"] if line.get("event") == "fault.injected").update(said)
+    run = load(history, logs)
+    assert run.episodes[0].faults == ("fault1",)
+    assert slowdown.degraded(run, BAND) == []
+
+
+def test_without_a_twin_nothing_can_be_said() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 3.0, healed=10**9)
+    run = load(history, logs)
+    assert slowdown.degraded(run, {}) == []
+    booked = ledger.settle(run, {}, [])
+    assert booked.accounts["straggler_drag"] == 0
+
+
+def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
+    history = simulate(JOB, seed=1)
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 30, 50, 1.0, healed=10**9)
+        next(line for line in logs["harness"] if line.get("event") == "fault.injected")["kills"] = True
+
+    card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, twin=TWIN)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "slow struck, but progress never stopped" in card.reasons[0]
+
+
+def test_a_fault_that_only_slows_cannot_be_judged_without_a_twin() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 50, 3.0, healed=10**9)
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["expect"] = {"recovery_time": {"max": "60s"}}
+    card = judge(Evidence(load(history, logs)), "x")
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "slow stopped nothing, and without a fault-free twin its slowdown cannot be judged" in card.reasons[0]

@@ -1,0 +1,418 @@
+"""Runs that look well and prove nothing: never a pass. And what looks odd and is well: no accusation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Logs, load, remove, steps, trainers, twin_of, verdict
+from mutants.bent import JOB, KILL, starts_from_scratch
+from simulator import Outage, simulate
+
+from harness.judge.score import Verdict
+from harness.timeline.timeline import Timeline
+
+EXACT = {"loss_continuity": {"mode": "exact"}}
+
+
+def plan_of(logs: Logs) -> dict[str, Any]:
+    plan: dict[str, Any] = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    return plan
+
+
+def bent_twin(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
+    history = simulate(JOB, seed=seed)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+@pytest.mark.parametrize(
+    ("twin", "reason"),
+    [
+        (twin_of(replace(JOB, steps=20)), "20 steps are not in the twin"),
+        (twin_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
+        (bent_twin(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
+        (bent_twin(lambda logs: logs["harness"][-1].update(outcome="failed")), "not an undisturbed, finished run"),
+        (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "not an undisturbed, finished run"),
+    ],
+)
+def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert reason in card.reasons[0]
+
+
+def quiet_fault(logs: Logs, at: int, healed: int | None = None, **more: object) -> None:
+    """A fault that kills nobody strikes at `at`, acts as meant, and lasts until the end."""
+    end: dict[str, Any] = logs["harness"][-1]
+    told = {"fault": "quiet", "wall_ns": end["wall_ns"]}
+    injected = {"event": "fault.injected", "kind": "nic_latency", "kills": False, "mono_ns": at}
+    injected |= {"targets": [{"node": "node0", "incarnation": 1, "rank": None}]}
+    effect = {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "ms", "ok": True, "mono_ns": at + 1}
+    healed_ = {"event": "fault.healed", "mono_ns": end["mono_ns"] if healed is None else healed}
+    logs["harness"][-1:-1] = [told | injected | more, told | effect, told | healed_]
+
+
+def last_step(logs: Logs) -> int:
+    return max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines))
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_fault_that_strikes_when_all_is_done_proves_nothing(kills: bool) -> None:
+    def late(logs: Logs) -> None:
+        quiet_fault(logs, last_step(logs) + 10, kills=kills)
+
+    card = verdict(simulate(JOB, seed=5), late)
+    assert card.verdict is Verdict.INVALID
+    assert card.reasons[0] == "fault quiet struck when the job had done all its work"
+
+
+def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> None:
+    def slow(logs: Logs) -> None:
+        quiet_fault(logs, steps(trainers(logs, life=-1)[0])[8]["mono_ns"])
+
+    shrunk = simulate(replace(JOB, steps=60), [Outage(15, "shrink", victim=1)], seed=4)
+    for expect, score in (
+        ({"recovery_time": {"max": "60s"}}, "recovery_time"),
+        ({"wasted_gpu_hours": {"max_percent_by_faults": 90}}, "wasted_gpu_hours"),
+    ):
+        alone, kept = replace(JOB, nodes=1, steps=60), twin_of(replace(JOB, steps=60))
+        card = verdict(shrunk, slow, expect, kept)
+        assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+        assert score in card.reasons[0] and "cannot be told from the fault-free runs" in card.reasons[0]
+        assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
+    for bound, asks in (("max_gpu_seconds_by_faults", True), ("max_percent", False), ("max_gpu_seconds", False)):
+        card = verdict(shrunk, slow, {"wasted_gpu_hours": {bound: 90}}, kept)
+        assert card.verdict is (Verdict.INCONCLUSIVE if asks else Verdict.PASS), bound
+
+
+def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:
+    """Time runs `factor` times slower between these moments."""
+    for line in (line for lines in logs.values() for line in lines):
+        for key in line.keys() & {"mono_ns", "begin_ns"}:
+            line[key] += (factor - 1) * max(0, min(line[key], until) - since)
+
+
+def test_a_slow_job_is_not_hidden_by_one_pause_of_the_twin() -> None:
+    def paused(logs: Logs) -> None:
+        at = steps(trainers(logs)[0], 20)[0]["mono_ns"]
+        stretched(logs, at, 10**5, at + 2 * 10**4)
+
+    def slow(logs: Logs) -> None:
+        quiet_fault(logs, at := steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
+        stretched(logs, at, 5)
+
+    expect = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+    card = verdict(simulate(JOB, seed=5), slow, expect, bent_twin(paused))
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert [line.split(":")[0] for line in card.reasons] == ["recovery_time.max", "wasted_gpu_hours"]
+
+    def unharmed(logs: Logs) -> None:
+        quiet_fault(logs, steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
+
+    card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_twin(paused))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def killed_at_the_end(logs: Logs, restored: int, last: int) -> None:
+    """The last step is done and its checkpoint is not: rank 1 is killed, and the job starts once more."""
+    end = logs["harness"][-1]["mono_ns"]
+    for line in logs["harness"]:
+        line["mono_ns"] += 10**10 * (line.get("event") in ("process.exit", "node.released", "run.finished"))
+    quiet_fault(logs, last_step(logs) + 10, kind="rank_kill", kills=True)
+    for rank in (0, 1):
+        before = trainers(logs, rank=rank)[0]
+        remove(before, lambda line: line.get("event") == "exiting" or (line.get("step") == 40 and "path" in line))
+        begin, stamp = end + 5 * 10**8, {"wall_ns": before[0]["wall_ns"]}
+        came: dict[str, Any] = {"event": "restored", "step": restored, "source": "x", "mono_ns": begin + 2} | stamp
+        joined = stamp | {"event": "rendezvous", "world_size": 2, "mono_ns": begin + 1}
+        again = [before[0] | {"pid": 77 + rank, "mono_ns": begin}, joined, came]
+        for line in steps(before, restored + 1, last):
+            begin += 10**7
+            again.append(line | {"begin_ns": begin - 10**6, "mono_ns": begin})
+        logs[f"trainer-again-{rank}"] = [*again, stamp | {"event": "exiting", "code": 0, "mono_ns": begin + 10}]
+
+
+@pytest.mark.parametrize(("restored", "last"), [(30, 35), (30, 30), (0, 0)])
+def test_a_job_that_went_back_and_ended_there_is_not_done(restored: int, last: int) -> None:
+    card = verdict(simulate(JOB, seed=5), lambda logs: killed_at_the_end(logs, restored, last), expect={})
+    assert card.verdict is Verdict.FAIL, card.reasons
+    assert f"did step 40 of 40, but went back after it: it ended with the state of step {last}" in " ".join(
+        card.reasons
+    )
+
+
+def test_a_job_that_did_its_last_steps_again_is_done() -> None:
+    card = verdict(simulate(JOB, seed=5), lambda logs: killed_at_the_end(logs, 30, 40), expect=EXACT)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_no_reason_is_good_enough_to_begin_from_scratch() -> None:
+    def excused(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        for lines in trainers(logs, life=None):
+            for line in lines:
+                if line.get("event") == "restored":
+                    line["fallback"] = [{"source": "checkpoints/step-10", "reason": "KeyError: 'optimizer'"}]
+
+    card = verdict(simulate(JOB, KILL, seed=5), excused)
+    assert card.verdict is Verdict.FAIL
+    assert "from step 0 and passed over all that was saved, though a checkpoint of step 10" in card.reasons[0]
+
+
+def test_workers_that_end_well_in_the_middle_have_not_ended_well() -> None:
+    def quit_(logs: Logs) -> None:
+        for lines in logs.values():
+            for line in lines:
+                if line.get("event") in ("exiting", "worker.exit") and line["code"] == 1:
+                    line["code"] = 0
+
+    card = verdict(simulate(JOB, [Outage(17, "crash")], seed=5), quit_, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "ended with 0 at 2.15 s, and no fault did that" in card.reasons[0]
+    assert verdict(simulate(JOB, KILL, seed=5), quit_, EXACT).verdict is Verdict.PASS, "it went with the killed one"
+
+
+def test_a_node_that_ends_well_while_the_others_go_on_has_left_them() -> None:
+    def left(logs: Logs) -> None:
+        plan_of(logs)["faults"] = []
+        remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
+        remove(logs["harness"], lambda line: line.get("event") == "node.released" and line["node"] == "node1")
+        for line in logs["harness"]:
+            if line.get("event") == "process.exit":
+                line["code"] = 0
+
+    history = simulate(JOB, [Outage(15, "shrink", victim=1)], seed=4)
+    card = verdict(history, left, expect={})
+    assert card.verdict is Verdict.FAIL
+    assert card.reasons[0].startswith("node1 left the job with 0 at ")
+
+
+def two_nodes_were_meant(logs: Logs) -> None:
+    plan_of(logs)["faults"][0]["targets"] = [{"node_index": 0, "rank": None}, {"node_index": 1, "rank": None}]
+
+
+def the_node_was_another_one(logs: Logs) -> None:
+    quiet_fault(logs, last_step(logs) - 10**9, targets=[{"node": "node0", "incarnation": 2, "rank": None}])
+
+
+def never_undone(logs: Logs) -> None:
+    plan_of(logs)["faults"].append({"id": "quiet", "parameters": {"duration": "1s"}})
+    quiet_fault(logs, last_step(logs) - 10**9)
+    remove(logs["harness"], lambda line: line.get("event") == "fault.healed")
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (two_nodes_were_meant, "fault fault1 struck 1 nodes, not 2"),
+        (the_node_was_another_one, "fault quiet struck node0, which the job did not have then"),
+        (never_undone, "fault quiet was never undone, though it was to last 1s"),
+    ],
+)
+def test_a_fault_that_was_not_the_planned_one(bend: Callable[[Logs], None], reason: str) -> None:
+    card = verdict(simulate(JOB, [Outage(17, "node", victim=1)], seed=5), bend)
+    assert card.verdict is Verdict.INVALID
+    assert reason in card.reasons
+
+
+def without_a_plan(logs: Logs) -> None:
+    remove(logs["harness"], lambda line: line.get("event") == "plan")
+
+
+def with_lost_events(logs: Logs) -> None:
+    logs["harness"][-1]["dropped"] = 3
+
+
+def with_another_harness(logs: Logs) -> None:
+    logs["other"] = [dict(line) for line in logs["harness"]]
+
+
+def with_another_end(logs: Logs) -> None:
+    logs["harness"][-1]["outcome"] = "splendid"
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (without_a_plan, "the log holds no plan"),
+        (with_lost_events, "3 events of the harness were lost"),
+        (with_another_harness, "2 harnesses wrote into this log"),
+        (with_another_end, "the run ended as 'splendid'"),
+    ],
+)
+def test_a_harness_log_that_is_not_whole(bend: Callable[[Logs], None], reason: str) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert reason in card.reasons[0]
+
+
+def test_steps_that_are_told_now_and_then_are_rolled_back_all_the_same() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, {"metrics": {"steps_rolled_back_max": 0}})
+    assert card.metrics["steps_rolled_back"] == 1, "step 15 of those that were told"
+    assert card.verdict is Verdict.FAIL
+
+
+def test_a_node_that_never_takes_part_is_missed() -> None:
+    def alone(logs: Logs) -> None:
+        for name in [name for name, lines in logs.items() if lines[0].get("rank") == 1]:
+            del logs[name]
+        for lines in trainers(logs):
+            for line in lines:
+                line |= {"world_size": 1} if "world_size" in line else {}
+
+    card = verdict(simulate(JOB, seed=5), alone, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["node1 was there from begin to end, and had no part in any step"]
+
+
+@pytest.mark.parametrize("agents", [True, False])
+def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> None:
+    def unseen(logs: Logs) -> None:
+        for lines in logs.values():
+            remove(lines, lambda line: line.get("event") == "worker.exit")
+
+    job = replace(JOB, agents=agents)
+    card = verdict(simulate(job, [Outage(17, "crash")], seed=5), unseen, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.metrics["deaths_unexplained"] == 2
+    assert verdict(simulate(job, KILL, seed=5), unseen).verdict is Verdict.PASS
+
+
+def untold(logs: Logs) -> None:
+    """Nobody says how any worker ended."""
+    for lines in logs.values():
+        remove(lines, lambda line: line.get("event") in ("worker.exit", "exiting"))
+
+
+def test_workers_that_vanish_without_a_word_are_dead() -> None:
+    job = replace(JOB, agents=False)
+    card = verdict(simulate(job, [*KILL, Outage(15, "crash")], seed=5), untold, EXACT)
+    assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.INCONCLUSIVE, 2)
+    assert card.reasons[0].startswith("unexplained death: rank 0 on node0 was gone without a word before ")
+
+
+@pytest.mark.parametrize("agents", [True, False])
+@pytest.mark.parametrize("kind", ["rank", "node", "notice", "shrink"])
+def test_those_that_a_fault_took_may_vanish_without_a_word(kind: str, agents: bool) -> None:
+    card = verdict(simulate(replace(JOB, agents=agents), [Outage(17, kind, victim=1)], seed=5), untold)
+    assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.PASS, 0), card.reasons
+
+
+def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, first):
+                if line["step"] % every == 0:
+                    line["loss"] = change(line["loss"])
+
+    return bend
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", None])
+def test_two_losses_that_are_both_no_number_are_not_the_same_loss(value: object) -> None:
+    diverged = loss_from(15, lambda loss: value)
+    card = verdict(simulate(JOB, KILL, seed=5), diverged, EXACT, bent_twin(diverged))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["loss_continuity.mode: the twin itself tells no finite loss after step 14"]
+
+
+def test_a_loss_that_is_told_now_and_then_is_compared_where_it_is() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                if line["step"] % 7:
+                    line["loss"] = None
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+@pytest.mark.parametrize("change", [lambda loss: "nan", lambda loss: loss + 50])
+def test_calibration_runs_that_went_astray_draw_no_band(change: Callable[[float], object]) -> None:
+    astray = bent_twin(loss_from(12, change), seed=3)
+    expect = {"loss_continuity": {"mode": "envelope"}}
+    card = verdict(simulate(JOB, KILL, seed=5), loss_from(20, change), expect, calibration=[astray])
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert "no band can be drawn" in card.reasons[0]
+
+
+def test_a_bound_that_is_no_number_is_no_bound() -> None:
+    for expect in (
+        {"loss_continuity": {"mode": "ulp", "max_ulp": float("nan")}},
+        {"loss_continuity": {"max_spike": float("inf")}},
+    ):
+        card = verdict(simulate(JOB, KILL, seed=5), expect=expect)
+        assert card.verdict is Verdict.INCONCLUSIVE and "finite number" in card.reasons[0]
+
+
+def only_rank_0_tells(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        for line in steps(lines):
+            del line["loss"], line["grad_norm"], line["lr"], line["digest"]
+
+
+def only_the_last_rank_tells(logs: Logs) -> None:
+    for lines in trainers(logs, rank=0):
+        for line in steps(lines):
+            del line["loss"]
+
+
+def each_tells_its_own_loss(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        for line in steps(lines):
+            line["loss"] += 0.01
+
+
+@pytest.mark.parametrize("telling", [only_rank_0_tells, only_the_last_rank_tells, each_tells_its_own_loss])
+def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_twin(telling: Callable[[Logs], None]) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), telling, EXACT, bent_twin(telling))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+    def drifts(logs: Logs) -> None:
+        telling(logs)
+        for lines in trainers(logs):
+            for line in steps(lines, 12):
+                line |= {"loss": line["loss"] + 1e-6} if "loss" in line else {}
+
+    card = verdict(simulate(JOB, KILL, seed=5), drifts, EXACT, bent_twin(telling))
+    assert "at step 12 loss" in card.reasons[0]
+
+
+def test_a_trainer_that_tells_each_fifth_step_did_not_skip_the_others() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
+
+    def lost(logs: Logs) -> None:
+        sparse(logs)
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("step") == 25 and "loss" in line)
+
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    assert card.verdict is Verdict.PASS, card.reasons
+    card = verdict(simulate(JOB, KILL, seed=5), lost, EXACT, bent_twin(sparse))
+    assert "loss_continuity.steps: step 25 are in no surviving history" in card.reasons[0]
+
+
+def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped() -> None:
+    def half(logs: Logs) -> None:
+        for lines in trainers(logs):
+            first = steps(lines)[0]["first"]
+            for number, line in enumerate(steps(lines)):
+                del line["digest"]
+                if lines[0]["world_size"] == 1:
+                    line |= {"first": first + 8 * number, "count": 8}
+
+    job, alone = replace(JOB, steps=60), replace(JOB, nodes=1, steps=60)
+    history = simulate(job, [Outage(25, "shrink", victim=1)], seed=2)
+    card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[twin_of(alone)])
+    assert card.verdict is Verdict.FAIL
+    assert "consumed other samples than the twin's, the first is step 21" in card.reasons[0]

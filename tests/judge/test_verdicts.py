@@ -1,0 +1,533 @@
+"""Verdicts: of doubtful evidence, of bounds, and of healthy trainers, who are not accused. Broken ones: mutants/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
+from mutants.bent import (
+    JOB,
+    KILL,
+    a_rank_has_no_log,
+    healed_too_early,
+    loss_is_nan,
+    starts_from_scratch,
+    starts_from_scratch_after_a_hang,
+)
+from simulator import KINDS, Job, Outage, simulate
+
+from harness.judge.score import Verdict, to_report_json
+from harness.timeline.timeline import Timeline
+
+
+def test_a_death_that_no_fault_explains() -> None:
+    card = verdict(simulate(JOB, [*KILL, Outage(9, "crash")], seed=5))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "unexplained death: rank" in card.reasons[0]
+    assert "and no fault did that" in card.reasons[0]
+
+
+def test_a_rank_without_a_log_never_passes() -> None:
+    assert verdict(simulate(JOB, KILL, seed=5), a_rank_has_no_log).verdict is not Verdict.PASS
+
+
+def test_a_cut_log_of_a_process_that_nothing_killed() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    next(w for w in history.writers if w.name.startswith("trainer")).torn = True
+    survivor = verdict(history)
+    assert survivor.verdict is Verdict.PASS, "its peer was killed and it went down with it"
+    history = simulate(JOB, KILL, seed=5)
+    [w for w in history.writers if w.name.startswith("trainer")][-1].torn = True
+    assert "is cut, though nothing killed it" in verdict(history).reasons[0]
+
+
+def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
+    def spoilt(logs: Logs) -> None:
+        starts_from_scratch_after_a_hang(logs)
+        next(line for line in logs["harness"] if line.get("event") == "fault.injected")["spoils"] = True
+
+    def untold(logs: Logs) -> None:
+        starts_from_scratch_after_a_hang(logs)
+        del next(line for line in logs["harness"] if line.get("event") == "fault.injected")["spoils"]
+
+    for bend in (spoilt, untold):
+        assert verdict(simulate(JOB, KILL, seed=5), bend).verdict is Verdict.PASS
+
+
+def test_a_process_that_never_restored_hides_none_that_did() -> None:
+    def bend(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        for rank in (0, 1):
+            remove(trainers(logs, rank=rank, life=0)[0], lambda line: line.get("event") == "restored")
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert "resumed from step 0 without a reason, though a checkpoint of step 10" in " ".join(card.reasons)
+
+
+def test_one_rank_that_passed_a_checkpoint_over_with_a_reason_speaks_for_all() -> None:
+    def told(logs: Logs) -> None:
+        starts_from_scratch(logs)
+        restored = next(line for line in trainers(logs, rank=1, life=-1)[0] if line.get("event") == "restored")
+        restored["fallback"] = [{"path": "checkpoints/step-10", "reason": "checksum"}]
+
+    def judged(bend: Callable[[Logs], None]) -> str:
+        return " ".join(verdict(simulate(JOB, KILL, seed=5), bend).reasons)
+
+    assert "without a reason" in judged(starts_from_scratch)
+    assert "without a reason" not in judged(told)
+
+
+def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
+    def silent(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                del line["loss"]
+
+    history = simulate(JOB, seed=99)
+    logs = history.logs()
+    silent(logs)
+    card = verdict(simulate(JOB, KILL, seed=5), silent, twin=load(history, logs))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0] == "loss_continuity.mode: the trainer reports no loss"
+
+
+def test_a_run_of_which_no_step_survived_cannot_be_compared() -> None:
+    def nothing_done(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step")
+
+    card = verdict(simulate(JOB, KILL, seed=5), nothing_done)
+    line = next(line for line in card.expectations if line.name == "loss_continuity.mode")
+    assert (line.verdict, line.reason) == (
+        Verdict.INCONCLUSIVE,
+        "no step survived that could be compared with the twin",
+    )
+
+
+def lost_steps(*numbers: int) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] in numbers)
+
+    return bend
+
+
+def test_a_step_at_the_seam_may_have_lost_its_event_and_no_other() -> None:
+    history = simulate(JOB, KILL, seed=5)  # goes on from the checkpoint of step 10
+    seam = verdict(history, lost_steps(10))
+    assert seam.verdict is Verdict.INCONCLUSIVE
+    line = next(line for line in seam.expectations if line.name == "loss_continuity.steps")
+    assert (line.bound, line.observed) == ("every step once", "1 missing")
+    assert "loss_continuity.steps: step 10: its event was lost when its workers died" in seam.reasons
+    for numbers, text in (
+        ((9, 10), "steps 9, 10 (2)"),
+        ((5,), "step 5"),
+        ((39,), "step 39"),
+        ((5, 10), "steps 5, 10 (2)"),
+    ):
+        card = verdict(history, lost_steps(*numbers))
+        assert card.verdict is Verdict.FAIL
+        claimed = f"loss_continuity.steps: {text} are in no surviving history: progress was claimed, not made"
+        assert claimed in card.reasons
+
+
+def test_the_largest_spike_of_all_resumes_counts() -> None:
+    def spiky(logs: Logs) -> None:
+        moved(0.5, 11)(logs)  # from the first resume on, and more from the second one
+        moved(0.25, 21)(logs)
+
+    history = simulate(JOB, [Outage(15, "rank"), Outage(18, "rank", victim=1)], seed=5)
+    values = verdict(history, spiky).scores["loss_continuity"]
+    assert [(r["step"], pytest.approx(r["spike"])) for r in values["resumes"]] == [(11, 0.5), (21, 0.25)]
+    assert values["spike_max"] == pytest.approx(0.5)
+
+
+def test_without_a_fault_there_was_nothing_to_recover_from() -> None:
+    card = verdict(simulate(JOB, seed=5), expect={"recovery_time": {"max": "60s"}})
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["recovery_time.max: no fault struck, so there was nothing to recover from"]
+    [line] = card.expectations
+    assert (line.bound, line.observed) == ("≤ 60.00 s", "—")
+    passed = verdict(simulate(JOB, seed=5), expect={"loss_continuity": {"mode": "exact"}}).reasons
+    assert len(passed) == 1 and passed[0].endswith("losses identical bit for bit") and "recover" not in passed[0]
+
+
+def test_a_recovery_that_never_came_is_the_longest() -> None:
+    def stops_again(logs: Logs) -> None:
+        last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, 38, 38))
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: line["mono_ns"] > last)
+        logs["harness"][-1].update(outcome="aborted", reason="no step")
+
+    values = verdict(simulate(JOB, KILL, seed=5), stops_again).scores["recovery_time"]
+    first, second = values["episodes"]
+    assert first["seconds"] > 1 and second["seconds"] is None
+    assert values["seconds"] is None and values["phases"] == second["phases"]
+
+
+def test_the_longest_checkpoint_counts() -> None:
+    def took(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed":
+                    line["duration_ns"] = line["step"] * 10**8
+
+    found = verdict(simulate(JOB, KILL, seed=5), took).metrics
+    assert (found["checkpoint_seconds_p50"], found["checkpoint_seconds_max"]) == (2.5, 4.0)
+
+
+def test_a_fault_whose_victim_is_gone_is_not_undone_too_early() -> None:
+    def replaced(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        exit_ = {"event": "process.exit", "node": "node0", "incarnation": 1, "code": 0}
+        logs["harness"].append(injected | exit_ | {"mono_ns": injected["mono_ns"] + 10})
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    card = verdict(simulate(JOB, KILL, seed=5), replaced)
+    assert not any("was undone after" in text for text in card.reasons)
+
+
+def test_what_ends_elsewhere_is_no_reason_to_undo_a_fault_early() -> None:
+    def ends(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        exit_ = {"event": "process.exit", "node": "node9", "incarnation": 1, "code": 0}
+        logs["harness"].insert(logs["harness"].index(injected) + 1, injected | exit_)
+
+    card = verdict(simulate(JOB, KILL, seed=5), ends)
+    assert any("was undone after" in text for text in card.reasons)
+
+
+@pytest.mark.parametrize(("late_ns", "accused"), [(30 * 10**6, False), (3 * 10**9, True)])
+def test_a_launcher_may_report_the_end_of_a_frozen_rank_after_the_fault_saw_it(late_ns: int, accused: bool) -> None:
+    def frozen(logs: Logs) -> None:
+        healed_too_early(logs)
+        injected = next(line for line in logs["harness"] if line.get("fault") == "slow")
+        injected["targets"] = [{"node": "node9", "incarnation": 1, "rank": 9}]
+        healed = next(
+            line for line in logs["harness"] if line.get("event") == "fault.healed" and line["fault"] == "slow"
+        )
+        exit_ = {"event": "worker.exit", "local_rank": 0, "rank": 9, "pid": 1, "code": -9, "fault": None}
+        header = next(lines[0] for lines in logs.values() if lines[0].get("role") == "agent")
+        logs["frozen"] = [header | {"node": "node9"}, healed | exit_ | {"mono_ns": healed["mono_ns"] + late_ns}]
+
+    card = verdict(simulate(JOB, KILL, seed=5), frozen)
+    assert any("was undone after" in text for text in card.reasons) == accused
+
+
+def test_a_checkpoint_that_a_living_trainer_never_finished_has_failed() -> None:
+    def unfinished(logs: Logs) -> None:
+        for lines in trainers(logs, rank=0):
+            remove(lines, lambda line: line.get("event") == "checkpoint.committed" and line["step"] in (30, 40))
+
+    def killed_while_saving(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        lines.insert(-1, steps(lines)[-1] | {"event": "checkpoint.started", "step": 17, "kind": "periodic"})
+
+    history = simulate(JOB, [Outage(17, "rank", victim=0)], seed=5)
+    found = verdict(history, unfinished).metrics
+    assert (found["checkpoints_committed"], found["checkpoints_failed"]) == (2, 2)
+    assert found["checkpoint_success_percent"] == 50
+    found = verdict(history, killed_while_saving).metrics
+    assert (found["checkpoints_committed"], found["checkpoints_failed"]) == (4, 0)
+
+
+def test_bounds_tell_how_much_of_them_was_used() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    took = history.truth.episodes[0].t_regained - history.truth.episodes[0].t_stop
+    for bound_ms in (10, 60_000):
+        card = verdict(history, expect={"recovery_time": {"max": f"{bound_ms}ms"}})
+        [line] = card.expectations
+        assert line.share == pytest.approx(took / bound_ms / 1e6)
+    [line] = verdict(history, expect={"wasted_gpu_hours": {"max_percent": 80}}).expectations
+    assert line.share is not None and line.observed == f"{80 * line.share:.1f} %"
+
+
+def test_a_smaller_world_must_keep_the_global_batch() -> None:
+    job = Job(nodes=2, steps=60, every=10)
+    small = twin_of(Job(nodes=1, steps=60, every=10), seed=4)
+    history = simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2)
+    expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
+    healthy = verdict(history, expect=expect, calibration=[small])
+    assert healthy.verdict is Verdict.PASS, healthy.reasons
+
+    def halve(logs: Logs) -> None:
+        for lines in trainers(logs):
+            if lines[0]["world_size"] == 1:
+                for line in steps(lines):
+                    line["count"] = 8
+
+    broken = verdict(history, halve, expect=expect, calibration=[small])
+    assert broken.verdict is Verdict.FAIL
+    assert any("samples were skipped" in text for text in broken.reasons)
+
+
+def test_who_went_on_alone_is_named_from_the_second_step_on() -> None:
+    """One step more than the others may be the one in which they died."""
+
+    def alone(logs: Logs, upto: int) -> None:
+        remove(trainers(logs, rank=0, life=-1)[0], lambda line: line.get("step", 0) > upto)
+        remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("step", 0) > 20)
+
+    def told(upto: int) -> list[str]:
+        card = verdict(simulate(JOB, KILL, seed=5), lambda logs: alone(logs, upto))
+        return [text for text in card.reasons if "without the others" in text]
+
+    assert told(21) == []
+    assert told(22) == ["ranks [0] of 2 went on to step 22 without the others, left at step 20"]
+
+
+def test_a_world_smaller_than_allowed() -> None:
+    job = Job(nodes=2, steps=60, every=10, min_nodes=2)
+    card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
+    assert card.verdict is Verdict.FAIL
+    assert any("went on with 1 ranks; it needs at least 2" in text for text in card.reasons)
+
+
+def test_the_least_world_is_counted_in_ranks() -> None:
+    job = Job(nodes=3, ranks_per_node=2, steps=60, every=10, min_nodes=3)
+    card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
+    assert "the job went on with 4 ranks; it needs at least 6" in card.reasons
+
+
+def moved(by: float, first: int, last: int = 10**9) -> Callable[[Logs], None]:
+    """The loss of these steps is so much higher."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, first, last):
+                line["loss"] += by
+
+    return bend
+
+
+def bent_twin(seed: int, bend: Callable[[Logs], None]) -> Timeline:
+    history = simulate(JOB, seed=seed)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (moved(2.9e-3, 20), Verdict.PASS),
+        (moved(3.1e-3, 20), Verdict.FAIL),
+        (moved(-2.9e-3, 35), Verdict.PASS),  # the band never narrows again
+        (moved(2.9e-3, 19, 19), Verdict.FAIL),  # before the calibration runs drifted, only rounding is allowed
+        (moved(1e-6, 5, 5), Verdict.PASS),
+        (moved(3e-6, 5, 5), Verdict.FAIL),
+    ],
+)
+def test_the_envelope_is_three_times_what_calibration_runs_drift(run: Callable[[Logs], None], found: Verdict) -> None:
+    drifted = [bent_twin(1, moved(1e-3, 20, 22)), bent_twin(2, moved(5e-4, 20, 30))]
+    expect = {"loss_continuity": {"mode": "envelope"}}
+    card = verdict(simulate(JOB, KILL, seed=5), run, expect=expect, calibration=drifted)
+    assert card.verdict is found, card.reasons
+    assert "3 × the spread of 2 fault-free runs besides the twin (ranks: 2)" in card.expectations[0].bound
+
+
+def test_a_trainer_that_does_not_tell_its_samples() -> None:
+    """Losses that are the twin's bit for bit speak for the samples, too; a band around them does not."""
+
+    def silent(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                del line["first"], line["count"], line["digest"]
+
+    history = simulate(JOB, KILL, seed=5)
+    exact = verdict(history, silent)
+    assert exact.verdict is Verdict.PASS, "digests that one of two runs does not tell differ from nothing"
+    told = {line.name: line.observed for line in exact.expectations}
+    assert told["loss_continuity.max_samples_skipped"] == "the losses are the twin's, bit for bit"
+    expect = {"loss_continuity": {"mode": "ulp"}}
+    card = verdict(history, silent, expect=expect)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "the trainer does not report which samples a step consumed" in card.reasons[0]
+
+
+def test_an_envelope_without_calibration_says_nothing() -> None:
+    expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
+    card = verdict(simulate(JOB, KILL, seed=5), expect=expect)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "needs fault-free runs to calibrate" in card.reasons[0]
+
+
+FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%", "max_nonfinite_steps": 1}}
+
+
+def of_losses(change: Callable[[int, float], object]) -> Callable[[Logs], None]:
+    """Every rank's loss of a step becomes `change(step, loss)`."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                line["loss"] = change(line["step"], line["loss"])
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda step, loss: loss * (1.3 if step <= 32 else 1.0099), ""),  # 40 steps, of which the last 8 count
+        (lambda step, loss: "nan" if step == 20 else loss * 0.9901, ""),
+        (lambda step, loss: loss * (1.0101 if step > 32 else 1), "the final loss is +1 % off the twin's"),
+        (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the twin's"),
+        (lambda step, loss: "nan" if step in (20, 21) else loss, "2 is more than 1"),
+        (lambda step, loss: "inf" if step == 40 else loss, "the final loss is +inf % off the twin's"),
+        (lambda step, loss: "nan" if step == 40 else loss, "the final loss is +nan % off the twin's"),
+    ],
+)
+def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(
+    change: Callable[[int, float], object], reason: str
+) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), of_losses(change), FINAL)
+    assert card.verdict is (Verdict.FAIL if reason else Verdict.PASS), card.reasons
+    assert reason in " ".join(card.reasons)
+
+
+def test_no_loss_may_be_a_missing_number_unless_it_is_allowed() -> None:
+    def missing(step: int, loss: float) -> object:
+        return "nan" if step == 20 else loss
+
+    strict = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%"}}
+    assert verdict(simulate(JOB, KILL, seed=5), of_losses(missing), strict).verdict is Verdict.FAIL
+
+
+def test_the_final_gap_excuses_no_other_learning_rate_and_no_other_samples() -> None:
+    def slower(logs: Logs) -> None:
+        steps(trainers(logs, life=-1)[0])[-1]["lr"] = 1e-9
+
+    def elsewhere(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, 30, 30):
+                line["digest"] = "other"
+
+    for bend, reason in ((slower, "learning rate"), (elsewhere, "consumed other samples")):
+        card = verdict(simulate(JOB, KILL, seed=5), bend, FINAL)
+        assert card.verdict is Verdict.FAIL
+        assert reason in " ".join(card.reasons)
+
+
+def test_a_final_gap_without_the_final_steps_says_nothing() -> None:
+    short = twin_of(Job(**{**JOB.__dict__, "steps": 44}))
+    card = verdict(simulate(JOB, KILL, seed=5), expect=FINAL, twin=short)
+    assert "loss_continuity.mode: the last steps cannot be compared with the twin's" in card.reasons
+    assert card.verdict is Verdict.INCONCLUSIVE
+
+
+def test_bounds_decide() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    tight = {"recovery_time": {"max": "10ms", "phases": {"startup": "1ms"}}, "wasted_gpu_hours": {"max_percent": 1}}
+    card = verdict(history, expect=tight)
+    assert card.verdict is Verdict.FAIL
+    assert [e.name for e in card.expectations if e.verdict is Verdict.FAIL] == [
+        "recovery_time.max",
+        "recovery_time.phases.startup",
+        "wasted_gpu_hours.max_percent",
+    ]
+    assert "more than 10 ms" in card.reasons[0]
+
+
+def test_a_bound_that_cannot_be_read_and_a_score_that_is_not_there() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    assert "its bounds cannot be read" in verdict(history, expect={"recovery_time": {"max": "60"}}).reasons[0]
+    assert "there is no score 'speed'" in verdict(history, expect={"speed": {}}).reasons[0]
+
+
+def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.judge.scores import recovery_time
+
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(recovery_time.RecoveryTime, "score", crash)
+    card = verdict(simulate(JOB, KILL, seed=5))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons == ["recovery_time: the scorer crashed: ZeroDivisionError: oh"]
+
+
+def test_the_clock_decides_when_it_matters() -> None:
+    history = simulate(Job(nodes=2, steps=40, every=10, foreign_clocks=True), KILL, seed=5)
+    took = history.truth.episodes[0].t_regained - history.truth.episodes[0].t_stop
+    for off in (-1999, 500, 1999):
+        near = verdict(history, expect={"recovery_time": {"max": f"{took + off}ns"}})
+        assert near.verdict is Verdict.INCONCLUSIVE
+        assert "clocks" in near.reasons[0]
+    assert verdict(history, expect={"recovery_time": {"max": f"{took + 2001}ns"}}).verdict is Verdict.PASS
+    assert verdict(history, expect={"recovery_time": {"max": f"{took - 2001}ns"}}).verdict is Verdict.FAIL
+
+
+def test_the_clocks_decide_about_waste_when_it_matters() -> None:
+    history = simulate(Job(nodes=2, steps=40, every=10, foreign_clocks=True), KILL, seed=5)
+    wasted_s = verdict(history).scores["wasted_gpu_hours"]["gpu_seconds_wasted_by_faults"]
+
+    def judged(bound_s: float) -> Verdict:
+        return verdict(history, expect={"wasted_gpu_hours": {"max_gpu_seconds_by_faults": bound_s}}).verdict
+
+    assert judged(wasted_s + 1e-6) is judged(wasted_s - 1e-6) is Verdict.INCONCLUSIVE
+    assert judged(wasted_s + 1e-4) is Verdict.PASS and judged(wasted_s - 1e-4) is Verdict.FAIL
+
+
+def test_report_json_is_what_the_contract_says() -> None:
+    report = to_report_json(verdict(simulate(JOB, KILL, seed=5), loss_is_nan))
+    assert list(report) == [
+        *("schema", "run_id", "scenario", "backend", "seed", "verdict", "reasons", "faults", "scores", "metrics"),
+        *("expectations", "environment"),
+    ]
+    assert set(report["scores"]) == {"recovery_time", "wasted_gpu_hours", "loss_continuity"}
+    assert report["scores"]["loss_continuity"]["max_abs_diff"] is None, "infinite: JSON has no such number"
+    assert report["faults"][0] | {"t_injected": 0} == {
+        "id": "fault1",
+        "kind": "rank_kill",
+        "target": [{"node": "node1", "incarnation": 1, "rank": 1}],
+        "t_injected": 0,
+        "effect": {"measured": 1, "expected": 1, "unit": "deaths"},
+        "healed": True,
+    }
+
+
+HEALTHY = st.lists(
+    st.builds(
+        Outage,
+        after=st.integers(1, 20),
+        kind=st.sampled_from([kind for kind in KINDS if kind != "crash"]),
+        victim=st.integers(0, 3),
+        again=st.sampled_from([None, None, "startup", "rendezvous", "restore"]),
+        regrow_after=st.integers(1, 8),
+        torn=st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 2), HEALTHY, st.integers(0, 10**6), st.booleans())
+def test_healthy_trainers_are_never_accused(
+    nodes: int, ranks: int, outages: list[Outage], seed: int, foreign: bool
+) -> None:
+    job = Job(nodes=nodes, ranks_per_node=ranks, steps=40, every=6, foreign_clocks=foreign)
+    card = verdict(simulate(job, outages, seed))
+    if card.evidence.run.episodes:
+        assert card.verdict is Verdict.PASS, card.reasons
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.data())
+def test_a_log_that_lost_its_tail_neither_crashes_nor_passes(seed: int, data: st.DataObject) -> None:
+    """Cut one writer's log at any step or before, as a lost disk would: something needed is missing."""
+    history = simulate(JOB, KILL, seed)
+    names = sorted(name for name in history.logs() if name.startswith(("trainer", "harness")))
+    name = data.draw(st.sampled_from([n for n in names if n == "harness" or steps(history.logs()[n], 40)]))
+
+    def cut(logs: Logs) -> None:
+        needed = [i for i, line in enumerate(logs[name]) if line.get("event") in ("step", "run.finished")]
+        del logs[name][data.draw(st.integers(1, needed[-1])) :]
+
+    assert verdict(history, cut).verdict is not Verdict.PASS

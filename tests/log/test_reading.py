@@ -1,0 +1,223 @@
+"""Reading event files: damage is named, odd fields are understood, foreign clocks are moved."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
+import pytest
+from simulator import Job, simulate
+
+from harness.errors import EventLogError
+from harness.log import reading
+from harness.timeline import timeline
+
+HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
+
+
+def write(events: pathlib.Path, name: str, *records: dict[str, Any], tail: str = "") -> pathlib.Path:
+    events.mkdir(exist_ok=True)
+    path = events / f"{name}.jsonl"
+    lines = [{"wall_ns": 10**18 + i, "mono_ns": i} | record for i, record in enumerate(records)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
+    return path
+
+
+def step(number: int, **fields: Any) -> dict[str, Any]:
+    return {"event": "step", "step": number, "begin_ns": 5, "loss": 1.5} | fields
+
+
+def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "w", HEADER, {"event": "started"}, step(1, digest="ab"), step(2, digest="ab", loss="nan"))
+    writer = reading.read_file(path)
+    assert writer is not None
+    assert [event["event"] for event in writer.events] == ["started"]
+    assert writer.steps["step"].tolist() == [1, 2]
+    assert writer.steps["loss"][0] == 1.5
+    assert math.isnan(writer.steps["loss"][1])
+    assert writer.steps["digest"][0] == writer.steps["digest"][1] != 0
+    assert writer.steps["end"].tolist() == [2, 3]
+    assert not writer.torn
+
+
+def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Path) -> None:
+    writer = reading.read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
+    assert writer is not None
+    assert writer.torn
+    assert writer.steps["step"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("{broken\n", r"w\.jsonl:3: not a whole JSON line"),
+        ("[1]\n", r"w\.jsonl:3: an event must be a JSON object"),
+        ("\n", r"w\.jsonl:3: not a whole JSON line"),
+        ('{"event":"step","step":"seven","mono_ns":9,"wall_ns":9}\n', r"w\.jsonl:3: not a proper step event"),
+        ('{"event":"started"}\n', "an event without mono_ns"),
+    ],
+)
+def test_other_damage_is_an_error_that_names_the_line(tmp_path: pathlib.Path, tail: str, message: str) -> None:
+    with pytest.raises(EventLogError, match=message):
+        reading.read_file(write(tmp_path, "w", HEADER, step(1), tail=tail))
+
+
+def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventLogError, match="event schema 7; this version reads schema 1"):
+        reading.read_file(write(tmp_path, "w", HEADER | {"schema": 7}))
+
+
+def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventLogError, match="no event log here"):
+        timeline.load(tmp_path)
+    (tmp_path / "events").mkdir()
+    with pytest.raises(EventLogError, match="is empty"):
+        timeline.load(tmp_path)
+
+
+def test_fields_of_the_wrong_kind_in_other_events_do_not_matter(tmp_path: pathlib.Path) -> None:
+    odd = {"event": "anomaly", "step": "somewhere", "count": [1], "loss": {}}
+    writer = reading.read_file(write(tmp_path, "w", HEADER, odd, step(1, first=None, grad_norm=None)))
+    assert writer is not None
+    assert writer.events[0]["step"] == "somewhere"
+    assert writer.steps["first"].tolist() == [-1]
+    assert np.isnan(writer.steps["grad_norm"]).all()
+
+
+def test_a_step_without_a_begin_began_when_the_one_before_ended(tmp_path: pathlib.Path) -> None:
+    records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
+    writer = reading.read_file(write(tmp_path, "w", HEADER, *records))
+    assert writer is not None
+    assert writer.steps["begin"].tolist() == [1, 1]
+
+
+def test_a_foreign_clock_is_moved_by_its_offset(tmp_path: pathlib.Path) -> None:
+    """Host b's wall clock is 700 ns ahead; its monotonic clock started at another time."""
+    harness = HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100}
+    write(
+        tmp_path,
+        "harness",
+        harness,
+        {"event": "clock", "host": "b", "offset_ns": 700, "uncertainty_ns": 30, "mono_ns": 150},
+    )
+    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_900, "mono_ns": 50_000}
+    jumped = step(1, begin_ns=50_010, mono_ns=50_040, wall_ns=999_999)  # the wall clock jumped meanwhile
+    write(tmp_path, "trainer", foreign, jumped)
+    log = reading.read(tmp_path)
+    moved = next(writer for writer in log.writers if writer.role == "trainer")
+    assert moved.header["at"] == 300
+    assert moved.steps["begin"].tolist() == [310]
+    assert moved.steps["end"].tolist() == [340]
+    assert log.uncertainty_ns == 30
+    assert not log.problems
+
+
+def test_an_unknown_clock_is_a_problem_and_taken_by_its_wall_time(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100})
+    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_250, "mono_ns": 50_000}
+    write(tmp_path, "trainer", foreign, step(1, mono_ns=50_040))
+    log = reading.read(tmp_path)
+    assert log.problems == ("the clock of host 'b' was never compared with the harness's",)
+    assert (log.writers[1].header["at"], log.writers[1].steps["end"].tolist()) == (350, [390])
+    assert log.uncertainty_ns == 0
+
+
+def test_a_host_has_the_offset_that_was_measured_when_its_log_begins(tmp_path: pathlib.Path) -> None:
+    """Its wall clock is right at first and 50 ns ahead later; how well that is known changes, too."""
+    measured = {"event": "clock", "host": "b"}
+    first = measured | {"offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
+    later = measured | {"offset_ns": 50, "uncertainty_ns": 7, "mono_ns": 200}
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, first, later)
+    foreign = HEADER | {"host": "b", "clock": "other", "mono_ns": 9}
+    for name, wall_ns, at in (("early", 1145, 145), ("late", 1240, 190)):
+        write(tmp_path, name, foreign | {"wall_ns": wall_ns})
+        log = reading.read(tmp_path)
+        assert next(writer.header["at"] for writer in log.writers if writer.name == name) == at
+        assert log.uncertainty_ns == (3 if name == "early" else 7), "the worst of all"
+
+
+@pytest.mark.parametrize(("off_ns", "lost_ns"), [(7200 * 10**9, 0), (-7200 * 10**9, 0), (10**6, -(10**6))])
+def test_a_wall_clock_that_jumped_before_a_worker_started_again_moves_nothing(
+    tmp_path: pathlib.Path, off_ns: int, lost_ns: int
+) -> None:
+    """Compared with ours when the node came: its monotonic clock tells the rest. What may be drift is believed."""
+    measured = {"event": "clock", "host": "b", "offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
+    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, measured)
+    foreign = HEADER | {"host": "b", "clock": "other"}
+    minute = 60 * 10**9
+    write(tmp_path, "first", foreign | {"mono_ns": 9, "wall_ns": 1110})
+    write(tmp_path, "again", foreign | {"mono_ns": 9 + minute, "wall_ns": 1110 + minute + off_ns})
+    write(tmp_path, "elsewhere", foreign | {"clock": "third", "mono_ns": 5, "wall_ns": 1110 + minute})
+    begun = {writer.name: writer.header["at"] for writer in reading.read(tmp_path).writers}
+    assert begun == {"harness": 0, "first": 110, "again": 110 + minute - lost_ns, "elsewhere": 110 + minute}
+
+
+@pytest.mark.parametrize("odd", [{}, {"count": None}])
+def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: dict[str, Any]) -> None:
+    """Each line tells how many went missing before it; `odd` needs the slow reader."""
+    for name, lines in (("none", [step(1, **odd)]), ("some", [step(1, dropped=2), step(2, dropped=1, **odd)])):
+        writer = reading.read_file(write(tmp_path, name, HEADER, *lines))
+        assert writer is not None and writer.dropped == (2 if name == "some" else 0)
+    bare = reading.read_file(write(tmp_path, "bare", HEADER | odd))
+    assert bare is not None and bare.dropped == 0
+
+
+def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events"
+    (events / "void.jsonl").touch()
+    alone = reading.read(events)
+    monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", sum(path.stat().st_size for path in events.iterdir()))
+    together = reading.read(events)
+    assert together.writers[0].events == alone.writers[0].events
+    assert together.problems == alone.problems == ("void.jsonl holds no whole line",)
+    assert [(writer.name, writer.start) for writer in together.writers] == [(w.name, w.start) for w in alone.writers]
+    for name, column in alone.steps.items():
+        np.testing.assert_array_equal(together.steps[name], column)
+
+
+def test_where_processes_cannot_be_started_it_is_read_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        """A pool whose processes are gone after the first file."""
+
+        def __init__(self, mp_context: object) -> None:
+            pass
+
+        def __enter__(self) -> Broken:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def map(self, act: Any, paths: list[pathlib.Path], chunksize: int) -> Iterator[Any]:
+            yield act(paths[0])
+            raise BrokenProcessPool("out of memory")
+
+    events = simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events"
+    alone = reading.read(events)
+    monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", 0)
+    monkeypatch.setattr(reading, "ProcessPoolExecutor", Broken)
+    assert [w.name for w in reading.read(events).writers] == [w.name for w in alone.writers]
+
+
+def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib.Path) -> None:
+    """The table of all steps is let go column by column; a view of it, even an empty one, would keep it."""
+    log = reading.read(simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path) / "events")
+    for writer in log.writers:
+        held = [column.base is not None for column in writer.steps.values()]
+        assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "trainer", HEADER, step(1))
+    path.write_text(path.read_text() + "[1]\n")
+    with pytest.raises(EventLogError, match="trainer"):
+        reading.read(tmp_path)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backends.contract import Capability, Verb
+from harness.errors import CannotRunError, ScenarioError
+from harness.plan.making import Plan, check_capabilities, make_plan
+from harness.spec.scenario import Scenario, parse_scenario
+
+ALL_VERBS = Capability(True, "", frozenset(Verb))
+
+
+def scenario(faults: list[dict[str, Any]], **workload: Any) -> Scenario:
+    data = {
+        "version": 1,
+        "name": "x",
+        "title": "X",
+        "workload": {"nodes": 4, "ranks_per_node": 2} | workload,
+        "faults": faults,
+    }
+    return parse_scenario(yaml.safe_dump(data), "x.yaml")
+
+
+def plan_of(faults: list[dict[str, Any]], seed: int = 1, **workload: Any) -> Plan:
+    return make_plan(scenario(faults, **workload), seed, "local", "run")
+
+
+def kill(target: Any, when: Any = None, identity: str = "a") -> dict[str, Any]:
+    return {"id": identity, "fault": "rank_kill", "when": when or {"step": 5}, "target": {"rank": target}}
+
+
+def test_the_same_seed_gives_the_same_bytes_and_survives_json() -> None:
+    faults = [kill("any"), kill({"count": 3}, {"rate": "60/h", "times": 4}, "b")]
+    first, again = plan_of(faults), plan_of(faults)
+    assert json.dumps(first.to_json()) == json.dumps(again.to_json())
+    assert Plan.from_json(json.loads(json.dumps(first.to_json()))).to_json() == first.to_json()
+    assert any(plan_of(faults, seed).to_json() != first.to_json() for seed in range(2, 6))
+
+
+def test_one_fault_more_does_not_change_the_others() -> None:
+    alone = plan_of([kill("any")]).faults[0]
+    beside = plan_of([kill("any", identity="b"), kill("any")]).faults[1]
+    assert alone == beside
+
+
+@pytest.mark.parametrize(
+    ("selector", "count"),
+    [
+        ("any", 1),
+        ("all", 8),
+        (3, 1),
+        ({"count": 2}, 2),
+        ({"percent": 25}, 2),
+        ({"percent": 1}, 1),
+        ({"percent": 69}, 6),
+        ({"not_rank": 0}, 1),
+    ],
+)
+def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> None:
+    (fault,) = plan_of([kill(selector)]).faults
+    assert len(fault.targets) == count
+    assert all(target["node_index"] == (target["rank"] or 0) // 2 for target in fault.targets)
+    if selector == {"not_rank": 0}:
+        assert fault.targets[0]["rank"] != 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (kill(8), "there is no rank 8; there is rank 0 to 7"),
+        (kill({"count": 9}), "9 ranks asked for; there are 8"),
+        (kill("any", {"step": 200}), "step 200 never comes before the end"),
+    ],
+)
+def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of([fault])
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"node": 4}, "there is no node 4; there is node 0 to 3"),
+        ({"node": {"count": 5}}, "5 nodes asked for; there are 4"),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(target: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of([{"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": target}])
+
+
+def test_all_but_a_rank_and_its_node() -> None:
+    chosen = {plan_of([kill({"not_rank": 3})], seed).faults[0].targets[0]["rank"] for seed in range(60)}
+    assert chosen == {0, 1, 2, 4, 5, 6, 7}
+    spare = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"not_rank": 3}}}
+    nodes = {plan_of([spare], seed).faults[0].targets[0]["node_index"] for seed in range(40)}
+    assert nodes == {0, 2, 3}
+    with pytest.raises(ScenarioError, match="there is no rank without rank 0"):
+        plan_of([kill({"not_rank": 0})], nodes=1, ranks_per_node=1)
+
+
+def test_the_last_place_and_all_of_them_can_be_had() -> None:
+    assert plan_of([kill(7)]).faults[0].targets == ({"node_index": 3, "rank": 7},)
+    assert len(plan_of([kill({"count": 8})]).faults[0].targets) == 8
+    assert plan_of([kill("any", {"step": 199})]).faults[0].when == {"step": 199}
+    assert len(plan_of([kill({"percent": 100})]).faults[0].targets) == 8
+    assert len(plan_of([kill({"percent": 50})], nodes=100, ranks_per_node=4).faults[0].targets) == 200
+
+
+def test_times_and_rates_unfold_into_single_faults() -> None:
+    every = plan_of([kill("any", {"every": "10s", "times": 3})]).faults
+    assert [fault.id for fault in every] == ["a.1", "a.2", "a.3"]
+    assert [fault.when["after_ns"] for fault in every] == [10 * 10**9, 20 * 10**9, 30 * 10**9]
+    rate = plan_of([kill("any", {"rate": "60/h", "times": 5})]).faults
+    times = [fault.when["after_ns"] for fault in rate]
+    assert times == sorted(times) and len(set(times)) == 5
+
+
+def test_a_missing_verb_is_refused_with_its_reason() -> None:
+    plan = plan_of([kill("any")])
+    check_capabilities(plan, ALL_VERBS)
+    lacking = Capability(True, "", frozenset(Verb) - {Verb.SIGNAL}, {Verb.SIGNAL: "signals are sold out"})
+    with pytest.raises(CannotRunError, match=r"fault a \(rank_kill\) needs 'signal': signals are sold out"):
+        check_capabilities(plan, lacking)
+    with pytest.raises(CannotRunError, match="no namespaces here"):
+        check_capabilities(plan, Capability(False, "no namespaces here", frozenset()))
+
+
+def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Able:
+        def probe(self) -> Capability:
+            return ALL_VERBS
+
+    monkeypatch.setattr("harness.backends.contract.backend_names", lambda: ["able", "local"])
+    monkeypatch.setattr("harness.plan.making.load_backend", lambda name: Able())
+    lacking = Capability(True, "", frozenset())
+    with pytest.raises(CannotRunError, match="backend local does not have it; backend able can do it here"):
+        check_capabilities(plan_of([kill("any")]), lacking)
+    monkeypatch.setattr("harness.backends.contract.backend_names", lambda: ["local"])
+    with pytest.raises(CannotRunError, match=r"backend local does not have it$"):
+        check_capabilities(plan_of([kill("any")]), lacking)
+
+
+def test_the_twin_has_no_faults_and_the_same_workload() -> None:
+    plan = plan_of([kill("any")])
+    twin = plan.without_faults("twin")
+    assert twin.faults == () and twin.workload == {**plan.workload, "min_nodes": 4} and twin.seed == plan.seed
+    assert plan.without_faults("small", nodes=2).workload["nodes"] == 2
+
+
+SELECTORS = st.one_of(
+    st.sampled_from(["any", "all"]),
+    st.integers(0, 7),
+    st.builds(lambda n: {"count": n}, st.integers(1, 8)),
+    st.builds(lambda n: {"percent": n}, st.integers(1, 100)),
+    st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
+)
+WHENS = st.one_of(
+    st.builds(lambda n: {"step": n}, st.integers(1, 199)),
+    st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
+    st.builds(lambda n, t: {"every": f"{n}ms", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.builds(lambda n, t: {"rate": f"{n}/m", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.just({"phase": "restore"}),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SELECTORS, WHENS), max_size=4), st.integers(0, 2**63))
+def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any]], seed: int) -> None:
+    faults = [kill(selector, when, f"f{number}") for number, (selector, when) in enumerate(choices)]
+    first, again = plan_of(faults, seed), plan_of(faults, seed)
+    assert first == again
+    for fault in first.faults:
+        assert fault.targets and all(0 <= (target["rank"] or 0) < 8 for target in fault.targets)
+        fault.build()
+
+
+def test_a_fault_beyond_the_blast_radius_is_refused() -> None:
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4}, "limits": {"nodes_at_once": 2}}
+    loss = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"count": 3}}}
+    with pytest.raises(ScenarioError, match="acts on 3 nodes; limits: nodes_at_once is 2"):
+        make_plan(parse_scenario(yaml.safe_dump(data | {"faults": [loss]}), "x.yaml"), 1, "local", "run")
+    loss["target"] = {"node": {"count": 2}}
+    make_plan(parse_scenario(yaml.safe_dump(data | {"faults": [loss]}), "x.yaml"), 1, "local", "run")

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from harness.plan.making import PlannedFault
+from harness.run.trigger import Firing, Holds, Progress, obstacle
+
+SECOND = 10**9
+
+
+def fault(identity: str = "a", **when: Any) -> PlannedFault:
+    return PlannedFault(identity, "rank_kill", {}, when, ({"node_index": 0, "rank": 0},), True)
+
+
+def trainer(rank: int) -> dict[str, Any]:
+    return {"role": "trainer", "rank": rank, "node": f"node{rank}", "incarnation": 1, "pid": 10 + rank}
+
+
+def job(ranks: int = 2) -> Progress:
+    progress = Progress()
+    for rank in range(ranks):
+        progress.absorb(trainer(rank), {"event": "started"}, 1)
+        progress.absorb(trainer(rank), {"event": "rendezvous", "world_size": ranks}, 2)
+        progress.absorb(trainer(rank), {"event": "restored", "step": 0}, 3)
+    return progress
+
+
+def step(progress: Progress, rank: int, number: int, now_ns: int = 4) -> None:
+    progress.absorb(trainer(rank), {"event": "step", "step": number, "loss": 1.0}, now_ns)
+
+
+def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
+    progress = job()
+    firing = Firing(fault(step=5), 0)
+    step(progress, 0, 5)
+    assert not firing.due(progress, {}, 0, 10)
+    step(progress, 1, 5)
+    assert firing.due(progress, {}, 0, 10)
+
+
+def test_time_counts_from_the_start_or_from_the_followed_event() -> None:
+    first, second = (
+        Firing(fault("a", after_ns=5 * SECOND), 0),
+        Firing(fault("b", following="a", event="injected", after_ns=SECOND), 1),
+    )
+    others = {"a": first, "b": second}
+    assert not first.due(job(), others, 0, 4 * SECOND)
+    assert first.due(job(), others, 0, 5 * SECOND)
+    assert not second.due(job(), others, 0, 100 * SECOND)
+    first.moments_ns["injected"] = 50 * SECOND
+    assert not second.due(job(), others, 0, 50 * SECOND)
+    assert second.due(job(), others, 0, 51 * SECOND)
+
+
+def test_a_phase_counts_only_once_the_trigger_is_armed() -> None:
+    progress = job()
+    progress.absorb(trainer(0), {"event": "phase", "name": "restore", "edge": "begin"}, 5)
+    first, second = (
+        Firing(fault("a", step=1), 0),
+        Firing(fault("b", phase="restore", following="a", event="injected"), 1),
+    )
+    assert not second.due(progress, {"a": first, "b": second}, 0, 10)
+    first.moments_ns["injected"] = 20
+    assert not second.due(progress, {"a": first, "b": second}, 0, 21)
+    assert second.armed_ns == 21
+    progress.absorb(trainer(0), {"event": "phase", "name": "restore", "edge": "begin"}, 30)
+    assert second.due(progress, {"a": first, "b": second}, 0, 31)
+
+
+def test_a_restart_takes_progress_back_to_the_restored_step() -> None:
+    progress = job()
+    for rank in (0, 1):
+        step(progress, rank, 9)
+    assert (progress.complete_step, progress.furthest_step) == (9, 9)
+    progress.absorb(trainer(0), {"event": "started"}, 10)
+    progress.absorb(trainer(0), {"event": "restored", "step": 5}, 11)
+    assert (progress.complete_step, progress.furthest_step) == (5, 9)
+
+
+def test_a_shrunk_world_completes_steps_without_the_lost_ranks() -> None:
+    progress = job()
+    progress.absorb(trainer(0), {"event": "started"}, 10)
+    progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 1}, 11)
+    step(progress, 0, 3)
+    assert progress.complete_step == 3
+
+
+def test_holds_are_armed_at_once_unless_they_wait_for_something(tmp_path: pathlib.Path) -> None:
+    holds = Holds(tmp_path, [fault("a", step=5), fault("b", phase="restore"), fault("c", after_ns=1)])
+    written = json.loads((tmp_path / "holds.json").read_text())
+    assert [hold["match"] for hold in written] == [
+        {"event": "step", "step": 5},
+        {"event": "phase", "name": "restore", "edge": "begin"},
+        {"event": "failpoint", "name": "restore"},
+    ]
+    assert pathlib.Path(written[0]["armed"]).exists() and not pathlib.Path(written[1]["armed"]).exists()
+    holds.arm("b")
+    holds.release("b")
+    assert pathlib.Path(written[1]["armed"]).exists() and pathlib.Path(written[1]["released"]).exists()
+
+
+def on_node(index: int, **moments_s: int) -> Firing:
+    planned = PlannedFault(f"n{index}", "node_loss", {}, {"step": 1}, ({"node_index": index, "rank": None},), True)
+    return Firing(planned, 0, {name: at * SECOND for name, at in moments_s.items()}, fired=bool(moments_s))
+
+
+def test_a_fault_waits_while_it_would_break_too_many_nodes() -> None:
+    limits = {"nodes_at_once": 1}
+    due = on_node(1)
+    assert obstacle(due, [on_node(0)], limits, 9 * SECOND) is None  # that one has not fired either
+    assert obstacle(due, [on_node(0, injected=1)], limits, 9 * SECOND)
+    assert obstacle(due, [on_node(0, injected=1, healed=2)], limits, 9 * SECOND)  # the job has not recovered
+    assert obstacle(due, [on_node(0, injected=1, recovered=2)], limits, 9 * SECOND)  # it still acts
+    assert obstacle(due, [on_node(0, injected=1, healed=2, recovered=3)], limits, 9 * SECOND) is None
+    assert obstacle(due, [on_node(0, healed=2)], limits, 9 * SECOND) is None  # it never acted
+    assert obstacle(on_node(0), [on_node(0, injected=1)], limits, 9 * SECOND) is None  # the same node is no further one
+    assert obstacle(due, [on_node(0, injected=1)], {"nodes_at_once": None}, 9 * SECOND) is None
+
+
+def test_a_fault_waits_out_the_pause_after_the_latest_recovery() -> None:
+    limits = {"cool_down_ns": 10 * SECOND}
+    over = [on_node(0, injected=1, healed=5, recovered=3), on_node(1, injected=1, healed=2, recovered=7)]
+    assert obstacle(on_node(0), over, limits, 17 * SECOND - 1)
+    assert obstacle(on_node(0), over, limits, 17 * SECOND) is None
+    assert obstacle(on_node(0), [], limits, 0) is None
+    assert obstacle(on_node(0), [on_node(0, injected=1)], limits, 0)
+    assert obstacle(on_node(1), [on_node(0, injected=1)], limits, 0) is None

@@ -1,0 +1,91 @@
+"""Secrets are referred to and never written down, and what prints them all the same is made unreadable."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.backends.contract import Workload, load_backend
+from harness.errors import ScenarioError, UsageError
+from harness.spec import secrets as redaction
+from harness.spec.scenario import load_scenario
+
+SCENARIO = """\
+version: 1
+name: secretive
+title: A trainer that needs a token
+workload:
+  trainer:
+    command: ["train"]
+    env: {{HF_TOKEN: "{value}"}}
+faults: []
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "api_key", "TOKEN_2", "GCP_CREDENTIALS"]
+)
+def test_secrets_are_known_by_their_names(name: str) -> None:
+    assert redaction.is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["PATH", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "LR"])
+def test_other_names_are_no_secrets(name: str) -> None:
+    assert not redaction.is_secret(name)
+
+
+def test_a_scenario_holds_no_secret_and_the_refusal_does_not_tell_it(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "secretive.yaml"
+    path.write_text(SCENARIO.format(value="hf_planted_in_yaml"))
+    with pytest.raises(ScenarioError, match="HF_TOKEN") as caught:
+        load_scenario(path)
+    assert "${HF_TOKEN}" in str(caught.value) and "planted" not in str(caught.value)
+    path.write_text(SCENARIO.format(value="${HF_TOKEN}"))
+    assert load_scenario(path).name == "secretive"
+
+
+def test_a_reference_is_resolved_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted")
+    assert redaction.resolve({"HF_TOKEN": "${HF_TOKEN}", "LR": "1"}) == {"HF_TOKEN": "hf_planted", "LR": "1"}
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(UsageError, match="HF_TOKEN"):
+        redaction.resolve({"HF_TOKEN": "${HF_TOKEN}"})
+
+
+secret_texts = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="*"), min_size=redaction.LENGTH_MIN, max_size=30
+)
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(secret_texts, any_text, any_text, st.booleans())
+def test_no_file_holds_a_secret_afterwards_and_json_stays_json(
+    tmp_path_factory: pytest.TempPathFactory, secret: str, before: str, after: str, ascii_only: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "plain.log").write_text(before + secret + after)
+    line = json.dumps({"text": [before + secret + after]}, ensure_ascii=ascii_only, separators=(",", ":"))
+    (folder / "events.jsonl").write_text(f"{line}\n{line}\n")
+    sizes = [path.stat().st_size for path in sorted(folder.iterdir())]
+    assert redaction.redact(folder, {secret}) == 2
+    assert secret.encode() not in (folder / "plain.log").read_bytes()
+    for record in (folder / "events.jsonl").read_text().splitlines():
+        assert secret not in json.loads(record)["text"][0]
+    if ascii_only:
+        assert [path.stat().st_size for path in sorted(folder.iterdir())] == sizes
+
+
+def test_a_scenario_cannot_name_a_container(tmp_path: pathlib.Path) -> None:
+    """Whatever is written as a name either is harmless or is refused; nodes are named by their number alone."""
+    path = tmp_path / "s.yaml"
+    for name in ("../../etc", "a b", "--privileged", "x;reboot", "$(id)", "a/b", "A"):
+        path.write_text(f"version: 1\nname: {json.dumps(name)}\ntitle: t\nfaults: []\n")
+        with pytest.raises(ScenarioError):
+            load_scenario(path)
+    rendered = load_backend("docker").render(Workload(("--name", "evil"), 2, 1, {"NAME": "evil"}))
+    assert set(rendered["containers"]) == {"node0", "node1"}
+    assert "evil" not in json.dumps(rendered["containers"]) + json.dumps(rendered["network"])

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import pathlib
+
+import jsonschema
+import pytest
+import yaml
+
+from harness.errors import ScenarioError, UsageError
+from harness.spec.scenario import find_scenario, json_schema, load_scenario, parse_scenario
+
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+
+GOOD = """\
+version: 1
+name: one
+title: One
+workload:
+  nodes: 2
+  steps: 100
+faults:
+  - id: evict
+    fault: preemption
+    when: {step: 50}
+    target: {node: any}
+    notice: 5s
+    replacement: {after: 5s}
+expect:
+  recovery_time: {max: 60s}
+profiles:
+  cluster:
+    workload: {nodes: 8}
+    faults: {evict: {notice: 120s}}
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(text, "s.yaml")
+    return caught.value.problems
+
+
+def test_a_good_scenario() -> None:
+    scenario = parse_scenario(GOOD, "s.yaml")
+    assert scenario.workload.nodes == 2
+    assert scenario.faults[0].parameters == {"notice": "5s", "replacement": {"after": "5s"}}
+
+
+def test_a_profile_lies_over_it() -> None:
+    scenario = parse_scenario(GOOD, "s.yaml", "cluster")
+    assert scenario.workload.nodes == 8
+    assert scenario.workload.steps == 100
+    assert scenario.faults[0].parameters["notice"] == "120s"
+    assert scenario.faults[0].parameters["replacement"] == {"after": "5s"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("nodes: 2", "noodes: 2", "s.yaml:5:3: workload.noodes: unknown key; did you mean nodes?"),
+        ("nodes: 2", "nodes: two", "s.yaml:5:3: workload.nodes: 'two'"),
+        (
+            "nodes: 2",
+            "nodes: 0",
+            "s.yaml:5:3: workload.nodes: 0 is not allowed: it should be greater than or equal to 1",
+        ),
+        ("nodes: 2", "nodes: 2\n  min_nodes: 3", "min_nodes is 3, more than the 2 nodes there are"),
+        (
+            "notice: 5s",
+            "notice: 5",
+            "s.yaml:12:5: faults.0.notice: 5 is not a duration: write a number and one of ns, us, ms, s, m, h",
+        ),
+        ("notice: 5s", "notice: 5 parsecs", "'5 parsecs' is not a duration"),
+        ("notice: 5s", "notise: 5s", "s.yaml:12:5: faults.0.notise: unknown key; did you mean notice?"),
+        (
+            "fault: preemption",
+            "fault: preemtion",
+            "s.yaml:9:5: faults.0.fault: there is no fault 'preemtion'; did you mean preemption?",
+        ),
+        ("{step: 50}", "{step: 50, after: 3s}", "s.yaml:10:5: faults.0.when: step + after is no trigger; allowed:"),
+        ("{step: 50}", "{every: 5s}", "need times:"),
+        ("{step: 50}", "{following: other}", "there is no other fault 'other'"),
+        ("{node: any}", "{rank: 1}", "preemption acts on a node"),
+        ("{node: any}", "{node: some}", "s.yaml:11:14: faults.0.target.node"),
+        (
+            "recovery_time: {max: 60s}",
+            "recovery: {max: 60s}",
+            "s.yaml:15:3: expect.recovery: there is no score 'recovery'",
+        ),
+        (
+            "recovery_time: {max: 60s}",
+            "recovery_time: {max: 60}",
+            "s.yaml:15:19: expect.recovery_time.max: 60 is not a duration",
+        ),
+        ("version: 1", "version: 2", "s.yaml:1:1: version: 2 is not allowed: it should be 1"),
+        ("title: One", "title: One\ntitle: Two", "s.yaml:4:1: 'title' stands here twice"),
+        ("title: One\n", "", "s.yaml:1:1: title: is missing"),
+        ("  nodes: 2", "\tnodes: 2", "s.yaml:5:1: not valid YAML"),
+        ("nodes: 2", "nodes: [2", "not valid YAML"),
+    ],
+)
+def test_a_mistake_names_its_place_and_what_is_allowed(old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    found = problems(GOOD.replace(old, new, 1))
+    assert any(expected in problem for problem in found), found
+    assert all(problem.startswith("s.yaml:") for problem in found)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    found = problems(GOOD.replace("notice: 5s", "notice: 5").replace("max: 60s", "max: 60"))
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "a: *b", "{", "\x00", "? [a]\n: 1", "!!python/object:os.system {}"])
+def test_what_is_no_scenario_is_one_clear_error(text: str) -> None:
+    assert problems(text)
+
+
+def test_an_unknown_profile_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="no profile 'large'; this scenario has: cluster"):
+        parse_scenario(GOOD, "s.yaml", "large")
+
+
+def test_a_profile_of_an_unknown_fault_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="there is no fault 'evikt'; there is evict"):
+        parse_scenario(GOOD.replace("faults: {evict: {notice", "faults: {evikt: {notice"), "s.yaml", "cluster")
+
+
+def test_a_missing_file_and_an_unknown_name(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        load_scenario(tmp_path / "no.yaml")
+    with pytest.raises(UsageError, match="did you mean spot-evict"):
+        find_scenario("spot-evikt", SCENARIOS)
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_scenarios_are_valid_with_every_profile_and_the_schema(path: pathlib.Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    assert "cluster" in scenario.profiles
+    for profile in scenario.profiles:
+        load_scenario(path, profile)
+    jsonschema.validate(yaml.safe_load(path.read_text()), json_schema())
+
+
+def test_the_schema_refuses_what_the_loader_refuses() -> None:
+    data = yaml.safe_load(GOOD)
+    jsonschema.validate(data, json_schema())
+    data["faults"][0]["notise"] = "5s"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, json_schema())
+    json.dumps(json_schema())

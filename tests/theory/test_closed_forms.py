@@ -1,0 +1,76 @@
+"""Closed forms against published figures."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge.ledger import ACCOUNTS
+from harness.theory import closed_forms as forms
+
+R_F = 6.5e-3  # failures a node-day
+MINUTE = 60.0
+
+
+@pytest.mark.parametrize(("gpus", "hours"), [(16_384, 1.803), (131_072, 0.225)])
+def test_mean_time_to_failure(gpus: int, hours: float) -> None:
+    assert forms.mean_time_to_failure_s(gpus, R_F) / 3600 == pytest.approx(hours, abs=5e-4)
+
+
+@pytest.mark.parametrize(("minutes", "ettr"), [(60, 0.684), (5, 0.932)])
+def test_expected_ettr_without_checkpoint_cost(minutes: int, ettr: float) -> None:
+    rate = forms.failure_rate(16_000, R_F)
+    assert forms.expected_ettr(rate, 5 * MINUTE, minutes * MINUTE) == pytest.approx(ettr, abs=5e-4)
+
+
+@pytest.mark.parametrize(("restart_minutes", "ettr"), [(5, 0.9205), (10, 0.8875), (20, 0.8213)])
+def test_expected_ettr_at_the_best_interval(restart_minutes: int, ettr: float) -> None:
+    rate = forms.failure_rate(12_000, R_F)
+    best = forms.young_interval_s(10, 1 / rate)
+    assert best / MINUTE == pytest.approx(7.02, abs=5e-3)
+    assert forms.expected_ettr(rate, restart_minutes * MINUTE, best, 10) == pytest.approx(ettr, abs=5e-5)
+
+
+def test_optimal_checkpoint_intervals() -> None:
+    assert forms.young_interval_s(60, 8 * 3600) == pytest.approx(1859.0, abs=0.05)
+    assert forms.daly_interval_s(60, 8 * 3600) == pytest.approx(1819.2, abs=0.05)
+    assert forms.daly_interval_s(100, 50) == 50
+
+
+def test_sliding_ettr_sees_the_hole() -> None:
+    found = list(forms.sliding_ettr([(0, 12), (15, 30)], 0, 34, 10))
+    assert found == [(10, 1.0), (20, pytest.approx(0.7)), (30, 1.0)]
+
+
+@given(st.dictionaries(st.sampled_from(["productive", "idle", *forms.BADPUT]), st.integers(0, 10**12)))
+def test_goodput_and_badput_share_everything(accounts: dict[str, float]) -> None:
+    total = sum(accounts.values())
+    unproductive = sum(forms.badput(accounts).values())
+    assert forms.goodput(accounts) * total + unproductive == pytest.approx(total)
+
+
+def test_a_node_that_fails_once_a_day() -> None:
+    assert forms.failure_rate(8, 1.0) == 1 / 86_400
+    assert forms.failure_rate(8, 1.0, gpus_per_node=4) == 2 / 86_400
+    assert forms.mean_time_to_failure_s(8, 1.0, gpus_per_node=4) == 43_200
+
+
+def test_the_categories_are_those_of_the_page() -> None:
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `([A-Z_]+)` \| ([a-z_, ]+?)(?: \(.*\))? \|$", page, re.M)
+    told = {account: category for category, accounts in rows for account in accounts.split(", ")}
+    assert {account: next(iter(forms.badput({account: 1.0}))) for account in told} == told
+    assert set(told) == set(ACCOUNTS) - {"productive"}
+
+
+def test_no_failure_no_cost_and_never_less_than_nothing() -> None:
+    assert forms.expected_ettr(0.0, 100, 60) == 1.0
+    assert forms.expected_ettr(0.0, 100, 60, 60) == 0.5
+    assert forms.expected_ettr(1.0, 100, 60) == 0.0
+    assert forms.goodput({}) == 0.0
+    assert forms.goodput({"idle": 3}) == 0.0
+    assert forms.goodput({"productive": 1, "idle": 3}) == 0.25

@@ -1,0 +1,165 @@
+"""Histories whose clocks are so coarse that much happens at the same moment: read and judged as they always were.
+
+Every part of what is made of a log is kept as a fingerprint, so that any change shows, and where.
+
+PYTHONPATH=tests python tests/timeline/test_coarse_clocks.py      writes them anew; know why before you commit it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from judging import Logs, expecting, load, remove, steps, trainers, twin_of
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Evidence, judge, to_report_json
+from harness.timeline.timeline import Timeline
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "coarse_clocks.json"
+STORIES = 40
+GRAINS_MS = (1, 16, 48, 100)  # a step takes 48
+KINDS = ("rank", "notice", "node", "shrink", "rollback", "crash")
+
+
+def story(seed: int) -> tuple[Job, list[Outage]]:
+    draw = random.Random(seed)
+    nodes = draw.randint(2, 4)
+    job = Job(
+        nodes=nodes, ranks_per_node=draw.randint(1, 2), steps=60, every=draw.choice([4, 7, 10]), agents=seed % 3 > 0,
+        noise=draw.choice([0, 0.2]), disk_ms=draw.choice([0, 70]), foreign_clocks=seed % 7 == 3,
+    )  # fmt: skip
+    outages = [
+        Outage(
+            after=draw.randint(2, 20),
+            kind=draw.choice(KINDS),
+            victim=draw.randrange(nodes),
+            again=draw.choice([None, None, "startup", "restore"]),
+            regrow_after=draw.choice([3, 8]),
+            torn=draw.random() < 0.3,
+        )
+        for _ in range(draw.randint(0, 3))
+    ]
+    return job, [o if o.kind in ("rank", "node") else dataclasses.replace(o, again=None) for o in outages]
+
+
+def expectations(seed: int) -> dict[str, Any]:
+    draw = random.Random(seed)
+    ms = draw.choice([50, 500, 3000])
+    return {
+        "recovery_time": {"max": f"{8 * ms}ms", "first_step_max": f"{7 * ms}ms", "phases": {"startup": f"{ms}ms"}},
+        "wasted_gpu_hours": {"max_percent": draw.choice([5, 50]), "max_gpu_seconds": draw.choice([1, 100])},
+        "loss_continuity": {"mode": draw.choice(["exact", "envelope", "ulp"]), "max_spike": draw.choice([0.1, 2])},
+        "metrics": {"step_p50_max": f"{draw.choice([48, 96])}ms", "max_false_alarms": 0, "detection_max": f"{ms}ms"},
+    }
+
+
+def coarsen(logs: Logs, grain_ns: int) -> None:
+    """Rounds the time of every line down; the order in the files stays."""
+    for lines in logs.values():
+        for line in lines:
+            for key in ("mono_ns", "wall_ns", "begin_ns"):
+                if key in line:
+                    line[key] -= line[key] % grain_ns
+
+
+def alarm(logs: Logs, seed: int) -> None:
+    """What trainers say besides."""
+    draw = random.Random(seed)
+    for lines in trainers(logs):
+        at = draw.choice(lines[1:])
+        kind = draw.choice(["anomaly", "notice", "checkpoint.failed", "exiting"])
+        said = {"kind": "straggler", "source": "peer", "step": 1, "code": draw.choice([0, 1, 75])}
+        if draw.random() < 0.3:
+            lines.append(dict(lines[-1]) | {"event": kind} | said)
+            lines[-1].pop("edge", None)
+        if draw.random() < 0.2:
+            lines.insert(lines.index(at) + 1, {"event": "anomaly", "kind": "hang"} | _times(at))
+
+
+def meddle(logs: Logs, seed: int) -> None:
+    """What a harness's log may tell besides, or leave out; and lines that only the slow reader understands."""
+    draw = random.Random(f"harness {seed}")
+    harness = logs["harness"]
+    ids = [line["fault"] for line in harness if line.get("event") == "fault.injected"] or ["ghost"]
+    plan = next(line["plan"] for line in harness if line.get("event") == "plan")
+    for _ in range(draw.randint(0, 4)):
+        at = draw.choice(harness[2:])
+        told: dict[str, Any] = draw.choice([
+            {"event": "fault.recovered", "step": 3}, {"event": "fault.healed"}, {"event": "fault.armed"},
+            {"event": "fault.failed", "reason": "no such node"}, {"event": "fault.taking"}, {"event": "fault.injecting"},
+            {"event": "fault.effect", "measured": 1, "expected": 2, "unit": "deaths", "ok": draw.random() < 0.5},
+            {"event": "node.released", "node": "node0", "incarnation": 1, "reason": draw.choice(["lost", "completed"])},
+            {"event": "process.exit", "node": "node1", "incarnation": 1, "code": draw.choice([0, 1, 75, -9])},
+        ])  # fmt: skip
+        if told["event"].startswith("fault."):
+            told["fault"] = draw.choice([*ids, "ghost"])
+        harness.insert(harness.index(at) + 1, told | _times(at))
+    if draw.random() < 0.2:
+        end = harness[-1]
+        end.update(outcome="aborted", reason="no step for 9 s")
+        harness.insert(-1, {"event": "abort", "reason": "no step for 9 s"} | _times(end))
+    elif draw.random() < 0.15:
+        remove(harness, lambda line: line.get("event") == "run.finished")
+    if draw.random() < 0.2:
+        plan["workload"].pop("steps", None)
+    if draw.random() < 0.3:
+        some = draw.choice(steps(draw.choice(trainers(logs))))
+        some.update(draw.choice([{"dropped": 2}, {"loss": "nan"}, {"lr": None}, {"digest": None, "first": None}]))
+
+
+def _times(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: line[key] for key in ("wall_ns", "mono_ns")}
+
+
+def parts(run: Timeline) -> Iterator[tuple[str, Any]]:
+    for each in dataclasses.fields(run):
+        yield each.name, getattr(run, each.name)
+    yield "told", [run.planned_steps, run.reached_step, run.finished]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+def fingerprint(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, default=_plain, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def record(seed: int) -> dict[str, Any]:
+    job, outages = story(seed)
+    logs = expecting(simulate(job, outages, seed).logs(), expectations(seed))
+    alarm(logs, seed)
+    meddle(logs, seed)
+    coarsen(logs, GRAINS_MS[seed % len(GRAINS_MS)] * 10**6)
+    run = load(simulate(job, outages, seed), logs)
+    plain = dataclasses.replace(job, foreign_clocks=False)
+    calibration = [twin_of(plain, 7)] if seed % 2 else []
+    report = to_report_json(judge(Evidence(run, twin_of(plain) if seed % 5 else None, calibration), "coarse"))
+    kept = {key: value for key, value in report.items() if key in ("verdict", "reasons")}
+    whole = [*parts(run), *((f"report: {key}", report[key]) for key in sorted(report))]
+    return kept | {"parts": {name: fingerprint(value) for name, value in whole}}
+
+
+@pytest.mark.parametrize("seed", range(STORIES))
+def test_it_is_read_and_judged_as_before(seed: int) -> None:
+    found = record(seed)
+    assert not [reason for reason in found["reasons"] if "crashed" in reason]
+    assert found == json.loads(GOLDEN.read_text())[seed]
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("[\n" + ",\n".join(json.dumps(record(seed)) for seed in range(STORIES)) + "\n]\n")

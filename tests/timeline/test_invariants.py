@@ -1,0 +1,148 @@
+"""What must hold for any history: the names of files and ranks and the origin of clocks change nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import EXPECT, Logs, load, twin_of, verdict
+from simulator import KINDS, History, Job, Outage, simulate
+
+from harness.judge import ledger
+from harness.judge.score import Verdict, to_report_json
+from harness.timeline.timeline import Timeline
+
+OUTAGES = st.lists(
+    st.builds(
+        Outage,
+        after=st.integers(2, 15),
+        kind=st.sampled_from(KINDS),
+        victim=st.integers(0, 2),
+        again=st.sampled_from([None, "startup", "rendezvous", "restore"]),
+        regrow_after=st.integers(1, 6),
+    ),
+    min_size=1,
+    max_size=3,
+)
+HISTORIES = st.builds(
+    simulate,
+    st.builds(
+        Job, nodes=st.integers(1, 3), ranks_per_node=st.integers(1, 2), steps=st.just(30), every=st.integers(3, 9)
+    ),
+    OUTAGES,
+    st.integers(0, 10**6),
+)
+
+
+def figures(run: Timeline) -> dict[str, Any]:
+    """All that the scores are made of, with times from the run's begin."""
+    booked = ledger.settle(run, {}, [(e.t_stop, e.end) for e in run.episodes])
+    return {
+        "segments": [(s.phase, s.begin - run.begin, s.end - run.begin) for s in run.segments],
+        "episodes": [(e.t_stop - run.begin, e.end - run.begin, e.furthest_step, e.faults) for e in run.episodes],
+        "accounts": booked.accounts,
+        "by_faults": booked.by_faults,
+        "lost": int((~run.steps.survives).sum()),
+    }
+
+
+def shift(logs: Logs, wall: int, mono: int) -> Logs:
+    for line in (line for lines in logs.values() for line in lines):
+        line["wall_ns"] += wall
+        line["mono_ns"] += mono
+        if "begin_ns" in line:
+            line["begin_ns"] += mono
+    return logs
+
+
+@settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.integers(-(10**9), 10**15), st.integers(-(10**9), 10**15))
+def test_the_origin_of_the_clocks_does_not_matter(history: History, wall: int, mono: int) -> None:
+    assert figures(load(history, shift(history.logs(), wall, mono))) == figures(load(history))
+
+
+@settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.integers(0, 100))
+def test_the_order_of_the_files_does_not_matter(history: History, salt: int) -> None:
+    def scrambled(name: str) -> str:
+        return hashlib.sha256(f"{salt} {name}".encode()).hexdigest()
+
+    assert figures(load(history, rename=scrambled)) == figures(load(history))
+
+
+@settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.randoms())
+def test_the_numbers_of_the_ranks_do_not_matter(history: History, random: Any) -> None:
+    logs = history.logs()
+    other = list(range(100))
+    random.shuffle(other)
+    for line in (line for lines in logs.values() for line in lines):
+        if line.get("rank") is not None:
+            line["rank"] = other[line["rank"]]
+        for target in line.get("targets", ()):
+            target["rank"] = None if target["rank"] is None else other[target["rank"]]
+    assert figures(load(history, logs)) == figures(load(history))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(21, 60))
+def test_more_healthy_steps_never_lower_goodput(seed: int, steps: int) -> None:
+    def goodput(count: int) -> float:
+        run = load(simulate(Job(steps=count), [Outage(15, "rank")], seed))
+        booked = ledger.settle(run, {}, [])
+        finish = sum(s.end - s.begin for s in run.segments if s.phase == "finish") * len(run.slots)
+        return booked.accounts["productive"] / (booked.allocated - finish)
+
+    assert goodput(steps) >= goodput(20)
+
+
+@settings(max_examples=15, deadline=None)
+@given(HISTORIES, st.integers(1, 10**11), st.integers(1, 10**11))
+def test_a_stricter_bound_never_turns_a_failure_into_a_pass(history: History, one: int, other: int) -> None:
+    strict, lax = sorted((one, other))
+    ranks = [Verdict.FAIL, Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.PASS]
+    found = [verdict(history, expect={"recovery_time": {"max": f"{b}ns"}}).verdict for b in (strict, lax)]
+    assert ranks.index(found[0]) <= ranks.index(found[1])
+
+
+@settings(max_examples=15, deadline=None)
+@given(HISTORIES)
+def test_the_recovery_is_the_sum_of_its_phases(history: History) -> None:
+    report = to_report_json(verdict(history, expect=EXPECT, twin=twin_of(history.job)))
+    for episode in report["scores"]["recovery_time"]["episodes"]:
+        assert sum(episode["phases"].values()) == pytest.approx(episode["seconds"], abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), OUTAGES, st.integers(0, 10**6))
+def test_a_trainer_without_a_launcher_of_ours(nodes: int, outages: list[Outage], seed: int) -> None:
+    """Anybody's trainer: no launcher events. Phases are coarser, episodes and lost steps are the same."""
+    history = simulate(Job(nodes=nodes, steps=30, every=5, agents=False), outages, seed)
+    run = load(history)
+    assert [(e.t_stop, e.t_first, e.t_regained) for e in run.episodes] == [
+        (e.t_stop, e.t_first, e.t_regained) for e in history.truth.episodes
+    ]
+    lost = sum(not row.survives for row in history.truth.rows)
+    assert int((~run.steps.survives).sum()) == lost
+    booked = ledger.settle(run, {}, [])
+    assert sum(booked.accounts.values()) == booked.allocated
+
+
+def only_steps(logs: Logs) -> Logs:
+    """All that a trainer which logs nothing but steps leaves behind."""
+    for name, lines in logs.items():
+        if name.startswith("trainer"):
+            lines[1:] = [line for line in lines[1:] if line["event"] == "step"]
+    return {name: lines for name, lines in logs.items() if not name.startswith("agent")}
+
+
+@settings(max_examples=30, deadline=None)
+@given(HISTORIES)
+def test_steps_alone_give_the_same_recovery_time(history: History) -> None:
+    run = load(history, only_steps(history.logs()))
+    assert [(e.t_stop, e.t_first, e.t_regained) for e in run.episodes] == [
+        (e.t_stop, e.t_first, e.t_regained) for e in history.truth.episodes
+    ]

@@ -1,0 +1,281 @@
+"""Rare turns of a recovery, each as a small log of its own: failed attempts, early losses, half-done restores."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from harness.judge.score import Evidence, Verdict
+from harness.judge.scores.job import SCORE as JOB
+from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
+
+S = 10**9
+
+
+class Logs:
+    """Files written by hand; times in seconds."""
+
+    def __init__(self, run_dir: pathlib.Path, nodes: int = 2, steps: int = 6):
+        self.run_dir = run_dir
+        (run_dir / "events").mkdir()
+        self.open("harness", "harness", 0)
+        workload = {"nodes": nodes, "min_nodes": 1, "ranks_per_node": 1, "steps": steps}
+        self.log("harness", 0, "plan", plan={"workload": workload, "faults": []})
+
+    def open(self, name: str, role: str, at: float, **header: Any) -> str:
+        self._line(name, at, {"schema": 1, "writer": name, "role": role, "host": "h", "clock": "boot"} | header)
+        return name
+
+    def log(self, name: str, at: float, event: str, **fields: Any) -> None:
+        self._line(name, at, {"event": event} | fields)
+
+    def _line(self, name: str, at: float, record: dict[str, Any]) -> None:
+        ns = round(at * S)
+        with (self.run_dir / "events" / f"{name}.jsonl").open("a") as file:
+            file.write(json.dumps(record | {"wall_ns": ns, "mono_ns": ns}) + "\n")
+
+    def node(self, node: int, incarnation: int, at: float) -> None:
+        self.log("harness", at, "node.allocated", node=f"node{node}", incarnation=incarnation, gpus=1)
+
+    def lose(self, node: int, incarnation: int, at: float, fault: str) -> None:
+        where = {"node": f"node{node}", "incarnation": incarnation}
+        self.log(
+            "harness", at, "fault.injected", fault=fault, kind="node_loss", targets=[where | {"rank": None}], kills=True
+        )
+        self.log("harness", at, "process.exit", **where, code=-9)
+        self.log("harness", at, "node.released", **where, reason="lost")
+
+    def kill(self, rank: int, at: float, fault: str) -> None:
+        target = {"node": f"node{rank}", "incarnation": 1, "rank": rank}
+        self.log("harness", at, "fault.injected", fault=fault, kind="rank_kill", targets=[target], kills=True)
+
+    def worker(
+        self, rank: int, life: int, at: float, joined: float | None = None, restored: float | None = None, **where: Any
+    ) -> str:
+        header = {"node": f"node{rank}", "incarnation": 1, "rank": rank, "local_rank": 0, "world_size": 2} | where
+        name = self.open(f"trainer-{rank}-{life}", "trainer", at, pid=10 * life + rank, **header)
+        if joined is not None:
+            self.log(name, joined, "rendezvous", world_size=2)
+        if restored is not None:
+            self.log(name, restored, "restored", step=0, source="scratch")
+        return name
+
+    def steps(self, name: str, first: int, last: int, begin: float) -> None:
+        for step in range(first, last + 1):
+            self.log(name, begin + 1, "step", step=step, begin_ns=round(begin * S), loss=1.0)
+            begin += 1
+
+    def finish(self, at: float) -> Timeline:
+        self.log("harness", at, "run.finished", outcome="completed", reason="")
+        return timeline.load(self.run_dir)
+
+
+def phases(run: Timeline) -> list[tuple[str, float, float]]:
+    return [(s.phase, s.begin / S, s.end / S) for s in run.segments]
+
+
+def test_who_joined_before_a_death_is_not_in_the_next_world(tmp_path: pathlib.Path) -> None:
+    """Rank 0 joins alone and dies; in the next try rank 1 happens to be the first one in."""
+    logs = Logs(tmp_path)
+    lone = logs.worker(0, 1, at=1, joined=2)
+    logs.log(lone, 3, "exiting", code=1, reason="error")
+    for rank, joined in ((1, 5), (0, 6)):
+        logs.steps(logs.worker(rank, 2, at=4, joined=joined, restored=7), 1, 6, begin=8)
+    run = logs.finish(20)
+    assert run.reached_step == 6
+    assert [epoch.size for epoch in run.epochs] == [2]
+    assert ("restore", 6, 7) in phases(run), "the group was whole when rank 0 joined again, not before"
+
+
+def test_a_node_lost_before_the_first_step_is_waited_for(tmp_path: pathlib.Path) -> None:
+    logs = Logs(tmp_path)
+    logs.node(0, 1, 1)  # until then the job starts up: nothing was lost that it could wait for
+    logs.node(1, 1, 1)
+    logs.lose(1, 1, 2, "early")
+    logs.node(1, 2, 5)
+    for rank, incarnation in ((0, 1), (1, 2)):
+        logs.steps(logs.worker(rank, 1, at=6, joined=7, restored=8, incarnation=incarnation), 1, 6, begin=8)
+    run = logs.finish(20)
+    assert phases(run)[:3] == [("startup", 0, 2), ("reschedule", 2, 5), ("startup", 5, 6)]
+    assert [(e.t_stop / S, e.end / S, e.faults) for e in run.episodes] == [(2, 9, ("early",))]
+
+
+def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> None:
+    """One rank is ready, the other dies while it restores: the job never was in its first step."""
+    logs = Logs(tmp_path)
+    first = logs.worker(0, 1, at=1, joined=2, restored=3)
+    logs.worker(1, 1, at=1, joined=2)
+    logs.kill(1, 5, "mid-restore")
+    logs.log(first, 6, "exiting", code=1, reason="error")
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 2, at=8, joined=9, restored=10), 1, 6, begin=10)
+    run = logs.finish(20)
+    assert ("restore", 2, 5) in phases(run)
+    assert "first_step" not in [phase for phase, begin, _ in phases(run) if begin < 8]
+
+
+def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """What it had restored for the world before is of no use to the new one."""
+    logs = Logs(tmp_path)
+    survivor = logs.worker(0, 1, at=1, joined=2, restored=3)
+    for worker in (survivor, logs.worker(1, 1, at=1, joined=2, restored=3)):
+        logs.steps(worker, 1, 3, begin=3)
+    logs.kill(1, 6.5, "kill")
+    logs.log(survivor, 8, "rendezvous", world_size=2)
+    logs.log(survivor, 10, "restored", step=0, source="scratch")
+    for worker in (survivor, logs.worker(1, 2, at=7, joined=8, restored=9)):
+        logs.steps(worker, 1, 6, begin=10)
+    found = phases(logs.finish(20))
+    assert ("restore", 8, 10) in found and ("first_step", 10, 11) in found
+
+
+def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) -> None:
+    """A spare node's launcher enters its first rendezvous between a kill and the moment somebody notices it."""
+    logs = Logs(tmp_path)
+    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    for agent in agents:
+        logs.log(agent, 1, "agent.rendezvous", edge="begin")
+    workers = [logs.worker(rank, 1, at=2, joined=3, restored=4) for rank in (0, 1)]
+    for worker in workers:
+        logs.steps(worker, 1, 3, begin=4)
+    logs.kill(1, 7.5, "kill")
+    spare = logs.open("agent-2", "agent", 8, node="node2", incarnation=1)
+    logs.log(spare, 8, "agent.rendezvous", edge="begin")
+    logs.log(agents[1], 9, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
+    logs.log(workers[0], 9.5, "exiting", code=1, reason="error")
+    logs.log(agents[0], 10, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 2, at=11, joined=12, restored=13), 1, 6, begin=13)
+    found = phases(logs.finish(25))
+    assert ("detect", 7.5, 9) in found
+    assert ("teardown", 9, 10) in found
+
+
+def deaths(run: Timeline) -> list[str]:
+    reasons = JOB.score(Evidence(run), None).reasons
+    return [text for verdict, text in reasons if verdict is Verdict.INCONCLUSIVE and "death" in text]
+
+
+def killed_once(tmp_path: pathlib.Path) -> Logs:
+    """A kill and its recovery: the agents of both nodes report the exits; new workers step from 13 s on."""
+    logs = Logs(tmp_path)
+    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    for worker in [logs.worker(rank, 1, at=2, joined=3, restored=4) for rank in (0, 1)]:
+        logs.steps(worker, 1, 3, begin=4)
+    logs.kill(1, 7.5, "kill")
+    logs.log(agents[1], 8, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
+    logs.log(agents[0], 9, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 2, at=11, joined=12, restored=13), 1, 6, begin=13)
+    return logs
+
+
+def test_what_goes_down_with_a_kill_is_explained(tmp_path: pathlib.Path) -> None:
+    assert deaths(killed_once(tmp_path).finish(25)) == []
+
+
+def test_a_worker_born_after_the_kill_must_not_die(tmp_path: pathlib.Path) -> None:
+    logs = killed_once(tmp_path)
+    logs.log("agent-0", 19.5, "worker.exit", local_rank=0, rank=0, pid=20, code=1)
+    [text] = deaths(logs.finish(25))
+    assert "rank 0 on node0 ended with 1" in text
+
+
+def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kill(tmp_path: pathlib.Path) -> None:
+    """The node's command was there when the fault struck, but its workers did steps long after that recovery."""
+    logs = killed_once(tmp_path)
+    logs.node(0, 1, 0)
+    logs.log("harness", 18, "process.exit", node="node0", incarnation=1, code=1)
+    [text] = deaths(logs.finish(25))
+    assert "the command on node0 ended with 1" in text
+
+
+def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
+    """Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies."""
+    logs = Logs(tmp_path)
+    agent = logs.open("agent-0", "agent", 0, node="node0", incarnation=1)
+    survivor = logs.worker(0, 1, at=2, joined=3, restored=4)
+    logs.steps(survivor, 1, 3, begin=4)
+    logs.steps(logs.worker(1, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
+    logs.lose(1, 1, 7.5, "loss")
+    logs.log(survivor, 11, "rendezvous", world_size=2)
+    again = logs.worker(1, 2, at=10, joined=11, restored=12, incarnation=incarnation)
+    for worker in (survivor, again):
+        logs.steps(worker, 4, 6, begin=12)
+    logs.log(agent, 16, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    return logs
+
+
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(tmp_path: pathlib.Path, incarnation: int) -> None:
+    """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
+    [text] = deaths(survived_once(tmp_path, incarnation).finish(25))
+    assert "rank 0 on node0 ended with 1" in text
+
+
+@pytest.mark.parametrize(
+    ("born", "died", "accused"), [(7.6, 9, False), (7.7, 9, True), (5, 7.4, False), (5, 7.3, True)]
+)
+def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
+    tmp_path: pathlib.Path, born: float, died: float, accused: bool
+) -> None:
+    """The kill was at 7.5 s; the clock of the dead rank's host is known to a tenth of a second."""
+    logs = killed_once(tmp_path)
+    logs.log("harness", 0, "clock", host="far", offset_ns=0, uncertainty_ns=S // 10)
+    logs.worker(1, 3, at=born, host="far", clock="other")
+    logs.log("agent-1", died, "worker.exit", local_rank=0, rank=1, pid=31, code=-9)
+    assert len(deaths(logs.finish(25))) == accused
+
+
+@pytest.mark.parametrize(("died", "accused"), [(9.5, True), (10.5, False)])
+def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
+    tmp_path: pathlib.Path, died: float, accused: bool
+) -> None:
+    """Its command ended at 10 s, before it was taken: nobody dies of that earlier."""
+    logs = Logs(tmp_path)
+    for node in (0, 1):
+        logs.node(node, 1, 1)
+        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
+    target = {"node": "node1", "incarnation": 1, "rank": None}
+    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=[target], kills=True)
+    logs.log("harness", 10, "process.exit", node="node1", incarnation=1, code=-15)
+    logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
+    logs.log("harness", 15, "fault.taking", fault="evict", node="node1")
+    assert len(deaths(logs.finish(25))) == accused
+
+
+def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Path) -> None:
+    """Both are told at 6.5 s. The one at work is taken at 7.5 s; the spare one long after the job is back."""
+    logs = Logs(tmp_path)
+    for rank in (0, 1):
+        logs.node(rank, 1, 0)
+        logs.steps(logs.worker(rank, 1, at=1, joined=2, restored=3), 1, 3, begin=3)
+    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
+    logs.log("harness", 6.5, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    logs.log("harness", 7.5, "process.exit", node="node1", incarnation=1, code=-9)
+    logs.log("harness", 18, "process.exit", node="node2", incarnation=1, code=-9)
+    for rank in (0, 1):
+        logs.steps(logs.worker(rank, 2, at=9, joined=10, restored=11, incarnation=2), 1, 6, begin=11)
+    [episode] = logs.finish(20).episodes
+    assert (episode.t_stop, episode.end, episode.faults) == (6 * S, 15 * S, ("evict",))
+
+
+def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib.Path) -> None:
+    """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
+    logs = Logs(tmp_path)
+    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    for node in (0, 1):
+        logs.node(node, 1, 1)
+        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3 if node == 0 else 10, begin=4)
+    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
+    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    for n, at in ((1, 15), (2, 20)):
+        logs.log("harness", at, "fault.taking", fault="evict", node=f"node{n}")
+    logs.log(agents[1], 15.5, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
+    logs.log(agents[0], 14.5, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    [text] = deaths(logs.finish(25))
+    assert "rank 0 on node0 ended with 1" in text

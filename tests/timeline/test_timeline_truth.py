@@ -1,0 +1,107 @@
+"""Simulated histories with known figures: the timeline and the ledger must find them to the nanosecond."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import tempfile
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulator import KINDS, History, Job, Outage, simulate
+
+from harness.judge import ledger
+from harness.judge.scores.recovery_time import phase_sums
+from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
+
+JOBS = st.builds(
+    Job,
+    nodes=st.integers(1, 4),
+    ranks_per_node=st.integers(1, 3),
+    steps=st.integers(20, 50),
+    every=st.integers(3, 12),
+    foreign_clocks=st.booleans(),
+)
+OUTAGES = st.lists(
+    st.builds(
+        Outage,
+        after=st.integers(1, 20),
+        kind=st.sampled_from(KINDS),
+        victim=st.integers(0, 3),
+        again=st.sampled_from([None, None, "startup", "rendezvous", "restore"]),
+        regrow_after=st.integers(1, 8),
+        torn=st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+def loaded(history: History, rename: dict[str, str] | None = None) -> Timeline:
+    with tempfile.TemporaryDirectory() as folder:
+        history.write(pathlib.Path(folder), rename=lambda name: (rename or {}).get(name, name))
+        return timeline.load(pathlib.Path(folder))
+
+
+def plain_bands(twin: History) -> dict[int, tuple[int, int]]:
+    """The band of the twin's steps by its definition, with plain lists."""
+    lengths = [(row.end - row.begin - row.data_ns - row.checkpoint_ns, row.warm_up) for row in twin.truth.rows]
+    usual = sorted(length for length, warm_up in lengths if not warm_up)
+    upper = usual[math.ceil(ledger.QUANTILE * (len(usual) - 1))]
+    world = twin.job.nodes * twin.job.ranks_per_node
+    return {world: (upper, max(upper, *(length for length, warm_up in lengths if warm_up)))}
+
+
+def phases_of(segments: Sequence[timeline.Segment]) -> list[tuple[str, int, int]]:
+    return joined([(segment.phase, segment.begin, segment.end) for segment in segments])
+
+
+def joined(intervals: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    result: list[tuple[str, int, int]] = []
+    for phase, begin, end in intervals:
+        if result and result[-1][0] == phase:
+            result[-1] = (phase, result[-1][1], end)
+        else:
+            result.append((phase, begin, end))
+    return result
+
+
+def check(history: History, found: Timeline) -> None:
+    truth = history.truth
+    assert phases_of(found.segments) == joined(truth.phases)
+    assert [(e.t_stop, e.t_first, e.t_regained) for e in found.episodes] == [
+        (e.t_stop, e.t_first, e.t_regained) for e in truth.episodes
+    ]
+    assert [phase_sums(e) for e in found.episodes] == [dict(e.phases) for e in truth.episodes]
+    assert [set(e.faults) for e in found.episodes] == [set(e.faults) for e in truth.episodes]
+    lost = sorted((row.step, row.begin, row.end) for row in truth.rows if not row.survives)
+    gone = ~found.steps.survives
+    columns = (found.steps.step[gone], found.steps.begin[gone], found.steps.end[gone])
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == lost
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JOBS, OUTAGES, st.integers(0, 10**6))
+def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], seed: int) -> None:
+    history = simulate(job, outages, seed)
+    found = loaded(history)
+    check(history, found)
+    twin = simulate(Job(**job.__dict__), (), seed + 1)
+    bands = ledger.bands([loaded(twin)])
+    assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(twin)
+    booked = ledger.settle(found, bands, [(e.t_stop, e.end) for e in found.episodes])
+    assert {name: amount for name, amount in booked.accounts.items() if amount} == history.truth.ledger(
+        plain_bands(twin)
+    )
+    assert sum(booked.accounts.values()) == booked.allocated
+    assert booked.allocated == sum(released - allocated for allocated, released in history.truth.slots.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("again", [None, "startup", "rendezvous", "restore"])
+def test_each_kind_of_outage(kind: str, again: str | None) -> None:
+    history = simulate(Job(nodes=3, steps=60), [Outage(23, kind, victim=1, again=again, regrow_after=5)], seed=3)
+    assert history.truth.episodes
+    check(history, loaded(history))
