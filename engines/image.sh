@@ -71,7 +71,7 @@ for package in harness reference_trainer; do
     (cd "$ROOT" && find "$package" -name '*.py' -print0 | sort -z | xargs -0 cp --parents --target-directory "$CONTEXT")
 done
 cp "$ROOT/constraints.txt" "$CONTEXT"
-source_digest=$("$PYTHON" -c 'import sys; sys.path.insert(0, sys.argv[1]); from harness.backends.docker.request import source_digest; print(source_digest())' "$CONTEXT")
+source_digest=$("$PYTHON" -c 'import sys; sys.path.insert(0, sys.argv[1]); from harness.backends.agent.source import source_digest; print(source_digest())' "$CONTEXT")
 
 # The classic builder is enough, and BuildKit's client may be absent.
 docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0

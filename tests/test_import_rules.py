@@ -1,4 +1,4 @@
-"""The direction of data is a rule: who may import whom (see the design: data flows one way)."""
+"""Imports go one way, by folder (see the design: data flows one way)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,44 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGES = ("harness", "reference_trainer")
-FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-PLUGINS = ("harness.faults", "harness.backends", "harness.judge.scores")
-SHARED = ("contract", "shared", "load", "agent", "clocks", "request_text", "network_calls", "storage_calls", "sidecar_calls", "calls")
-JUDGES = ("harness.log", "harness.timeline", "harness.judge", "harness.theory", "harness.report")
-ACTORS = (
-    "harness.run",
-    "harness.plan",
-    "harness.spec",
-    "harness.trainers",
-    "harness.faults",
-    "harness.backends",
-    "harness.campaign",
-    "harness.cli",
-)
+FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
+
+ANYBODY = {"errors", "units"}
+_JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
+_ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers"}
+
+# What each room may import, besides itself and `ANYBODY`.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "emitter": set(),
+    "theory": set(),
+    "events": {"emitter"},
+    "log": {"emitter"},
+    "timeline": {"log", "emitter"},
+    "judge": {"log", "emitter", "timeline", "theory"},
+    "report": _JUDGING,
+    "backends.agent": {"emitter"},
+    "backends": {"log", "emitter", "backends.agent"},
+    "faults": {"log", "emitter", "backends.agent", "backends"},
+    "trainers": {"log", "emitter", "backends.agent", "backends"},
+    "spec": _ACTING,
+    "plan": _ACTING | {"spec"},
+    "run": _ACTING | {"spec", "plan"},
+    "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report"},
+    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "campaign"},
+    "__main__": {"cli"},
+    "": set(),
+}
+
+# A plug-in knows its contract and what its family shares, never a sibling.
+PLUGINS = {
+    "harness.faults": {"contract", "shared", "load"},
+    "harness.judge.scores": set(),
+    "harness.backends": {
+        *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
+    },
+}
 
 
 def module_name(path: pathlib.Path) -> str:
@@ -31,43 +54,52 @@ def module_name(path: pathlib.Path) -> str:
     return name.removesuffix(".__init__")
 
 
+MODULES = {module_name(path) for path in FILES}
+
+
 def imports_of(path: pathlib.Path) -> set[str]:
+    """The modules that a file imports, for type checks only as well."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the direction"
-            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in full}
     return found
 
 
-def inside(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in packages)
+def inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def room(module: str) -> str:
+    name = module.removeprefix("harness").removeprefix(".")
+    return max((place for place in MAY_IMPORT if inside(name, place)), key=len, default="")
 
 
 def violations(module: str, imports: set[str]) -> list[str]:
+    return [message for target in imports for message in _violations(module, target)]
+
+
+def _violations(module: str, target: str) -> list[str]:
+    if inside(module, "reference_trainer"):
+        wrong = inside(target, "harness") and target not in ("harness", "harness.events")
+        return [f"{target}: a trainer may import only harness.events"] * wrong
+    if target.split(".")[0] in ("torch", "locust", "reference_trainer"):
+        return [f"{target} is never imported inside the harness"]
+    if not inside(target, "harness"):
+        return []
+    here, there = room(module), room(target)
     bad = []
-    for target in imports:
-        if inside(module, ("harness",)):
-            if inside(target, ("torch", "locust")):
-                bad.append(f"{target} is never imported inside the harness")
-            if inside(target, ("reference_trainer",)):
-                bad.append("the harness knows the trainer only as a command")
-        if inside(module, JUDGES) and inside(target, ACTORS):
-            bad.append(f"{target}: judging knows nothing of running")
-        if module.startswith(PLUGINS) and module not in PLUGINS:
-            family = next(p for p in PLUGINS if module.startswith(p))
-            mine, theirs = (name.removeprefix(family + ".").partition(".")[0] for name in (module, target))
-            if inside(target, (family,)) and target != family and theirs not in (mine, *SHARED) and mine not in SHARED:
+    if there not in MAY_IMPORT[here] | ANYBODY | {here}:
+        bad.append(f"{target}: {here or 'harness'} may import {', '.join(sorted(MAY_IMPORT[here] | ANYBODY))}")
+    for family, shared in PLUGINS.items():
+        if inside(module, family) and inside(target, family) and family not in (module, target):
+            mine, theirs = (name.removeprefix(family + ".").split(".")[0] for name in (module, target))
+            if theirs not in {mine, *shared} and mine not in shared:
                 bad.append(f"{target}: a plug-in does not know its siblings")
-        if (
-            inside(module, ("reference_trainer",))
-            and inside(target, ("harness",))
-            and not inside(target, ("harness.events",))
-            and target != "harness"
-        ):
-            bad.append(f"{target}: a trainer may import only harness.events")
     return bad
 
 
@@ -76,19 +108,45 @@ def test_imports_follow_the_flow_of_data(path: pathlib.Path) -> None:
     assert violations(module_name(path), imports_of(path)) == []
 
 
+def test_every_folder_has_its_rule() -> None:
+    folders = {path.name for path in (ROOT / "harness").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= MAY_IMPORT.keys()
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    """Not even for types alone: what two modules need of each other belongs into a third."""
+    graph = {module_name(path): imports_of(path) & MODULES for path in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " → ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for target in graph[module]:
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
 def test_a_violation_is_seen() -> None:
     assert violations("harness.judge.scores.recovery_time", {"harness.run.job"})
+    assert violations("harness.timeline.story", {"harness.judge.score"})
     assert violations("harness.faults.hang", {"harness.faults.oom"})
+    assert violations("harness.backends.slurm.node", {"harness.backends.docker.node"})
+    assert violations("harness.backends.agent.rpc", {"harness.backends.contract"})
+    assert violations("harness.spec.scenario", {"harness.plan.making"})
     assert violations("harness.run.job", {"torch"})
     assert violations("reference_trainer.train", {"harness.plan.making"})
-    assert not violations("reference_trainer.train", {"harness.events", "harness.events.Emitter", "torch"})
+    assert not violations("reference_trainer.train", {"harness.events", "torch"})
+    assert not violations("harness.faults.hang", {"harness.faults.contract", "harness.backends.contract"})
 
 
-def test_the_emitter_needs_only_the_standard_library() -> None:
+@pytest.mark.parametrize("folder", ["emitter", "backends/agent"])
+def test_what_runs_on_a_node_needs_only_the_standard_library(folder: str) -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
-    for name in ("events", "errors"):
-        imported = imports_of(ROOT / "harness" / f"{name}.py")
-        assert {target.split(".")[0] for target in imported} <= allowed
+    for path in (ROOT / "harness" / folder).rglob("*.py"):
+        assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
 
 
 def test_no_source_file_names_this_machine() -> None:

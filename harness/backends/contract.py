@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
 from harness.errors import UsageError
 
 
@@ -121,32 +122,6 @@ class ClockReading:
 
 
 @dataclass(frozen=True)
-class ProcessState:
-    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped."""
-
-    pid: int
-    state: str
-    cpu_ns: int
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """CPU time used by the node's living processes, and the time for which the node was kept from running."""
-
-    used_ns: int
-    throttled_ns: int
-    at_ns: int
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Memory in use that cannot be freed but by killing, and how many processes have been killed for lack of memory."""
-
-    used_bytes: int
-    kills: int
-
-
-@dataclass(frozen=True)
 class Traffic:
     """Some of what a node sends (`egress`) and receives (`ingress`).
 
@@ -157,64 +132,6 @@ class Traffic:
     direction: Literal["egress", "ingress", "both"] = "both"
     peers: Literal["all", "nodes", "control"] | tuple[Node, ...] = "all"
     spared: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class Impairment:
-    """What happens to packets on their way. Shares are 0 to 1.
-
-    Delays wander within `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
-    ahead without delay. `loss` comes in runs of `loss_burst` packets on average; `damage` flips a bit, which the
-    receiver's checksum sees.
-    """
-
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    reorder: float = 0.0
-    loss: float = 0.0
-    loss_burst: float = 1.0
-    damage: float = 0.0
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """What became of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
-
-    sent: int
-    received: int
-    late: int
-    damaged: int
-    delays_s: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class StorageRule:
-    """What happens to the file operations of a node in one mount: those of these kinds, on files of this pattern.
-
-    `operations` are of `STORAGE_OPERATIONS`; `pattern` is matched as by a shell against the path below the mount.
-    The first `after_bytes` written there pass untouched, and the write that goes beyond them is cut exactly there.
-    From then on at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
-    errno. Until the rule ends every operation waits `delay_s`, and reads and writes keep to `rate_bytes` a second.
-
-    With `power`, the node's storage loses power instead of failing: operations stop being answered, and what was not
-    durable is lost. `prefix`: everything after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
-    pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
-    """
-
-    pattern: str = "*"
-    operations: tuple[str, ...] = ("write",)
-    error: str = ""
-    after_bytes: int = 0
-    times: int = 0  # 0: no limit
-    share: float = 1.0
-    delay_s: float = 0.0
-    rate_bytes: float = 0.0  # 0: no limit
-    power: Literal["", "prefix", "reordered", "fsync_lied", "rename_lost"] = ""
-    seed: int = 0
-
-
-STORAGE_OPERATIONS = ("open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list")
 
 
 class Disturbance(abc.ABC):

@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.backends.agent.types import Arrivals, Impairment
 from harness.backends.calls import Lab, NetworkCaller
-from harness.backends.contract import Arrivals, Disturbance, Impairment, Node, Traffic, Verb
+from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.errors import BackendError
 
 PACKET_BYTES = 64

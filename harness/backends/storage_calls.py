@@ -7,8 +7,9 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
+from harness.backends.agent.types import StorageRule
 from harness.backends.calls import Caller, Lab
-from harness.backends.contract import Disturbance, Node, StorageRule
+from harness.backends.contract import Disturbance, Node
 from harness.errors import BackendError
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 
 from harness import units
-from harness.backends.contract import Disturbance, StorageRule, Verb
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Size, TakesNodes, Target, name_nodes
 

@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backends.contract import Node, ProcessState, Verb
+from harness.backends.agent.types import ProcessState
+from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Context, Duration, Fault, Hold, Target
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backends.contract import Arrivals, Impairment, Node, Verb
+from harness.backends.agent.types import Arrivals, Impairment
+from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Target, name_nodes
 from harness.faults.shared.network import NicFault, median_ms, near, seconds, way

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backends.contract import Impairment, Node, Verb
+from harness.backends.agent.types import Impairment
+from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness import units
-from harness.backends.contract import StorageRule
+from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Size, Target
 from harness.faults.shared.storage import StorageFault
 

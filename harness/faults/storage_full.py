@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from harness import units
-from harness.backends.contract import StorageRule
+from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Size, Target
 from harness.faults.shared.storage import StorageFault
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from harness import units
-from harness.backends.contract import StorageRule
+from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Duration, Rate, Target
 from harness.faults.shared.storage import StorageFault
 

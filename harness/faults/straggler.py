@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness import units
-from harness.backends.contract import CpuUse, Node, Verb
+from harness.backends.agent.types import CpuUse
+from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
 from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
 

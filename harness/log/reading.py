@@ -30,8 +30,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness import events
+from harness.emitter import SCHEMA_VERSION
 from harness.errors import EventLogError
+from harness.log import events
 
 Column = npt.NDArray[Any]
 COLUMNS: dict[str, type] = {
@@ -188,7 +189,7 @@ def read_file(path: pathlib.Path) -> Writer | None:
         others = _decode_others(data[:whole], lines)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _read_slowly(path)
-    if not others or others[0].get("schema") != events.SCHEMA_VERSION:
+    if not others or others[0].get("schema") != SCHEMA_VERSION:
         return _read_slowly(path)
     header, *rest = others
     steps = _columns([line for line in lines if line.event == "step"])

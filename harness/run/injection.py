@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.backends.contract import Cluster, Node
+from harness.emitter import Emitter
 from harness.errors import FaultError, NodeGone
-from harness.events import Emitter
 from harness.faults.contract import Cancelled, Target
 from harness.plan.making import Plan
 from harness.run.trigger import Firing, Holds, Progress

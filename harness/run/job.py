@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend, Cluster, Exit
+from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
-from harness.events import EXIT_LEFT, HOLDS_ENV, Emitter, Tail, clock_id
+from harness.log.events import Tail
 from harness.plan.making import Plan
 from harness.run.injection import Injection
 from harness.run.trigger import Firing, Holds, Progress, obstacle

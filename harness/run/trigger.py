@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.events import STRIKE_TAKEN
+from harness.emitter import STRIKE_TAKEN
 from harness.faults.contract import Hold
 from harness.plan.making import PlannedFault
 

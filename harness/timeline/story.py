@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.events import EXIT_LEFT
+from harness.emitter import EXIT_LEFT
 from harness.log import reading
 from harness.timeline import lineage
 from harness.timeline.lineage import NEVER, Key, Life

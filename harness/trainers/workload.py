@@ -100,7 +100,7 @@ def outcome_digest(plan: Plan) -> str:
 def _source_digest(plan: Plan) -> str:
     trainer = plan.workload["trainer"]
     if trainer == "reference":
-        files = [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "events.py"]
+        files = [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "emitter" / "__init__.py"]
     else:
         files = _files_of(trainer)
     digest = hashlib.sha256()

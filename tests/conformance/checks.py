@@ -12,7 +12,8 @@ from typing import Any
 from conformance.places import STORE, Job, until
 
 from harness.backends.agent import skew
-from harness.backends.contract import Disturbance, Impairment, Node, StorageRule, Traffic, Verb
+from harness.backends.agent.types import Impairment, StorageRule
+from harness.backends.contract import Disturbance, Node, Traffic, Verb
 
 MIB = 2**20
 PACKETS = 40

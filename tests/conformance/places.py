@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from harness.backends.agent import cgroups, processes
 from harness.backends.contract import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
-from harness.events import read_log
+from harness.log.events import read_log
 
 T = TypeVar("T")
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -26,8 +26,9 @@ from conformance.places import (
 )
 
 from harness.backends.contract import Verb
+from harness.emitter import clock_id
 from harness.errors import NodeGone, UsageError
-from harness.events import clock_id, read_log
+from harness.log.events import read_log
 from harness.run.undo import heal
 
 DESTRUCTIVE = {Verb.KILL, Verb.REPLACE}
@@ -96,7 +97,8 @@ KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
-    from harness.backends.contract import StorageRule, Verb
+    from harness.backends.agent.types import (StorageRule)
+from harness.backends.contract import (Verb)
     from harness.run.undo import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
     place = next(place for place in PLACES if place.name == sys.argv[3])

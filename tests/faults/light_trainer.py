@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from harness.events import Emitter
+from harness.emitter import Emitter
 
 WORK = bytes(1 << 20)
 ROUNDS = 12  # about 10 ms of a free CPU

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from harness.backends.agent import skew, throttle
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.events import read_log
 from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
+from harness.log.events import read_log
 from harness.plan.making import PlannedFault
 from harness.run.trigger import Holds, Progress
 
@@ -97,7 +97,7 @@ def planned(fault: str, **parameters: object) -> PlannedFault:
 
 EMIT = """
 import sys; sys.path.insert(0, sys.argv[1])
-from harness.events import Emitter
+from harness.emitter import Emitter
 emit = Emitter.open("trainer", rank=int(sys.argv[2]), local_rank=0, world_size=2)
 emit("started")
 emit.failpoint("all_reduce")

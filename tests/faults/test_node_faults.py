@@ -17,7 +17,7 @@ import pytest
 from harness.backends.agent import cgroups, skew
 from harness.backends.agent import leftovers as undo
 from harness.backends.local.backend import BACKEND, try_mode
-from harness.events import read_log
+from harness.log.events import read_log
 from harness.plan.making import Plan, PlannedFault
 from harness.run.job import execute
 

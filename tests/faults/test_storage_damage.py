@@ -15,8 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.emitter import Emitter
 from harness.errors import FaultError
-from harness.events import Emitter
 from harness.faults import data_corruption
 from harness.faults.contract import Target, build_fault
 from harness.faults.shared import orders

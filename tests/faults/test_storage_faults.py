@@ -11,8 +11,8 @@ import pytest
 
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
-from harness.events import read_log
 from harness.faults.contract import build_fault
+from harness.log.events import read_log
 from harness.plan.making import check_capabilities, make_plan
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends.contract import StorageRule, Verb, Workload
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
 
@@ -264,7 +265,8 @@ def test_mistakes_are_named(storage: Storage) -> None:
 def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
     code = f"""
 import pathlib, sys, time
-from harness.backends.contract import StorageRule, Workload
+from harness.backends.agent.types import (StorageRule)
+from harness.backends.contract import (Workload)
 from harness.backends.local.backend import BACKEND
 cluster = BACKEND.open(Workload(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")
 cluster.start()

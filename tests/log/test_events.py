@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.emitter import Emitter
 from harness.errors import EventLogError
-from harness.events import Emitter, Tail, read_log, read_writer
+from harness.log.events import Tail, read_log, read_writer
 
 FIELDS = st.dictionaries(
     st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(
@@ -89,7 +90,7 @@ def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
 def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import pathlib, sys
-        from harness.events import Emitter
+        from harness.emitter import Emitter
         emit = Emitter(pathlib.Path(sys.argv[1]))
         print("ready", flush=True)
         step = 0
@@ -111,7 +112,7 @@ def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
 def test_a_full_disk_loses_events_but_not_the_log(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import pathlib, resource, signal, sys
-        from harness.events import Emitter
+        from harness.emitter import Emitter
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         emit = Emitter(pathlib.Path(sys.argv[1]))
         emit("step", step=1)

@@ -26,7 +26,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.optim.lr_scheduler import LambdaLR
 
-from harness.events import Emitter
+from harness.emitter import Emitter
 from reference_trainer import checkpoint, launch, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent

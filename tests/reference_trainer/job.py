@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
-from harness.events import Tail
+from harness.log.events import Tail
 
 ROOT = pathlib.Path(__file__).parents[2]
 NURSERY = pathlib.Path(__file__).with_name("nursery.py")

@@ -16,7 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.events import Emitter, read_log
+from harness.emitter import Emitter
+from harness.log.events import read_log
 from reference_trainer import checkpoint
 from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint
 

@@ -16,7 +16,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
-from harness.events import Emitter
+from harness.emitter import Emitter
 from reference_trainer import rendezvous
 from reference_trainer.rendezvous import Eviction, Members, Rendezvous, SteadyClock, connect
 

@@ -13,7 +13,8 @@ import time
 import pytest
 from job import QUICK, ROOT, Job, Nursery
 
-from harness.events import Emitter, read_log
+from harness.emitter import Emitter
+from harness.log.events import read_log
 from reference_trainer import train
 from reference_trainer.options import Options, parse
 from reference_trainer.watchdog import EXIT_HUNG, StragglerReport

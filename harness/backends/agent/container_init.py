@@ -26,7 +26,7 @@ from harness.backends.agent import metadata, processes, server, spawn
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.state import Lab
 from harness.backends.agent.throttle import DutyCycle
-from harness.backends.contract import MemoryUse
+from harness.backends.agent.types import MemoryUse
 from harness.errors import UsageError
 
 METADATA_ADDRESS = ("169.254.169.254", 80)

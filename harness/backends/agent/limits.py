@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.backends.agent import burner, cgroups, processes, spawn
 from harness.backends.agent.state import Call, Lab
-from harness.backends.contract import CpuUse, MemoryUse
+from harness.backends.agent.types import CpuUse, MemoryUse
 from harness.errors import CannotRunError, NodeGone, UsageError
 
 KILLED_NEXT, KILLED_FIRST = 500, 1000  # OOM scores; only raised, as lowering one takes a capability of its own

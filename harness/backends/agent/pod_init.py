@@ -27,11 +27,12 @@ from harness.backends.agent import container_init as init
 from harness.backends.agent import server
 from harness.backends.agent.follow import Follower
 from harness.backends.agent.net import paths
+from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
+from harness.backends.agent.places import SCRATCH, SHARED
+from harness.backends.agent.source import source_digest
 from harness.backends.agent.vault import Copies, Vault
-from harness.backends.docker.request import source_digest
-from harness.backends.kubernetes.manifests import RUN_DIR, SCRATCH, SHARED
+from harness.emitter import STRIKE_TAKEN, clock_id
 from harness.errors import UsageError
-from harness.events import STRIKE_TAKEN, clock_id
 
 SILENT_S_MAX = 60.0
 LOOK_S = 0.02

@@ -20,6 +20,7 @@ from typing import Any
 
 from harness.backends.agent import container_storage as storage
 from harness.backends.agent import metadata
+from harness.backends.agent.source import source_digest
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -219,7 +220,7 @@ class DockerBackend(Backend):
 
 def _place(engine: Engine, run_dir: pathlib.Path, run_id: str) -> request.Place:
     image = os.environ.get(IMAGE_ENV, request.IMAGE)
-    found, wanted = engine.image_labels(image).get(request.SOURCE_LABEL), request.source_digest()
+    found, wanted = engine.image_labels(image).get(request.SOURCE_LABEL), source_digest()
     if found != wanted:
         raise CannotRunError(f"image {image!r} was made from another version of this source: run 'make image' again")
     gpus, egress = (_flag(name) for name in (GPUS_ENV, EGRESS_ENV))

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
-from harness.backends.docker.request import IMAGE_UID, RUN_LABEL, Request
+from harness.backends.agent.places import IMAGE_UID, RUN_LABEL
+from harness.backends.docker.request import Request
 from harness.backends.docker.stream import AttachedStream
 from harness.errors import BackendError, CannotRunError
 

@@ -13,7 +13,8 @@ from typing import Any
 from harness.backends import clocks
 from harness.backends.agent import rpc, skew
 from harness.backends.agent.container_storage import Storage
-from harness.backends.contract import ClockReading, CpuUse, Exit, MemoryUse, ProcessState
+from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
+from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
 from harness.backends.docker.engine import Engine, speaking
 from harness.backends.docker.line import Line

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from harness.backends.agent import skew
-from harness.backends.contract import Cluster, Node, StorageRule, Verb, Workload
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Cluster, Node, Verb, Workload
 from harness.errors import BackendError, CannotRunError
 
 PROBE_S_MAX = 20.0

@@ -7,21 +7,19 @@ by that label alone, so that nothing of anybody else's can ever be hit.
 from __future__ import annotations
 
 import hashlib
-import pathlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.backends.agent.places import NODE_LABEL, RUN_LABEL, SCRATCH
 from harness.backends.contract import Workload
 
 IMAGE = "chaos-node"
-SCRATCH = "/scratch"  # the node's own disk: gone with the node
-IMAGE_UID = 10001  # the image's unprivileged user
 SHM_BYTES = 2**30  # data loaders and NCCL pass tensors through /dev/shm
 PROCESSES_MAX = 4096
 
-RUN_LABEL, NODE_LABEL, INCARNATION_LABEL = "chaos.run_id", "chaos.node", "chaos.incarnation"
+INCARNATION_LABEL = "chaos.incarnation"
 SOURCE_LABEL = "chaos.source"
 
 # An internal network has no name server. The engine's own would let every unknown name time out, 10 s each, and
@@ -32,13 +30,6 @@ Request = dict[str, Any]
 
 # The end of the harness's connection is the end of standard input in the container, and with it of the container.
 _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
-
-_SOURCE = (
-    "reference_trainer/*.py",
-    "harness/backends/contract.py",
-    "harness/backends/agent/**/*.py",
-    "harness/[e]*.py",
-)
 
 
 @dataclass(frozen=True)
@@ -163,12 +154,3 @@ def gpu_ids(workload: Workload, index: int, place: Place) -> list[str]:
         return []
     first = index * workload.ranks_per_node
     return [str(number) for number in range(first, first + workload.ranks_per_node)]
-
-
-def source_digest() -> str:
-    """Digest of the source that an image holds: an image built from another one proves nothing about this one."""
-    root = pathlib.Path(__file__).resolve().parents[3]
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in _SOURCE for path in root.glob(pattern)):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

@@ -22,6 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace as replaced
 from typing import Any
 
+from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
+from harness.backends.agent.source import source_digest
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -34,18 +36,17 @@ from harness.backends.contract import (
     Workload,
     fill_placeholders,
 )
-from harness.backends.docker.request import source_digest
 from harness.backends.kubernetes import machines, manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.capability import LACKS, capability_of
 from harness.backends.kubernetes.host import Clock, KubeNode, Pod
 from harness.backends.kubernetes.line import PodLine
-from harness.backends.kubernetes.manifests import CONTROL, RUN_DIR, Object, Place
+from harness.backends.kubernetes.manifests import CONTROL, Object, Place
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
 from harness.backends.kubernetes.settings import KINDS, read_settings
+from harness.emitter import clock_id
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
-from harness.events import clock_id
 
 LOOK_S = 0.25
 BEAT_S = 5.0

@@ -10,18 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from harness.backends.agent import skew
-from harness.backends.contract import (
-    Arrivals,
-    CpuUse,
-    Disturbance,
-    Impairment,
-    MemoryUse,
-    Node,
-    ProcessState,
-    StorageRule,
-    Traffic,
-    Verb,
-)
+from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
+from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.backends.kubernetes import mesh
 from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import Object

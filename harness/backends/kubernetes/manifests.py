@@ -13,16 +13,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.backends.agent.places import IMAGE_UID, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
+from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.contract import Workload
-from harness.backends.docker.request import IMAGE_UID, NODE_LABEL, RUN_LABEL
 from harness.backends.kubernetes.settings import Settings
 from harness.errors import UsageError
 
 Object = dict[str, Any]
 
-RUN_DIR = "/chaos/run"  # in every pod
-SHARED = "/chaos/shared"  # the volume of checkpoints, where there is one; a run has a folder of its own there
-SCRATCH = "/scratch"
 SHM = "1Gi"  # data loaders and NCCL pass tensors through /dev/shm
 CONTROL = "control"
 GRACE_S_MIN = 30

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from harness.backends.contract import Disturbance, Impairment
+from harness.backends.agent.types import Impairment
+from harness.backends.contract import Disturbance
 from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
 from harness.backends.kubernetes.manifests import Object, Place
 from harness.errors import BackendError, UsageError

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from harness.backends.kubernetes.manifests import RUN_DIR
+from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
+from harness.emitter import STRIKE_TAKEN
 from harness.errors import BackendError
-from harness.events import STRIKE_TAKEN
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
 LOOK_S = 0.004

@@ -21,15 +21,14 @@ from harness.backends import network_calls as net_node
 from harness.backends import storage_calls as storage_node
 from harness.backends.agent import cgroups, metadata, refusals, rpc, skew
 from harness.backends.agent import leftovers as leavings
+from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
+from harness.backends.calls import NetworkCaller
 from harness.backends.contract import (
     Backend,
     Capability,
     Cluster,
-    CpuUse,
     Exit,
-    MemoryUse,
     Node,
-    ProcessState,
     Verb,
     Workload,
     fill_placeholders,
@@ -92,7 +91,7 @@ class LocalNode(NetworkedNode, StoringNode):
     def alive(self) -> bool:
         return self.key not in self._gone and not self._lab.ended
 
-    def _storage(self) -> client.LabClient:
+    def _storage(self) -> NetworkCaller:
         return self._lab
 
     def pids(self) -> list[int]:

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
-import harness
+import harness.errors
 from harness.backends.agent import processes, rpc
 from harness.errors import BackendError
 
 START_S_MAX = 20.0
 END_S_MAX = 15.0
 
-_ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
+_ROOT = str(pathlib.Path(harness.errors.__file__).resolve().parent.parent)
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness.backends.agent.daemon import main; main(sys.argv[2])"
 
 

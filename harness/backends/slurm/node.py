@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from harness.backends import clocks
 from harness.backends.agent import skew
-from harness.backends.contract import ClockReading, CpuUse, MemoryUse, ProcessState
+from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
+from harness.backends.contract import ClockReading
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.slurm.line import Line
 from harness.backends.slurm.network import JobNetwork

@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 
 from harness import units
-from harness.backends.contract import Arrivals, Disturbance, Node, Traffic
+from harness.backends.agent.types import Arrivals
+from harness.backends.contract import Disturbance, Node, Traffic
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Context, Duration, Fault, Target
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pydantic import Field, PrivateAttr
 
 from harness import units
-from harness.backends.contract import Disturbance, StorageRule, Verb
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Disturbance, Verb
 from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
 
 

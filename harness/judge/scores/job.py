@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.events import EXIT_LEFT
+from harness.emitter import EXIT_LEFT
 from harness.judge import deaths
 from harness.judge.score import Bounds, Evidence, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends.contract import Impairment, Traffic, Workload
+from harness.backends.agent.types import Impairment
+from harness.backends.contract import Traffic, Workload
 from harness.backends.docker import backend
 from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, NodeGone, UsageError
@@ -183,7 +184,7 @@ def test_what_cannot_start_leaves_nothing(
 def test_an_image_of_other_source_is_refused(
     engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend.request, "source_digest", lambda: "another")
+    monkeypatch.setattr(backend, "source_digest", lambda: "another")
     capability = backend.DockerBackend().probe()
     assert not capability.available and "make image" in capability.summary
 

@@ -15,8 +15,9 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.backends.contract import Impairment, Workload
-from harness.backends.docker.request import RUN_LABEL
+from harness.backends.agent.places import RUN_LABEL
+from harness.backends.agent.types import Impairment
+from harness.backends.contract import Workload
 from harness.backends.kubernetes import api, backend, manifests, mesh
 from harness.backends.kubernetes.manifests import Dialect, Place
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.backends.agent import rpc
-from harness.backends.docker.request import source_digest
+from harness.backends.agent.source import source_digest
 from harness.backends.kubernetes.manifests import RUN_DIR
 from harness.backends.kubernetes.mirror import Mirror
 from harness.errors import BackendError, UsageError

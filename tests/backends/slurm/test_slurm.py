@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from conformance.places import fuse_mounts_below, processes_of
 
-from harness.backends.contract import StorageRule, Traffic, Verb, Workload
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Traffic, Verb, Workload
 from harness.backends.slurm import backend
 from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
 from harness.backends.slurm.engine import Slurm, find_slurm

@@ -20,7 +20,8 @@ import pytest
 from conformance.places import fuse_mounts_below, processes_of
 
 from harness.backends.agent import processes
-from harness.backends.contract import StorageRule, Verb, Workload
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Verb, Workload
 from harness.backends.slurm import capability, script
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.line import ROOT, Line

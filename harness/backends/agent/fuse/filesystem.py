@@ -24,7 +24,7 @@ from harness.backends.agent import kernel, rpc
 from harness.backends.agent.fuse import wire
 from harness.backends.agent.fuse.rules import Rule, Verdict
 from harness.backends.agent.fuse.wire import Code, Request
-from harness.backends.contract import StorageRule
+from harness.backends.agent.types import StorageRule
 from harness.errors import UsageError
 
 READERS = 3

@@ -1,6 +1,6 @@
 """What a disturbed file system does to an operation, and what is lost when its power fails.
 
-One `Rule` is one `harness.backends.contract.StorageRule` at work: it decides, and it counts what it did.
+One `Rule` is one `harness.backends.agent.types.StorageRule` at work: it decides, and it counts what it did.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from harness.backends.contract import STORAGE_OPERATIONS, StorageRule
+from harness.backends.agent.types import STORAGE_OPERATIONS, StorageRule
 from harness.errors import UsageError
 
 PAGE_BYTES = 4096
