@@ -12,6 +12,7 @@ from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Size, TakesNodes, Target, name_nodes
+from harness.log.hostile import RunPath
 
 LOOK_S = 0.02
 
@@ -28,7 +29,7 @@ class CheckpointTornWrite(TakesNodes):
 
     kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
     after_bytes: Size = Field("64KiB", description="prefix, reordered: the power fails at this byte of the files.")
-    directory: str = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
+    directory: RunPath = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
     within: Duration = Field("60s", description="A checkpoint must come so soon.")
 

@@ -80,7 +80,10 @@ class Context(Protocol):
     seed: int
     run_dir: pathlib.Path
 
-    def node(self, target: Target) -> Node: ...
+    def node(self, target: Target) -> Node:
+        """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
+        ...
+
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
         ...

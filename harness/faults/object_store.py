@@ -16,6 +16,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Fault, Target
+from harness.log.hostile import RunPath
 from harness.units import parse_duration_ns
 
 TOLERANCE = 0.25
@@ -36,7 +37,7 @@ class ObjectStore(Fault):
     share: float = Field(0.5, gt=0, le=1, description="Of the requests; reset: of uploads, stale: of reads.")
     delay: Duration = Field("1s", description="slow: how late; stale: how long after a write.")
     path: str = Field("*", description="Which objects: a pattern of /bucket/key.")
-    directory: str = Field("object_store", description="The folder of the proxy, below the run's.")
+    directory: RunPath = Field("object_store", description="The folder of the proxy, below the run's.")
     duration: Duration = Field("10s", description="How long it acts.")
 
     needs = frozenset({Verb.FILES})

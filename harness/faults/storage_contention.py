@@ -18,6 +18,7 @@ from harness import units
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Fault, Size, Target
+from harness.log.hostile import RunPath
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
 _ROOT = _LOAD.parents[2]
@@ -34,7 +35,7 @@ class StorageContention(Fault):
     spawn_rate: float = Field(8, gt=0, description="How many come each second.")
     reads: int = Field(50, ge=0, le=100, description="Percent of the requests that read; the others write and fsync.")
     block: Size = Field("256KiB", description="Bytes a request.")
-    directory: str = Field("checkpoints", description="The folder whose disk they use, below the run's.")
+    directory: RunPath = Field("checkpoints", description="The folder whose disk they use, below the run's.")
     duration: Duration = Field("10s", description="How long they stay.")
 
     needs = frozenset({Verb.FILES})

@@ -16,10 +16,11 @@ from harness.backends.contract import Backend, Cluster, Exit
 from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
+from harness.log.journal import Journal
 from harness.plan.making import Plan
 from harness.run.injection import Injection
 from harness.run.trigger import Firing, Holds, Progress, obstacle
-from harness.run.undo import Journal, start_reverter
+from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
 from harness.trainers.workload import environment_facts, render_workload, write_data
 
@@ -59,7 +60,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
     emit("environment", **environment_facts())
     journal = Journal(run_dir)
     # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
-    journal.record("harness.spec.secrets:undo", {"run_dir": str(run_dir), "references": references})
+    journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
         outcome = _Run(plan, run_dir, backend, emit, journal).drive(show)
@@ -68,7 +69,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
         emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
         raise
     finally:
-        journal.close()
+        close(journal)
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
@@ -85,7 +86,8 @@ class _Run:
         self.injections: dict[str, Injection] = {}
         self.threads: list[threading.Thread] = []
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
-        journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
+        found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
+        journal.record(f"backends.{plan.backend}", found_again)
         write_data(plan, run_dir)
         workload = render_workload(plan)
         env = redaction.resolve(workload.env) | {HOLDS_ENV: str(self.holds.file)}

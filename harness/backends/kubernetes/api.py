@@ -263,7 +263,7 @@ def _kinds() -> list[tuple[str, str]]:
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
     """The client's configuration, and the namespace: ours, else the context's."""
     configuration = kubernetes.client.Configuration()
-    file = os.environ.get("CHAOS_KUBECONFIG") or os.environ.get("KUBECONFIG") or None
+    file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"
     try:
         if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -278,6 +278,27 @@ def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
         ) from error
     chosen = next((each for each in contexts if each["name"] == settings.context), current)
     return configuration, settings.namespace or chosen["context"].get("namespace", "default")
+
+
+def _kubeconfig() -> str | None:
+    return os.environ.get("CHAOS_KUBECONFIG") or os.environ.get("KUBECONFIG") or None
+
+
+def chosen_cluster(settings: Settings) -> dict[str, str]:
+    """The kubeconfig, the context and the namespace in use, as the `CHAOS_KUBE_…` variables that name them.
+
+    Empty inside a pod, whose own service account says all of it. Raises `CannotRunError` as `Api` does.
+    """
+    import kubernetes
+
+    _, namespace = _configure(kubernetes, settings)
+    file = _kubeconfig()
+    if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return {"CHAOS_KUBE_NAMESPACE": namespace}
+    _, current = kubernetes.config.list_kube_config_contexts(file)
+    named = {"CHAOS_KUBE_CONTEXT": settings.context or current["name"], "CHAOS_KUBE_NAMESPACE": namespace}
+    paths = os.pathsep.join(os.path.abspath(part) for part in (file or "").split(os.pathsep) if part)
+    return named | ({"CHAOS_KUBECONFIG": paths} if paths else {})
 
 
 def _root(version: str) -> str:
