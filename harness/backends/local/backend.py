@@ -404,9 +404,17 @@ def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
 def sweep(run_id: str | None = None) -> int:
     """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
 
-    Returns how many there were. Idempotent.
+    Returns how many there were. Idempotent. Raises `BackendError` for what is left, after all was tried.
     """
-    return leavings.sweep(run_id) + cgroups.sweep(run_id)
+    count, errors = 0, []
+    for remove in (leavings.sweep, cgroups.sweep):
+        try:
+            count += remove(run_id)
+        except BackendError as error:
+            errors.append(str(error))
+    if errors:
+        raise BackendError("; ".join(errors))
+    return count
 
 
 def _undo(run_id: RunId, environment: dict[str, str]) -> None:
