@@ -59,6 +59,10 @@ verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judg
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutation $(ARGS)
 
+.PHONY: kills
+kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
+	@PYTHONPATH=tests $(VENV)/bin/python -m kills $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
 	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done
