@@ -20,7 +20,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Folder, Target
 
 PAGE_BYTES = 4096
 APPEARS_S_MAX = 30.0
@@ -55,7 +55,7 @@ class CheckpointCorruption(Fault):
 
     kind: Kind = Field("bit_flip", description="What is done to it.")
     file: str = Field("largest", description="Which file of the checkpoint: largest, any, or a pattern of names.")
-    directory: str = Field("checkpoints", description="Where the checkpoints are, below the run's folder.")
+    directory: Folder = Field("checkpoints", description="Where the checkpoints are, below the run's folder.")
     pattern: str = Field("step-*", description="Names of finished checkpoints (folders or files) there.")
     unfinished: str = Field(".tmp-*", description="Names there while one is being written: waited for.")
     manifest: str = Field("manifest*", description="Name of the file with the checksums.")

@@ -28,36 +28,29 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     ValidationInfo,
-    WithJsonSchema,
     field_serializer,
     field_validator,
 )
 
-from harness import units
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError, choice
+from harness.units import Duration
 
 
-def _unit(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
-    """A field that keeps the text as written after checking it; the planner turns it into a number."""
-
-    def check(value: object) -> object:
-        parse(value)
-        return value
-
-    schema = {"type": "string", "pattern": pattern, "examples": [example]}
-    return BeforeValidator(check), PlainSerializer(str), WithJsonSchema(schema)
+def _below(folder: str) -> str:
+    """A folder below the run's, and nowhere else."""
+    parts = pathlib.PurePosixPath(folder).parts
+    if not parts or folder.startswith("/") or ".." in parts or "\0" in folder:
+        raise ValueError(f"{folder!r} is not a folder below the run's: write a path like checkpoints or data/train")
+    return folder
 
 
-Duration = Annotated[str, *_unit(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "30s")]
-Size = Annotated[str, *_unit(units.parse_size_bytes, r"^\d+(\.\d+)?\s*(B|kB|MB|GB|KiB|MiB|GiB)$", "64MiB")]
-Rate = Annotated[str, *_unit(units.parse_rate_bits, r"^\d+(\.\d+)?\s*(bit|kbit|mbit|gbit)$", "100mbit")]
+Folder = Annotated[str, Field(max_length=200), AfterValidator(_below)]
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,7 @@ class Cancelled(Exception):
 class Fault(BaseModel, abc.ABC):
     """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
@@ -267,7 +260,7 @@ class TakesNodes(Fault):
 
     def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:
         if isinstance(self.replacement, Replacement):
-            context.wait(units.parse_duration_ns(self.replacement.after) / 1e9)
+            context.wait(self.replacement.after.s)
             for node in nodes:
                 context.replace(node)
         else:

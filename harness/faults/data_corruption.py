@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared import orders as damage
-from harness.units import parse_duration_ns
+from harness.units import Duration
 
 
 class DataCorruption(Fault):
@@ -25,9 +25,11 @@ class DataCorruption(Fault):
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
         "missing", description="What is wrong with it."
     )
-    directory: str = Field("data", description="The folder of the shards, below the run's.")
+    directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     file: str = Field("*", description="Which of them: a pattern; one that matches is chosen by the seed.")
-    duration: Duration | None = Field("10s", description="How long a shard stays so; a NaN batch is that of one step.")
+    duration: Duration | None = Field(
+        Duration("10s"), description="How long a shard stays so. A NaN batch lasts one step."
+    )
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -39,7 +41,7 @@ class DataCorruption(Fault):
         if not isinstance(given, dict) or given.get("kind") != "nan_batch":
             return given
         if given.get("duration") is not None:
-            raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
+            raise ValueError("duration: a NaN batch lasts one step; only a damaged shard has a duration")
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
@@ -67,7 +69,7 @@ class DataCorruption(Fault):
         context.injected()
         changed = int(digest(shard) != before)
         context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
-        context.wait(parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
         put_back(str(shard), str(kept))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Duration, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.units import Duration
 
 ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
 
@@ -19,7 +19,7 @@ class Preemption(TakesNodes):
     """Notice by SIGTERM to the whole node or on its metadata endpoint; at the deadline the node is taken,
     whether the trainer is done or not. Via `engine` the engine itself evicts, its own way, notice included."""
 
-    notice: Duration = Field("5s", description="From the notice until the node is taken; 0s: no notice at all.")
+    notice: Duration = Field(Duration("5s"), description="From the notice until the node is taken; 0s: none.")
     via: Literal["signal", "engine", "ec2", "gcp", "azure"] = Field(
         "signal", description="SIGTERM, the engine's own eviction, or whose metadata endpoint."
     )
@@ -63,7 +63,7 @@ class Preemption(TakesNodes):
 
     @property
     def notice_s(self) -> float:
-        return units.parse_duration_ns(self.notice) / 1e9
+        return self.notice.s
 
     def _give_notice(self, node: Node, context: Context) -> None:
         if self.via == "signal":

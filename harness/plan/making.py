@@ -39,12 +39,12 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
         faults=planned,
         expect=scenario.expect,
         abort=Abort(
-            if_no_step_for_ns=units.parse_duration_ns(scenario.abort.if_no_step_for),
-            wall_clock_ns=units.parse_duration_ns(scenario.abort.wall_clock),
+            if_no_step_for_ns=scenario.abort.if_no_step_for.ns,
+            wall_clock_ns=scenario.abort.wall_clock.ns,
         ),
         limits=Limits(
             nodes_at_once=scenario.limits.nodes_at_once,
-            cool_down_ns=units.parse_duration_ns(scenario.limits.cool_down),
+            cool_down_ns=scenario.limits.cool_down.ns,
         ),
     )
 
@@ -81,11 +81,11 @@ def _plan_fault(spec: FaultSpec, workload: Workload, seed: int) -> Iterator[Plan
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
     """Each firing as exact values."""
     if when.every is not None:
-        period_ns = units.parse_duration_ns(when.every)
+        period_ns = when.every.ns
         return [When(after_ns=period_ns * (number + 1)) for number in range(when.times or 1)]
     if when.rate is not None:
         return _at_random(3600e9 / units.parse_per_hour(when.rate), when.times or 1, dice)
-    after_ns = None if when.after is None else units.parse_duration_ns(when.after)
+    after_ns = None if when.after is None else when.after.ns
     event = when.event or ("injected" if when.following is not None else None)
     return [When(step=when.step, phase=when.phase, following=when.following, event=event, after_ns=after_ns)]
 

@@ -10,12 +10,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from harness import units
 from harness.errors import ScenarioError, UsageError, choice
-from harness.faults.contract import Duration, NamedFault, fault_names, load_fault
+from harness.faults.contract import NamedFault, fault_names, load_fault
 from harness.spec.bounds import ScoreBounds, check_expectations
 from harness.spec.document import Document, Path, keys_at, read_text
 from harness.spec.profile import lay_profile
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
+from harness.units import Duration
 
 FAULTS_MAX = 20_000
 TITLE_MAX = 200  # characters
@@ -120,15 +121,15 @@ class FaultSpec(NamedFault):
 
 
 class Abort(_Model):
-    if_no_step_for: Duration = "60s"
-    wall_clock: Duration = "10m"
+    if_no_step_for: Duration = Duration("60s")
+    wall_clock: Duration = Duration("10m")
 
 
 class Limits(_Model):
     """How much may be broken at once. A fault that would exceed it waits until the job has recovered."""
 
     nodes_at_once: int | None = Field(None, ge=1, description="The blast radius: nodes with a fault at work.")
-    cool_down: Duration = Field("0s", description="From one recovery to the next fault.")
+    cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
 
 
 class Scenario(_Model):

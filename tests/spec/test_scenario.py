@@ -53,7 +53,7 @@ def test_a_profile_lies_over_it() -> None:
     assert scenario.workload.nodes == 8
     assert scenario.workload.steps == 100
     assert scenario.faults[0].action.notice_s == 120.0
-    assert scenario.faults[0].action.model_dump()["replacement"] == {"after": "5s"}
+    assert scenario.faults[0].action.model_dump(mode="json")["replacement"] == {"after": "5s"}
 
 
 @pytest.mark.parametrize(
