@@ -21,7 +21,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Target
+from harness.faults.contract import Context, Fault, Folder, Target
 from harness.log.hostile import RunPath, move_inside
 
 PAGE_BYTES = 4096
@@ -57,7 +57,7 @@ class CheckpointCorruption(Fault):
 
     kind: Kind = Field("bit_flip", description="What is done to it.")
     file: str = Field("largest", description="Which file of the checkpoint: largest, any, or a pattern of names.")
-    directory: RunPath = Field("checkpoints", description="Where the checkpoints are, below the run's folder.")
+    directory: Folder = Field("checkpoints", description="Where the checkpoints are, below the run's folder.")
     pattern: str = Field("step-*", description="Names of finished checkpoints (folders or files) there.")
     unfinished: str = Field(".tmp-*", description="Names there while one is being written: waited for.")
     manifest: str = Field("manifest*", description="Name of the file with the checksums.")

@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared import orders as damage
 from harness.log.hostile import RunPath, move_inside
-from harness.units import parse_duration_ns
+from harness.units import Duration
 
 
 class DataCorruption(Fault):
@@ -27,9 +27,11 @@ class DataCorruption(Fault):
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
         "missing", description="What is wrong with it."
     )
-    directory: RunPath = Field("data", description="The folder of the shards, below the run's.")
+    directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     file: str = Field("*", description="Which of them: a pattern; one that matches is chosen by the seed.")
-    duration: Duration | None = Field("10s", description="How long a shard stays so; a NaN batch is that of one step.")
+    duration: Duration | None = Field(
+        Duration("10s"), description="How long a shard stays so. A NaN batch lasts one step."
+    )
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -41,7 +43,7 @@ class DataCorruption(Fault):
         if not isinstance(given, dict) or given.get("kind") != "nan_batch":
             return given
         if given.get("duration") is not None:
-            raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
+            raise ValueError("duration: a NaN batch lasts one step; only a damaged shard has a duration")
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
@@ -70,7 +72,7 @@ class DataCorruption(Fault):
         context.injected()
         changed = int(digest(shard) != before)
         context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
-        context.wait(parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
         put_back(context.run_dir, **places)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:

@@ -13,7 +13,7 @@ from harness.emitter import Emitter
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Cancelled, Target
 from harness.log.journal import Journal
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.run.trigger import Firing, Holds, Progress
 
 POLL_S = 0.002
@@ -36,7 +36,7 @@ class Injection:
         self.firing, self.plan, self.cluster, self.progress = firing, plan, cluster, progress
         self._emit, self._journal, self._holds = emit, journal, holds
         self.run_dir = journal.run_dir
-        self.fault, self.targets = firing.planned.build()
+        self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()
         self._nodes: dict[Target, Node] = {}  # where each target was when the fault acted on it
@@ -120,7 +120,7 @@ class Injection:
         self._moment("injected")
         aimed = [self._aim(target) for target in self.targets]
         told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
-        self.log("fault.injected", kind=self.firing.planned.fault, targets=aimed, **told)
+        self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self._moment("effect")
@@ -161,7 +161,7 @@ class Injection:
             self._emit("node.released", node=node.name, incarnation=node.incarnation, reason=reason)
 
     def replace(self, node: Node) -> Node:
-        gpus = self.plan.workload["ranks_per_node"]
+        gpus = self.plan.workload.ranks_per_node
         if not self.cluster.tells_changes:
             self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
         return self.cluster.replace(node)

@@ -9,7 +9,8 @@ import pytest
 
 from harness.backends.agent.types import MemoryUse, ProcessState
 from harness.errors import NodeGone
-from harness.plan.making import Plan, PlannedFault
+from harness.faults.contract import Target
+from harness.plan.model import Plan, PlannedFault, When
 from harness.run.injection import Injection
 from harness.run.trigger import Firing, Holds, Progress
 
@@ -65,7 +66,8 @@ class FakeJournal:
 def injection_of(
     fault: str, progress: Progress, **parameters: Any
 ) -> tuple[Injection, FakeCluster, list[dict[str, Any]]]:
-    planned = PlannedFault("a", fault, parameters, {"step": 1}, ({"node_index": 0, "rank": 0},), False)
+    when, targets = When(step=1), (Target(0, 0),)
+    planned = PlannedFault(id="a", fault=fault, parameters=parameters, when=when, targets=targets)
     cluster, log = FakeCluster(), []
 
     class Plans:
