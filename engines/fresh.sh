@@ -104,7 +104,7 @@ visit() { # USER COMMANDS: in a new copy of the base; the folder goes when no pr
 
 machine() { # FOLDER: becomes what the visit hangs on; the new namespaces end with it
     enter_groups "$(basename "$1")" >"$1/groups"
-    exec unshare --mount --propagation private --pid --fork --kill-child --net --uts --ipc --cgroup "$SELF" _inside "$1"
+    exec unshare --mount --propagation=private --pid --fork --kill-child --net --uts --ipc --cgroup "$SELF" _inside "$1"
 }
 
 first_process() { # PID: of the new machine, as this host numbers it
@@ -139,11 +139,11 @@ remove_stale() { # of visits that a power cut ended
 # Inside: process 1 of the new machine ---------------------------------------------------------------------------
 
 device() { # NAME: as this host has it
-    local numbers
+    local mode major minor
     [ -c "/dev/$1" ] || return 0
-    numbers=$(stat --format '%a %t %T' "/dev/$1")
+    read -r mode major minor < <(stat --format '%a %t %T' "/dev/$1")
     mkdir -p "$(dirname "dev/$1")"
-    mknod --mode "${numbers%% *}" "dev/$1" c $((16#$(cut -d' ' -f2 <<<"$numbers"))) $((16#$(cut -d' ' -f3 <<<"$numbers")))
+    mknod --mode "$mode" "dev/$1" c $((16#$major)) $((16#$minor))
 }
 
 inside() { # FOLDER
@@ -197,14 +197,15 @@ inside() { # FOLDER
 
 PRELUDE='
 set -u
+umask 022
 cd /home/tester/chaos-harness
 . /package-settings
 as() { # USER COMMAND: as by hand at a terminal of that user
-    local started=$SECONDS status=0 home=/home/tester user=$1
+    local started=$SECONDS status=0 home=/home/tester user=$1 path=/usr/local/bin:/usr/bin:/bin
     shift
-    [ "$user" = tester ] || home=/root
+    [ "$user" = tester ] || home=/root path=/usr/local/sbin:/usr/sbin:/sbin:$path
     echo "fresh: [$user] $*" >&2
-    HOME=$home USER=$user LOGNAME=$user setpriv --reuid "$user" --regid "$user" --init-groups bash -c "$*" || status=$?
+    PATH=$path HOME=$home USER=$user LOGNAME=$user setpriv --reuid "$user" --regid "$user" --init-groups bash -c "$*" || status=$?
     echo "fresh: [$user] $*: exit $status after $((SECONDS - started)) s" >&2
     [ "$status" = 0 ] || failed=1
 }

@@ -24,7 +24,13 @@ PIP_SETTINGS = {
 }
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
-APT_SETTINGS = ("Acquire::http", "Acquire::https", "Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::Retries")
+APT_SETTINGS = (
+    "Acquire::http",
+    "Acquire::https",
+    "Acquire::Check-Valid-Until",
+    "Acquire::Check-Date",
+    "Acquire::Retries",
+)
 CA_BUNDLE = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
 OURS = pathlib.Path(__file__).resolve().parents[1] / ".venv/bin/python"
 
