@@ -121,6 +121,8 @@ def folder() -> Iterator[pathlib.Path]:
 def host(request: pytest.FixtureRequest, folder: pathlib.Path) -> Iterator[Host]:
     if request.param == "root" and os.geteuid() != 0:
         pytest.skip("not root")
+    if os.geteuid() != 0 and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("/dev/fuse is not there, or not open to this user")
     opened = Host(folder, as_user(folder / "fuse") if request.param == "user" and os.geteuid() == 0 else ())
     yield opened
     opened.close()
