@@ -102,6 +102,8 @@ class Host:
 @pytest.fixture
 def folder() -> Iterator[pathlib.Path]:
     """A run's folder, its store that of a project whose members share their files."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("/dev/fuse is not there, or not open to this user")
     with tempfile.TemporaryDirectory(prefix="chaos-test-") as name:
         run_dir = pathlib.Path(name)
         for part in ("logs", "slurm", "slurm/exits", STORE):
@@ -121,8 +123,6 @@ def folder() -> Iterator[pathlib.Path]:
 def host(request: pytest.FixtureRequest, folder: pathlib.Path) -> Iterator[Host]:
     if request.param == "root" and os.geteuid() != 0:
         pytest.skip("not root")
-    if os.geteuid() != 0 and not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("/dev/fuse is not there, or not open to this user")
     opened = Host(folder, as_user(folder / "fuse") if request.param == "user" and os.geteuid() == 0 else ())
     yield opened
     opened.close()
