@@ -14,6 +14,7 @@ SELF=$(readlink -f "$0")
 ROOT=$(dirname "$(dirname "$SELF")")
 PYTHON=${PYTHON:-python3}
 STATE=$ENGINES_DIR/fresh
+RELEASE=bookworm # its Python, 3.11, is the oldest that is supported
 PACKAGES=python3,python3-venv,make,git,ca-certificates # what the README names
 SHORT_S_MAX=900
 FULL_S_MAX=7200
@@ -24,16 +25,14 @@ ENGINE_TESTS="test_network or test_docker or test_slurm or test_report_browser o
 # The base, made once ------------------------------------------------------------------------------------------
 
 base() { # prints the folder of the minimal system, and makes it where there is none or it is older than a month
-    local codename mirror folder
-    codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mirror=$(mirror_of "$codename")
-    [ -n "$mirror" ] || die "no package source for $codename on this host"
-    folder=$STATE/base-$codename
+    local mirror folder=$STATE/base-$RELEASE
+    mirror=$(mirror_of "$(. /etc/os-release && echo "$VERSION_CODENAME")")
+    [ -n "$mirror" ] || die "this host has no source of Debian packages"
     if [ "$(cat "$folder/.made-of" 2>/dev/null)" != "$PACKAGES $mirror" ] || [ -n "$(find "$folder/.made-of" -mtime +30)" ]; then
-        say "making a minimal $codename (once)"
+        say "making a minimal $RELEASE (once)"
         rm -rf --one-file-system "$folder" "$folder.new"
         mkdir -p "$folder.new"
-        debootstrap --variant=minbase --include="$PACKAGES" "$codename" "$folder.new" "$mirror" >"$STATE/debootstrap.log" ||
+        debootstrap --variant=minbase --include="$PACKAGES" "$RELEASE" "$folder.new" "$mirror" >"$STATE/debootstrap.log" ||
             { tail -n 20 "$STATE/debootstrap.log" >&2; die "debootstrap failed"; }
         rm -rf "$folder.new"/var/cache/apt/archives/*.deb
         echo "$PACKAGES $mirror" >"$folder.new/.made-of"
