@@ -250,6 +250,7 @@ main() { # the visits, one after the other
 }
 
 arguments() { # exports what was asked for
+    unset SHORT ONLY COMMIT RUN
     while [ $# -gt 0 ]; do
         case $1 in
             --short) export SHORT=yes ;;
