@@ -81,9 +81,14 @@ doctor: $(VENV)/.ready ## What works on this machine
 	@$(CHAOS) doctor
 
 .PHONY: engines
-engines: ## Installs and starts the real engines, and a browser (Debian, as root): ENGINES=docker for one of them
-	@engines/provision.sh $(ENGINES) browser || exit 4
+engines: ## Installs what tests need, and starts the real engines (Debian, as root): ENGINES=docker for one of them
+	@engines/provision.sh $(ENGINES) browser tests || exit 4
 	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
+
+.PHONY: fresh
+fresh: ## These commands on a machine that has nothing else (Debian, as root): ARGS=--short for what CI runs
+	@engines/provision.sh fresh || exit 4
+	@engines/fresh.sh $(ARGS)
 
 .PHONY: image
 image: $(VENV)/.ready ## The image of Docker nodes: BASE_IMAGE=… for another base than this host's release

@@ -220,7 +220,8 @@ def doctor() -> None:
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         words = words or "no backend runs here"
         out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
-    if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
+    fit = all(finding.ok for finding in findings if finding.needed)
+    if not fit or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)
 
 
