@@ -224,7 +224,6 @@ commands() { # USER
     if [ -n "${RUN:-}" ]; then
         printf 'as %s %q\n' "$user" "$RUN"
     elif [ -n "${SHORT:-}" ]; then
-        echo "export PIP_NO_COMPILE=no" # pip's way to say yes; compiling all of PyTorch takes longer than what is used
         printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='-k \"$QUICK_TESTS\"'"
         printf 'as root %q\n' "make test ARGS='-k \"$QUICK_TESTS\"'"
     else
