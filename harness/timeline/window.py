@@ -27,7 +27,7 @@ from harness.log.reading import Log, Writer
 from harness.timeline import timeline
 from harness.timeline.lineage import NEVER, Epoch, Progress
 from harness.timeline.phases import Segment, clipped
-from harness.timeline.timeline import Steps, Timeline
+from harness.timeline.timeline import Process, Steps, Timeline
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -98,7 +98,7 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """What of a timeline came after the last complete step at `begin`.
+    """What of a timeline came after the last complete step at `begin`, and what was lost of the steps before.
 
     Processes keep the times of their own past; nodes count as allocated, and worlds as formed, at the window's begin.
     """
@@ -106,7 +106,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
     if start <= whole.begin:
         return whole
     rows, complete = whole.steps.end > start, whole.progress.end > start
-    alive = [p.exited is None or p.exited > start or p.last_seen > start for p in whole.processes]
+    alive = _alive(whole, start)
     process = _renumbered(alive)
     epoch = _renumbered(np.isin(np.arange(len(whole.epochs)), whole.steps.epoch[rows]).tolist())
     steps = _rows(whole.steps, rows)
@@ -208,15 +208,28 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """The end of the last complete step before the window and before all that was lost in it."""
-    at = _last_end(whole, begin)
-    steps = whole.steps
+    """The end of the last complete step before the window; or, if the job lost steps in it that it had done before,
+    the begin of the first of these."""
+    at, steps = _last_end(whole, begin), whole.steps
+    if not len(whole.progress) or int(whole.progress.end[0]) > begin:
+        return whole.begin
     living = np.unique(steps.epoch[steps.end > at])
     lost = ~steps.survives & np.isin(steps.epoch, living)
-    if lost.any():
-        at = min(at, int(steps.begin[lost].min()))
-    row = int(np.searchsorted(whole.progress.end, at, side="right")) - 1
-    return int(whole.progress.end[row]) if row >= 0 else whole.begin
+    return min(at, int(steps.begin[lost].min())) if lost.any() else at
+
+
+def _alive(whole: Timeline, start: int) -> list[bool]:
+    """Which processes were there at the window's begin or came later: not those of which the end was seen, whose
+    place another one had taken, or whose node was gone."""
+    newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
+    released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
+
+    def gone(p: Process) -> bool:
+        replaced = newest.get((p.node, p.incarnation, p.local_rank), p.started) > p.started
+        ended = p.exited is not None and p.exited <= start
+        return replaced or ended or released.get((p.node, p.incarnation), whole.end) <= start
+
+    return [process.last_seen > start or not gone(process) for process in whole.processes]
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:
