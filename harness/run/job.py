@@ -17,6 +17,7 @@ from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
 from harness.plan.making import Plan
+from harness.run import drill
 from harness.run.injection import LiveJob
 from harness.run.last_words import last_words
 from harness.run.observers import SILENT, Observer, Status
@@ -86,7 +87,8 @@ class Job:
     def __init__(
         self, plan: Plan, rehearsals: Sequence[Rehearsal], backend: Backend, emit: Emitter, journal: Journal
     ) -> None:
-        self.plan, self.rehearsals, self.emit, self.run_dir = plan, rehearsals, emit, journal.run_dir
+        self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
+        self.run_dir = journal.run_dir
         self.progress = Progress()
         self.tail = Tail(self.run_dir / "events")
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
@@ -122,6 +124,8 @@ class Job:
         finally:
             with stop.attended(), self.cluster:
                 self._end(outcome)
+        with stop.attended():
+            self._drill(outcome, stop)
         self.emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
         return outcome
 
@@ -155,6 +159,11 @@ class Job:
     @property
     def _gpus(self) -> int:
         return int(self.plan.workload["ranks_per_node"])
+
+    def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
+        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan):
+            committed = self.progress.committed_step
+            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, committed, stop)
 
     def _note_nodes(self) -> None:
         for node in self.cluster.nodes:

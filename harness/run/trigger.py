@@ -33,6 +33,7 @@ class Worker:
     pid: int
     since_ns: int
     last_step: int = 0
+    restored_step: int | None = None
     seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
     ended_ns: int = 0
 
@@ -48,6 +49,7 @@ class Progress:
     world_size: int = 0
     complete_step: int = 0
     furthest_step: int = 0
+    committed_step: int = 0  # of the newest checkpoint
     last_step_ns: int = 0
     loss: float | None = None
     phase: str = "starting"
@@ -75,6 +77,13 @@ class Progress:
         world = [self.workers.get(rank) for rank in range(self.world_size)]
         return all(worker is not None and worker.since_ns > moment_ns for worker in world)
 
+    def restored_steps(self) -> list[int]:
+        """What each rank of the world has restored; empty while some rank has not."""
+        world = self.world_size or len(self.workers)
+        ranks = range(world) if world <= len(self.workers) else ()
+        steps = [self.workers[rank].restored_step if rank in self.workers else None for rank in ranks]
+        return [] if None in steps else [step for step in steps if step is not None]
+
     def _absorb_trainer(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         rank, kind = _whole(header["rank"]), event["event"]
         if "wall_ns" in event:
@@ -88,6 +97,8 @@ class Progress:
             self.world_size = _whole(event["world_size"])
         elif kind == "restored":
             self._absorb_restore(rank, _whole(event["step"]))
+        elif kind == "checkpoint.committed":
+            self.committed_step = _whole(event["step"])
         elif kind == "step" and rank in self.workers:
             self._absorb_step(rank, event, now_ns)
         elif kind in ("phase", "failpoint"):
@@ -98,7 +109,7 @@ class Progress:
     def _absorb_restore(self, rank: int, step: int) -> None:
         self.phase = "restored"
         if rank in self.workers:
-            self.workers[rank].last_step = step
+            self.workers[rank].last_step = self.workers[rank].restored_step = step
         self.complete_step = self._complete()
 
     def _absorb_phase(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:

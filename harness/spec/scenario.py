@@ -62,6 +62,11 @@ class WorkloadSpec(_Model):
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
     args: list[str] = Field([], description="Further arguments of the reference trainer.")
+    restore_drill: bool | None = Field(
+        None,
+        description="After a completed run the command starts once more on a copy of the checkpoints and must restore; "
+        "default: for the reference trainer.",
+    )
 
     @model_validator(mode="after")
     def _min_nodes_fit(self) -> WorkloadSpec:
