@@ -124,9 +124,9 @@ class Job:
         finally:
             with stop.attended(), self.cluster:
                 self._end(outcome)
+        self.emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
         with stop.attended():
             self._drill(outcome, stop)
-        self.emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
         return outcome
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:

@@ -61,6 +61,8 @@ def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
         return timeline.build(log)  # one rehearsal that lasted from the job's begin to its end
     job = timeline.build(log)
     begin, end = _grown(job, found)
+    if found.outcome not in _OUTCOMES:
+        end = NEVER  # to the end of the log
     shorter = _cut(reading.read(run_dir / "events"), found, end, _reached(job, end))
     return narrowed(timeline.build(shorter), begin)
 

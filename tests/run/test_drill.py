@@ -17,6 +17,7 @@ from harness.plan.making import Plan, PlannedFault
 from harness.run import drill
 from harness.run.job import execute
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
@@ -79,7 +80,8 @@ def drilled(plan: Plan, run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """What the run's own log says of the drill. The run completes whatever the drill says."""
     assert execute(plan, run_dir, BACKEND).outcome == "completed"
     (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
-    assert log.events[-1]["event"] == "run.finished"
+    finished = next(event["mono_ns"] for event in log.events if event["event"] == "run.finished")
+    assert timeline.load(run_dir).end == finished
     return [event for event in log.events if event["event"].startswith("drill.")]
 
 
