@@ -82,6 +82,8 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
     spec = scenario.workload
     workload = spec.model_dump(mode="json")
     workload["min_nodes"] = spec.min_nodes or spec.nodes
+    if spec.restore_drill is None:
+        del workload["restore_drill"]  # as in plans of older versions
     planned = [occurrence for fault in scenario.faults for occurrence in _plan_fault(fault, scenario, seed)]
     _check_blast_radius(planned, scenario.limits.nodes_at_once)
     header: dict[str, Any] = {"name": scenario.name, "title": scenario.title, "tags": scenario.tags}
