@@ -16,7 +16,7 @@ from harness.errors import ChaosError
 from harness.judge import slowdown
 from harness.judge.evidence import attach, load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
@@ -69,7 +69,7 @@ class _Experiment:
         return self.run_dir, outcome.outcome == "interrupted"
 
     def _run(self) -> Outcome:
-        nodes = int(self.plan.workload["nodes"])
+        nodes = self.plan.workload.nodes
         stage = Stage("run with faults" if self.plan.faults else "run", nodes)
         self.observer.stage(stage)
         outcome = execute(self.plan, self.run_dir, self.backend, self.observer, self.stop)
@@ -77,7 +77,7 @@ class _Experiment:
         return outcome
 
     def _ensure(self, fault_free: Plan, again: bool = False) -> tuple[pathlib.Path, Outcome | None]:
-        stage = Stage("fault-free run", int(fault_free.workload["nodes"]), again)
+        stage = Stage("fault-free run", fault_free.workload.nodes, again)
         self.observer.stage(stage)
         folder, outcome = ensure_fault_free(fault_free, self.reports, self.backend, self.observer, self.stop)
         self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)

@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,21 +18,24 @@ from harness.backends.contract import Verb, load_backend
 from harness.backends.request_text import native_text
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
-from harness.campaign.gate import Gate, Stopped, find_suite, run_gate
+from harness.campaign.gate import Gate, Stopped, run_gate
+from harness.campaign.reading import find_plan, json_schema, load_plan, load_scenario
 from harness.cli import doctor as doctor_module
 from harness.cli.display import Display
 from harness.cli.terminal import STYLES, print_scorecard
 from harness.errors import ChaosError, UsageError
-from harness.faults.contract import fault_names, load_fault
+from harness.faults.contract import load_fault
 from harness.judge.evidence import find_run, load_evidence
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
-from harness.plan.making import Plan, check_capabilities, make_plan
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
+from harness.plan.model import Plan, When
 from harness.report import write_reports
 from harness.run import undo
 from harness.run.stop import StopRequest
-from harness.spec.scenario import Scenario, find_scenario, json_schema, load_scenario
-from harness.trainers.workload import render_workload
+from harness.spec.scenario import Scenario, find_scenario
+from harness.spec.suite import find_suite
 
 INTERRUPTED = 130
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,6 +48,9 @@ stop = StopRequest()
 ScenarioArg = Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")]
 RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
 BackendOption = Annotated[str, typer.Option(help="Where the nodes are.")]
+PlanOption = Annotated[
+    str, typer.Option("--plan", help="Instead of a scenario: a stored plan.json, or the run that it is to be taken of.")
+]
 SeedOption = Annotated[int, typer.Option(help="Decides everything that is random.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
 ReportsOption = Annotated[pathlib.Path, typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS")]
@@ -56,7 +62,9 @@ SCENARIOS = _ROOT / "scenarios"
 
 @app.command()
 def run(
-    scenario: ScenarioArg,
+    context: typer.Context,
+    scenario: Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")] = "",
+    plan: PlanOption = "",
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     profile: ProfileOption = None,
@@ -68,14 +76,20 @@ def run(
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
     """Runs a scenario and judges it. Exit: 0 pass, 1 fail, 3 inconclusive or invalid, 4 cannot run here."""
-    spec, plan = _plan(scenario, backend, seed, profile, scenarios)
-    engine = load_backend(backend)
-    check_capabilities(plan, engine.probe())
-    out.print(f"[bold]{spec.name}[/] · {spec.title} · backend {backend} · seed {seed}")
+    if plan:
+        _only_the_plan(context)
+        times, planned = repeat or 1, load_plan(find_plan(plan, reports))
+    else:
+        spec, planned = _plan(scenario, backend, seed, profile, scenarios)
+        times = repeat or spec.repeat
+    name = planned.scenario.name
+    engine = load_backend(planned.backend)
+    check_capabilities(planned, engine.probe())
+    title = f"[bold]{name}[/] · {escape(planned.scenario.title)}"
+    out.print(f"{title} · backend {planned.backend} · seed {planned.seed}")
     if fresh_fault_free:
-        forget_fault_free(plan, reports.resolve())
-    times = repeat or spec.repeat
-    plans = [plan, *(make_plan(spec, seed, backend, new_run_id(spec.name), profile) for _ in range(times - 1))]
+        forget_fault_free(planned, reports.resolve())
+    plans = (planned.again(new_run_id(name)) for _ in range(times))
     with Display(out) as display:
         cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, display, stop)
     if interrupted:
@@ -189,7 +203,7 @@ def plan(
     if output not in ("yaml", "json"):
         raise UsageError(f"--output {output}: allowed are yaml and json")
     spec, planned = _plan(scenario, backend, seed, profile, scenarios)
-    engine, workload = load_backend(backend), render_workload(planned)
+    engine, workload = load_backend(backend), planned.launch()
     request = engine.render_as(workload, as_, spec.name) if as_ or engine.kinds else engine.render(workload)
     sys.stdout.write(native_text(request, output))
 
@@ -212,7 +226,8 @@ def doctor() -> None:
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         words = words or "no backend runs here"
         out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
-    if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
+    fit = all(finding.ok for finding in findings if finding.needed)
+    if not fit or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)
 
 
@@ -227,8 +242,18 @@ def heal(reports: ReportsOption = REPORTS) -> None:
 
 def _plan(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
     load_backend(backend)
+    if not name:
+        raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
     spec = load_scenario(find_scenario(name, scenarios), profile)
     return spec, make_plan(spec, seed, backend, new_run_id(spec.name), profile)
+
+
+def _only_the_plan(context: typer.Context) -> None:
+    """What a plan holds already cannot be given beside it."""
+    for name in ("scenario", "backend", "seed", "profile"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
 def _judge(run_dir: pathlib.Path) -> Verdict:
@@ -243,41 +268,38 @@ def _show(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
 
 def _explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
-    trainer = "the reference trainer" if work["trainer"] == "reference" else " ".join(work["trainer"]["command"])
-    world = work["nodes"] * work["ranks_per_node"]
     lines = [
         f"[bold]{spec.name}[/]: {spec.title}",
-        f"{trainer} runs {work['steps']} steps on {work['nodes']} nodes with {work['ranks_per_node']} rank(s) each "
-        f"({world} ranks); it may go on with {work['min_nodes']}. "
-        f"A checkpoint every {work['checkpoint']['every_steps']} steps.",
+        f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
+        f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
+        f"A checkpoint every {work.checkpoint.every_steps} steps.",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
-        fault, targets = planned.build()
-        lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {fault.describe(targets)}.")
-    if nodes_at_once := plan.limits.get("nodes_at_once"):
+        lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
+    if nodes_at_once := plan.limits.nodes_at_once:
         lines.append(f"  Never more than {nodes_at_once} node(s) with a fault at work: another fault waits.")
-    if cool_down_ns := plan.limits.get("cool_down_ns"):
+    if cool_down_ns := plan.limits.cool_down_ns:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
     lines.append(
-        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort['if_no_step_for_ns'] / 1e9:g} s, "
-        f"or after {plan.abort['wall_clock_ns'] / 1e9:g} s. Everything is undone at the end. Nothing was launched."
+        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
+        f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."
     )
     return lines
 
 
-def _when_in_words(when: Any) -> str:
-    after = f"{when['after_ns'] / 1e9:g} s after " if "after_ns" in when else ""
-    base = f"{when['following']} is {when['event']}" if "following" in when else "the start"
+def _when_in_words(when: When) -> str:
+    after = f"{when.after_ns / 1e9:g} s after " if when.after_ns is not None else ""
+    base = f"{when.following} is {when.event}" if when.following else "the start"
     parts = []
-    if "step" in when:
-        parts.append(f"when every rank has completed step {when['step']}")
-    if "following" in when or after:
+    if when.step is not None:
+        parts.append(f"when every rank has completed step {when.step}")
+    if when.following or after:
         parts.append(f"{after or 'once '}{base}")
-    if "phase" in when:
-        parts.append(f"as soon as a rank enters {when['phase']}")
+    if when.phase:
+        parts.append(f"as soon as a rank enters {when.phase}")
     return ", ".join(parts)
 
 
@@ -289,7 +311,6 @@ def _list_faults() -> None:
             default = "required" if field.is_required() else f"default {field.default}"
             out.print(f"    {key}: {field.description or ''} ({default})", soft_wrap=True)
         out.print("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()), soft_wrap=True)
-    assert fault_names()
 
 
 def _mark(ok: bool) -> str:

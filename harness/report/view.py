@@ -406,13 +406,9 @@ def metric_text(name: str, value: object) -> str:
 
 
 def reproduce(card: Scorecard) -> list[str]:
-    """The commands that play this run again, and the one that judges it again."""
-    command = ["chaos", "run", card.scenario, "--seed", str(card.seed)]
-    if card.backend != "local":
-        command += ["--backend", card.backend]
-    if profile := card.evidence.run.plan.get("profile"):
-        command += ["--profile", str(profile)]
-    return [shlex.join(command), shlex.join(["chaos", "score", f"reports/{card.run_id}"])]
+    """The commands that play this run again, from its stored plan, and the one that judges it again."""
+    run = f"reports/{card.run_id}"
+    return [shlex.join(["chaos", "run", "--plan", f"{run}/plan.json"]), shlex.join(["chaos", "score", run])]
 
 
 def problems(run: Timeline) -> list[str]:

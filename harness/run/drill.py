@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from harness.backends.contract import Backend, Cluster
 from harness.emitter import Emitter
 from harness.log.events import Tail
-from harness.plan.making import Plan
+from harness.log.journal import Journal
+from harness.plan.model import Plan
 from harness.run.last_words import last_words
 from harness.run.stop import StopRequest
 from harness.run.trigger import Progress
-from harness.run.undo import Journal
 from harness.spec import secrets as redaction
-from harness.trainers.workload import render_workload
 
 FOLDER = "drill"
 LIMIT_S = 60.0
@@ -47,9 +46,9 @@ class CannotDrill(Exception):
 
 def is_wanted(plan: Plan) -> bool:
     """By default for the reference trainer; for others where the scenario asks for it. Never without faults."""
-    asked = plan.workload.get("restore_drill")
-    usual = plan.workload["trainer"] == "reference"
-    return bool(plan.faults) and plan.backend in REACHED and (usual if asked is None else bool(asked))
+    asked = plan.workload.restore_drill
+    wanted = plan.workload.trainer.drills if asked is None else asked
+    return wanted and bool(plan.faults) and plan.backend in REACHED
 
 
 def rehearse_restore(
@@ -76,13 +75,11 @@ def _drill(
 ) -> Drill:
     if not committed_step:
         raise CannotDrill("the job told of no checkpoint")
-    workload = render_workload(plan)
+    workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
     _copy(journal.run_dir, folder)
-    references = redaction.references(workload.env)
-    journal.record("harness.spec.secrets:undo", {"run_dir": str(folder), "references": references})
-    journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
+    journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
     workload = replace(workload, env=redaction.resolve(workload.env))
     deadline = time.monotonic() + LIMIT_S
     with backend.open(workload, folder, plan.run_id) as cluster:

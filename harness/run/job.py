@@ -16,7 +16,8 @@ from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
-from harness.plan.making import Plan
+from harness.log.journal import Journal
+from harness.plan.model import Plan
 from harness.run import drill
 from harness.run.injection import LiveJob
 from harness.run.last_words import last_words
@@ -24,9 +25,9 @@ from harness.run.observers import SILENT, Observer, Status
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
 from harness.run.trigger import Holds, Progress
-from harness.run.undo import Journal, start_reverter
+from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
-from harness.trainers.workload import environment_facts, render_workload, write_data
+from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
 
@@ -57,7 +58,7 @@ def run_job(
     Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
     plan = all_faults(plan, rehearsals)
-    references = redaction.references(render_workload(plan).env)
+    references = redaction.references(plan.launch().env)
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
@@ -66,7 +67,7 @@ def run_job(
     emit("environment", **environment_facts())
     journal = Journal(run_dir)
     # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
-    journal.record("harness.spec.secrets:undo", {"run_dir": str(run_dir), "references": references})
+    journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
         outcome = Job(plan, rehearsals, backend, emit, journal).run(observer, stop or StopRequest())
@@ -74,7 +75,7 @@ def run_job(
         emit("run.finished", outcome="failed", reason=str(error))
         raise
     finally:
-        journal.close()
+        close(journal)
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
@@ -92,16 +93,17 @@ class Job:
         self.progress = Progress()
         self.tail = Tail(self.run_dir / "events")
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
-        journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
-        write_data(plan, self.run_dir)
+        found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
+        journal.record(f"backends.{plan.backend}", found_again)
+        write_data(plan.workload, self.run_dir)
         holds = Holds(self.run_dir, plan.faults)
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
 
     def _workload(self, holds: Holds) -> Workload:
         """The plan's, with what its faults need from the start."""
-        workload = render_workload(self.plan)
-        faults = [planned.build()[0] for planned in self.plan.faults]
+        workload = self.plan.launch()
+        faults = [planned.action for planned in self.plan.faults]
         env = redaction.resolve(workload.env) | {HOLDS_ENV: str(holds.file)}
         for fault in faults:
             env |= fault.environment(self.run_dir)
@@ -158,7 +160,7 @@ class Job:
 
     @property
     def _gpus(self) -> int:
-        return int(self.plan.workload["ranks_per_node"])
+        return self.plan.workload.ranks_per_node
 
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
         if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan):
@@ -202,7 +204,7 @@ class Job:
         bad = [(node, code) for node, code in zip(living, codes, strict=True) if code not in (0, EXIT_LEFT)]
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")
-        if not bad and codes.count(0) >= self.plan.workload["min_nodes"]:
+        if not bad and codes.count(0) >= self.plan.workload.min_nodes:
             return Outcome(
                 "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
             )
@@ -214,11 +216,11 @@ class Job:
         limits = self.plan.abort
         idle_ns = now_ns - max(self.start_ns, self.progress.last_step_ns)
         reason = None
-        if now_ns - self.start_ns > limits["wall_clock_ns"]:
-            reason = f"the run took longer than {limits['wall_clock_ns'] / 1e9:g} s"
-        elif idle_ns > limits["if_no_step_for_ns"]:
+        if now_ns - self.start_ns > limits.wall_clock_ns:
+            reason = f"the run took longer than {limits.wall_clock_ns / 1e9:g} s"
+        elif idle_ns > limits.if_no_step_for_ns:
             phase, step = self.progress.phase, self.progress.complete_step
-            reason = f"no step for {limits['if_no_step_for_ns'] / 1e9:g} s: stuck in {phase} after step {step}"
+            reason = f"no step for {limits.if_no_step_for_ns / 1e9:g} s: stuck in {phase} after step {step}"
         if reason is None:
             return None
         self.emit("abort", reason=reason)
@@ -230,7 +232,7 @@ class Job:
             elapsed_s=(now_ns - self.start_ns) / 1e9,
             phase=self.progress.phase,
             step=self.progress.complete_step,
-            steps=int(self.plan.workload["steps"]),
+            steps=self.plan.workload.steps,
             loss=self.progress.loss,
             rehearsals=[rehearsal.name for rehearsal in self.rehearsals if rehearsal.going],
             faults=[fault for rehearsal in self.rehearsals for fault in rehearsal.faults()],

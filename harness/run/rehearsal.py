@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from harness.errors import UsageError
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.run.injection import Injection, LiveJob
 from harness.run.observers import FaultStatus
 from harness.run.trigger import Firing, obstacle
@@ -27,7 +26,7 @@ class Rehearsal:
     """
 
     def __init__(self, plan: Plan, name: str = "", follows: Rehearsal | None = None, to_the_end: bool = False):
-        self.plan, self.name = plan, name or str(plan.scenario["name"])
+        self.plan, self.name = plan, name or plan.scenario.name
         self.follows, self.to_the_end = follows, to_the_end
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(plan.faults)}
         self.begun_ns: int | None = None
@@ -146,7 +145,7 @@ class Rehearsal:
 
     def _finish_if_over(self, job: LiveJob, now_ns: int) -> None:
         assert self.begun_ns is not None
-        limit_ns = self.plan.abort["wall_clock_ns"]
+        limit_ns = self.plan.abort.wall_clock_ns
         if self.to_the_end or self.busy:
             return
         if self._too_long:
@@ -172,13 +171,13 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """The same plan with its faults called `name.id`, so that several rehearsals can share one log."""
-
-    def rename(when: Mapping[str, object]) -> dict[str, object]:
-        return dict(when) | ({"following": f"{name}.{when['following']}"} if "following" in when else {})
-
-    faults = [replace(planned, id=f"{name}.{planned.id}", when=rename(planned.when)) for planned in plan.faults]
-    return replace(plan, faults=tuple(faults))
+    """The same plan with its faults called `name-id`, so that several rehearsals can share one log."""
+    faults = []
+    for planned in plan.faults:
+        followed = planned.when.following
+        when = planned.when.model_copy(update={"following": f"{name}-{followed}"}) if followed else planned.when
+        faults.append(planned.model_copy(update={"id": f"{name}-{planned.id}", "when": when}))
+    return plan.model_copy(update={"faults": tuple(faults)})
 
 
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
@@ -191,4 +190,4 @@ def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise UsageError(f"{what} {twice[0]!r} is there twice: names must differ within one job")
-    return replace(plan, faults=faults)
+    return plan.model_copy(update={"faults": faults})

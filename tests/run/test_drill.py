@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from harness.backends.local.backend import BACKEND
-from harness.faults.contract import build_fault
 from harness.log.events import read_log
-from harness.plan.making import Plan, PlannedFault
+from harness.plan.model import Plan
 from harness.run import drill
 from harness.run.job import execute
 from harness.run.stop import StopRequest
@@ -57,23 +56,26 @@ def plan_of(folder: pathlib.Path, bug: str = "none", asked: bool | None = True) 
     trainer = folder / "trainer.py"
     trainer.write_text(TRAINER)
     command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
-    own = {"command": command, "control": None, "env": {"PYTHONPATH": str(ROOT)}, "digest": []}
-    workload = {"trainer": own, "nodes": 1, "min_nodes": 1, "ranks_per_node": 1, "steps": 30, "restore_drill": asked}
-    built = build_fault("hang", {"how": "freeze_node", "duration": "100ms"})
-    target: Any = ({"node_index": 0, "rank": None},)
-    fault = PlannedFault("f", "hang", built.model_dump(mode="json"), {"step": 5}, target, built.kills)
-    return Plan(
-        version=1,
-        run_id=f"drill-{os.getpid()}-{time.monotonic_ns():x}",
-        seed=1,
-        backend="local",
-        profile=None,
-        scenario={"name": "drill", "title": "drill", "tags": [], "price_per_gpu_hour": None},
-        workload=workload,
-        faults=(fault,),
-        expect={},
-        abort={"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
-    )
+    own = {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
+    freeze = {"how": "freeze_rank", "duration": "100ms"}
+    fault = {
+        "id": "f",
+        "fault": "hang",
+        "parameters": freeze,
+        "when": {"step": 5},
+        "targets": [{"node_index": 0, "rank": 0}],
+    }
+    plan = {
+        "version": 1,
+        "run_id": f"drill-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": "drill", "title": "drill"},
+        "workload": {"trainer": own, "nodes": 1, "steps": 30, "restore_drill": asked},
+        "faults": [fault],
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+    }
+    return Plan.from_json(plan)
 
 
 def drilled(plan: Plan, run_dir: pathlib.Path) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ import pytest
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import UsageError
-from harness.faults.contract import build_fault
+from harness.faults.contract import load_fault
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, Verdict, judge
 from harness.log.events import read_log
-from harness.plan.making import Plan, PlannedFault
+from harness.plan.model import Plan
 from harness.run.job import Outcome, execute, run_job
 from harness.run.observers import Status
 from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
@@ -26,27 +26,25 @@ TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
 EXPECT = {"recovery_time": {"max": "60s"}}
 
 
-def planned(identity: str, name: str, when: dict[str, Any], **parameters: Any) -> PlannedFault:
-    built = build_fault(name, parameters)
-    target = {"node_index": 0, "rank": 0 if built.aims_at == "rank" else None}
-    return PlannedFault(identity, name, built.model_dump(mode="json"), when, (target,), built.kills)  # type: ignore[arg-type]
+def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    target = {"node_index": 0, "rank": 0 if load_fault(kind).aims_at == "rank" else None}
+    return {"id": identity, "fault": kind, "parameters": parameters, "when": when, "targets": [target]}
 
 
-def plan_of(*faults: PlannedFault, steps: int = 150, name: str = "light", wall_clock_s: int = 120) -> Plan:
-    command = ["{python}", "-S", str(TRAINER), str(steps), "1"]
-    trainer = {"command": command, "control": None, "env": {"PYTHONPATH": str(ROOT)}, "digest": []}
-    return Plan(
-        version=1,
-        run_id=f"light-{os.getpid()}-{time.monotonic_ns():x}",
-        seed=1,
-        backend="local",
-        profile=None,
-        scenario={"name": name, "title": name, "tags": [], "price_per_gpu_hour": None},
-        workload={"trainer": trainer, "nodes": 1, "min_nodes": 1, "ranks_per_node": 1, "steps": steps},
-        faults=faults,
-        expect=EXPECT if faults else {},
-        abort={"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": wall_clock_s * 10**9},
-    )
+def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: int = 120) -> Plan:
+    trainer = {"command": ["{python}", "-S", str(TRAINER), str(steps), "1"], "env": {"PYTHONPATH": str(ROOT)}}
+    plan = {
+        "version": 1,
+        "run_id": f"light-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": name, "title": name},
+        "workload": {"trainer": trainer, "nodes": 1, "steps": steps},
+        "faults": list(faults),
+        "expect": EXPECT if faults else {},
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": wall_clock_s * 10**9},
+    }
+    return Plan.from_json(plan)
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +84,9 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
     for name in ("kill", "again"):
         card = judged(tmp_path / "run", name)
         assert card.verdict is Verdict.PASS, card.reasons
-        assert episodes(card) == [(f"{name}.kill",)]
-        assert card.evidence.run.reached_step >= recovered[f"{name}.kill"] + SETTLED_STEPS
-    assert episodes(judged(tmp_path / "run", None)) == [("kill.kill",), ("again.kill",)]
+        assert episodes(card) == [(f"{name}-kill",)]
+        assert card.evidence.run.reached_step >= recovered[f"{name}-kill"] + SETTLED_STEPS
+    assert episodes(judged(tmp_path / "run", None)) == [("kill-kill",), ("again-kill",)]
 
 
 class Reborn:
@@ -145,7 +143,7 @@ def test_faults_that_follow_each_other_still_do_under_their_new_names() -> None:
         planned("b", "rank_kill", {"following": "a", "event": "recovered"}),
     )
     first, second = named(plan, "x").faults
-    assert (first.id, second.id, second.when["following"]) == ("x.a", "x.b", "x.a")
+    assert (first.id, second.id, second.when.following) == ("x-a", "x-b", "x-a")
 
 
 class Watching:
