@@ -94,9 +94,9 @@ class Progress:
             self.complete_step = self._complete()
             self.phase = "startup"
         elif kind == "rendezvous":
-            self.world_size = _whole(event["world_size"])
+            self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
         elif kind == "restored":
-            self._absorb_restore(rank, _whole(event["step"]))
+            self._absorb_restore(rank, _whole(event.get("step", 0)))
         elif kind == "checkpoint.committed":
             self.committed_step = _whole(event["step"])
         elif kind == "step" and rank in self.workers:
