@@ -52,8 +52,8 @@ killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reas
 `run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`) · `rehearsal.started`
 (`rehearsal`: its name; where a job has several, a `plan` event with `rehearsal` comes just before) ·
 `rehearsal.finished` (`rehearsal`, `outcome`: `settled`, `aborted`, `job_ended`, `never_began`; `reason`) ·
-`drill.started` (`step`: of the newest committed checkpoint) · `drill.finished` (`outcome`: `restored`, `failed`,
-`timeout`, `not_run`; `step`, `restored_step`, `reason`), after `run.finished`.
+`drill.started` (`step`: of the newest committed checkpoint) · `drill.finished` (`outcome`: `restored`, `scratch`,
+`failed`, `timeout`, `error`; `step`, `restored_step`, `reason`), after `run.finished`.
 """
 
 from __future__ import annotations

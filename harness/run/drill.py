@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from harness.backends.contract import Backend, Cluster
+from harness.backends.contract import Backend, Cluster, Exit
 from harness.emitter import Emitter
 from harness.log.events import Tail
 from harness.log.journal import Journal
@@ -26,6 +26,7 @@ from harness.spec import secrets as redaction
 FOLDER = "drill"
 LIMIT_S = 60.0
 TICK_S = 0.01
+OTHERS_END_S = 2.0
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
 _NOT_SAVED = {FOLDER, "events", "logs", "holds"}  # folders of a run that hold nothing a restart may need
 
@@ -34,7 +35,7 @@ _NOT_SAVED = {FOLDER, "events", "logs", "holds"}  # folders of a run that hold n
 class Drill:
     """How it went. `step`: the newest committed checkpoint of the run; `restored_step`: what all ranks restored."""
 
-    outcome: str  # restored · failed · timeout · not_run
+    outcome: str  # restored · scratch · failed · timeout · error (the drill itself could not be made)
     step: int
     restored_step: int | None = None
     reason: str = ""
@@ -44,11 +45,12 @@ class CannotDrill(Exception):
     """Nothing follows for the job's checkpoints."""
 
 
-def is_wanted(plan: Plan) -> bool:
-    """By default for the reference trainer; for others where the scenario asks for it. Never without faults."""
+def is_wanted(plan: Plan, committed_step: int) -> bool:
+    """By default for the reference trainer; for others where the scenario asks for it. Never without faults, and never
+    where the job told of no checkpoint."""
     asked = plan.workload.restore_drill
     wanted = plan.workload.trainer.drills if asked is None else asked
-    return wanted and bool(plan.faults) and plan.backend in REACHED
+    return wanted and committed_step > 0 and bool(plan.faults) and plan.backend in REACHED
 
 
 def rehearse_restore(
@@ -60,7 +62,7 @@ def rehearse_restore(
     try:
         found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
-        found = Drill("not_run", committed_step, reason=f"{type(error).__name__}: {error}")
+        found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
     for copied in _saved(folder):
         shutil.rmtree(copied, ignore_errors=True)
     emit("drill.finished", **asdict(found))
@@ -73,8 +75,6 @@ def _plan(plan: Plan) -> Plan:
 def _drill(
     plan: Plan, folder: pathlib.Path, backend: Backend, journal: Journal, committed_step: int, stop: StopRequest
 ) -> Drill:
-    if not committed_step:
-        raise CannotDrill("the job told of no checkpoint")
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
@@ -88,31 +88,38 @@ def _drill(
 
 
 def _watch(cluster: Cluster, folder: pathlib.Path, found: Drill, deadline: float, stop: StopRequest) -> Drill:
-    """Until all ranks of a world have restored, or a command has ended, or the time is over."""
-    tail, progress = Tail(folder / "events"), Progress()
+    """Until all ranks of a world have restored, or the commands have ended, or the time is over."""
+    tail, progress, ends = Tail(folder / "events"), Progress(), list[Exit]()
     while time.monotonic() < deadline:
-        exits = [end for end in cluster.exits() if end.node != "control"]
+        ended = len(ends) >= len(cluster.nodes)
         for header, event in tail.poll():
             progress.absorb(header, event, time.monotonic_ns())
-        restored = progress.restored_steps()
-        if restored:
+        if restored := progress.restored_steps():
             return _restored(found, restored)
-        if exits:
-            log = folder / "logs" / f"{exits[0].node}.{exits[0].incarnation}.log"
-            reason = f"the command on {exits[0].node} ended with {exits[0].code}: {last_words(log)}"
-            return replace(found, outcome="failed", reason=reason)
+        if ended:
+            return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
         if stop.asked:
             raise CannotDrill(stop.reason)
+        ends += [end for end in cluster.exits() if end.node != "control"]
+        if any(end.code for end in ends):  # the others need not end over it, and may still tell what they restored
+            deadline = min(deadline, time.monotonic() + OTHERS_END_S)
         time.sleep(TICK_S)
+    if ends:
+        return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
     return replace(found, reason=f"nothing was restored within {LIMIT_S:g} s: stuck in {progress.phase}")
+
+
+def _how_it_ended(ends: list[Exit], folder: pathlib.Path) -> str:
+    first = next((end for end in ends if end.code), ends[0])
+    log = folder / "logs" / f"{first.node}.{first.incarnation}.log"
+    return f"the command on {first.node} ended with {first.code}: {last_words(log)}"
 
 
 def _restored(found: Drill, steps: list[int]) -> Drill:
     if len(set(steps)) > 1:
         return replace(found, outcome="failed", reason=f"the ranks restored different steps: {sorted(set(steps))}")
-    if steps[0] == 0:
-        return replace(found, outcome="failed", restored_step=0, reason="it started from scratch")
-    return replace(found, outcome="restored", restored_step=steps[0])
+    outcome = "restored" if steps[0] else "scratch"
+    return replace(found, outcome=outcome, restored_step=steps[0])
 
 
 def _copy(run_dir: pathlib.Path, folder: pathlib.Path) -> None:

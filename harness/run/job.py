@@ -163,9 +163,9 @@ class Job:
         return self.plan.workload.ranks_per_node
 
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
-        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan):
-            committed = self.progress.committed_step
-            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, committed, stop)
+        step = self.progress.committed_step
+        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
+            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
 
     def _note_nodes(self) -> None:
         for node in self.cluster.nodes:

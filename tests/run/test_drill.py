@@ -100,9 +100,8 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
     ("bug", "outcome", "reason"),
     [
         ("crashes", "failed", "ValueError: the checkpoint is damaged"),
-        ("forgets", "failed", "it started from scratch"),
+        ("forgets", "scratch", ""),
         ("hangs", "timeout", "nothing was restored within 2 s: stuck in restore"),
-        ("never saves", "not_run", "the job told of no checkpoint"),
     ],
 )
 def test_what_cannot_be_restored_is_told(
@@ -121,13 +120,15 @@ def test_trouble_of_the_drill_itself_never_hides_the_result(
 
     monkeypatch.setattr(drill, "_copy", breaks)
     _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
-    assert finished["outcome"] == "not_run" and "No space left on device" in finished["reason"]
+    assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
 
 
 def test_only_where_it_is_asked_for_or_usual(tmp_path: pathlib.Path) -> None:
-    assert drill.is_wanted(plan_of(tmp_path, asked=True))
-    assert not drill.is_wanted(plan_of(tmp_path, asked=None)) and not drill.is_wanted(plan_of(tmp_path, asked=False))
-    assert not drill.is_wanted(plan_of(tmp_path).without_faults("x"))
+    assert drill.is_wanted(plan_of(tmp_path, asked=True), 30)
+    assert not drill.is_wanted(plan_of(tmp_path, asked=None), 30)
+    assert not drill.is_wanted(plan_of(tmp_path, asked=False), 30)
+    assert not drill.is_wanted(plan_of(tmp_path).without_faults("x"), 30)
+    assert drilled(plan_of(tmp_path, "never saves"), tmp_path / "never") == []
     assert drilled(plan_of(tmp_path, asked=None), tmp_path / "run") == []
 
 
@@ -142,6 +143,6 @@ def test_ranks_that_restore_different_steps_have_not_restored() -> None:
 def test_a_stop_request_ends_the_drill(tmp_path: pathlib.Path) -> None:
     stop = StopRequest()
     stop.ask()
-    cluster: Any = type("Cluster", (), {"exits": lambda self: []})()
+    cluster: Any = type("Cluster", (), {"exits": lambda self: [], "nodes": [1]})()
     with pytest.raises(drill.CannotDrill, match="stopped by the user"):
         drill._watch(cluster, tmp_path, drill.Drill("timeout", 1), time.monotonic() + 5, stop)
