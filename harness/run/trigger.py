@@ -67,11 +67,11 @@ class Progress:
             self.complete_step = self._complete()
             self.phase = "startup"
         elif kind == "rendezvous":
-            self.world_size = event["world_size"]
+            self.world_size = event.get("world_size", header.get("world_size", self.world_size))
         elif kind == "restored":
             self.phase = "restored"
             if rank in self.workers:
-                self.workers[rank].last_step = event["step"]
+                self.workers[rank].last_step = event.get("step", 0)
             self.complete_step = self._complete()
         elif kind == "step" and rank in self.workers:
             self._absorb_step(rank, event, now_ns)
