@@ -205,9 +205,15 @@ class _Part:
 
     def steps(self) -> dict[str, Column]:
         """All steps. One of which its trainer does not say when it began did so when the one before ended."""
-        steps = {n: np.concatenate([np.zeros(0, kind), *(c[n] for c in self.columns)]) for n, kind in COLUMNS.items()}
-        previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
-        steps["begin"] = np.where(steps["begin"] == NOT_TOLD, previous, steps["begin"])
+        if len(self.columns) == 1:
+            steps = self.columns[0]
+        else:
+            none = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
+            steps = {name: np.concatenate([empty, *(c[name] for c in self.columns)]) for name, empty in none.items()}
+        untold = steps["begin"] == NOT_TOLD
+        if untold.any():
+            previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
+            steps["begin"] = np.where(untold, previous, steps["begin"])
         return steps
 
 
@@ -218,7 +224,7 @@ def _read_block(source: Source, number: int, raw: Sequence[bytes], role: str) ->
             lines = list(map(_decoder.decode, raw))
             columns = _columns([line for line in lines if line.event == "step"])
             others = [index for index, line in enumerate(lines) if line.event != "step"]
-            dropped = max((line.dropped for line in lines), default=0)
+            dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
             del lines
             rest = [events.read_event(source, number + index, raw[index], role) for index in others]
             return _Part(_kept(rest, role), [columns], dropped)
@@ -254,9 +260,11 @@ def _column(each: Field, lines: Sequence[Any]) -> Column:
     if each.kind == vocabulary.LABEL:
         return np.fromiter(map(_fingerprint, values), np.int64, len(lines))
     column = np.fromiter(values, np.dtype(COLUMNS[each.column]), len(lines))  # None and "nan" are floats to numpy
-    if each.kind == vocabulary.NUMBER:
+    if each.kind == vocabulary.NUMBER or not len(lines):
         return column
     assert each.least is not None and each.most is not None
+    if each.least <= column.min() and column.max() <= each.most:
+        return column
     untold = (column == NOT_TOLD) & each.optional
     if not (untold | ((column >= each.least) & (column <= each.most))).all():
         raise ValueError(each.name)
