@@ -27,6 +27,7 @@ from harness.faults.contract import fault_names, load_fault
 from harness.judge.evidence import find_run, load_evidence
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
+from harness.log import schema as log_schema
 from harness.plan.making import Plan, check_capabilities, make_plan
 from harness.report import write_reports
 from harness.run import undo
@@ -150,9 +151,13 @@ def validate(files: Annotated[list[str], typer.Argument(help="Scenario files or 
 
 
 @app.command()
-def schema() -> None:
-    """The JSON Schema of scenario files, for editors."""
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+def schema(
+    events: Annotated[
+        bool, typer.Option("--events", help="Of a line of the event log, not of scenario files.")
+    ] = False,
+) -> None:
+    """The JSON Schema of scenario files, for editors; or with --events that of the event log."""
+    sys.stdout.write(json.dumps(log_schema.json_schema() if events else json_schema(), indent=2) + "\n")
 
 
 @app.command()

@@ -22,7 +22,6 @@ LABEL = "label"  # a text or an integer that is only compared
 TEXTS = "list of texts"
 OBJECT = "object"
 OBJECTS = "list of objects"
-ANY = "any"
 
 NOT_FINITE = ("nan", "inf", "-inf")
 

@@ -208,8 +208,8 @@ class _Part:
         if len(self.columns) == 1:
             steps = self.columns[0]
         else:
-            none = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
-            steps = {name: np.concatenate([empty, *(c[name] for c in self.columns)]) for name, empty in none.items()}
+            parts = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}, *self.columns]
+            steps = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         untold = steps["begin"] == NOT_TOLD
         if untold.any():
             previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])

@@ -40,7 +40,6 @@ def kind_of(field: Field) -> Any:
         vocabulary.LABEL: Annotated[str, msgspec.Meta(max_length=field.most)]
         | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
         vocabulary.TEXTS: list[str],
-        vocabulary.ANY: Any,
     }
     if field.kind in (vocabulary.OBJECT, vocabulary.OBJECTS):
         one: Any = struct(field.name, field.fields) if field.fields else dict[str, Any]
@@ -213,7 +212,6 @@ def allowed(field: Field) -> str:
         vocabulary.TEXTS: "a list of texts",
         vocabulary.OBJECT: "an object",
         vocabulary.OBJECTS: "a list of objects",
-        vocabulary.ANY: "anything",
     }
     return words[field.kind]
 
