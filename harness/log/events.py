@@ -173,7 +173,9 @@ class Tail:
                 record = self._record(source, followed, line)
             except EventLogError as error:
                 self._note(str(error))
-                followed.given_up |= followed.header is None
+                if followed.header is None:
+                    followed.given_up = True
+                    break
                 continue
             if record is not None:
                 assert followed.header is not None

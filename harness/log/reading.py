@@ -282,8 +282,10 @@ def _fingerprint(text: str | int | None) -> int:
 def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
     harness = next((writer for writer in writers if writer.role == events.HARNESS), None)
     judges = sum(writer.role in (events.HARNESS, events.NOT_BELIEVED) for writer in writers)
-    if judges != 1 or harness is None:
-        problems.append(f"{judges or 'no'} harness{'es' * bool(judges)} wrote into this log")
+    if harness is None:
+        problems.append("no harness wrote into this log")
+    elif judges > 1:
+        problems.append(f"{judges} harnesses wrote into this log")
     if harness is not None and harness.dropped:
         problems.append(f"{harness.dropped} events of the harness were lost to a full disk")
     reference = (harness or writers[0]).header

@@ -56,15 +56,15 @@ def struct(name: str, fields: Sequence[Field], tag: str | None = None) -> type[m
     return msgspec.defstruct(title, [*required, *optional], omit_defaults=True, kw_only=True, **options)
 
 
-_TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
+TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
 Header = struct("header", vocabulary.HEADER)
 _Unknown = struct("event", vocabulary.COMMON)
 _DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
 TYPES: dict[str, type[msgspec.Struct]] = {
-    each.name: struct(each.name, (*_TIMES, *each.fields), tag=each.name) for each in vocabulary.EVENTS
+    each.name: struct(each.name, (*TIMES, *each.fields), tag=each.name) for each in vocabulary.EVENTS
 }
 _OPTIONAL = {
-    name: frozenset(field.name for field in (*_TIMES, *fields) if field.optional)
+    name: frozenset(field.name for field in (*TIMES, *fields) if field.optional)
     for name, fields in [("", vocabulary.HEADER), *((each.name, each.fields) for each in vocabulary.EVENTS)]
 }
 
