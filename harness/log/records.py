@@ -1,7 +1,7 @@
 """Lines of an event log → checked records, by the vocabulary of `harness.emitter.vocabulary`.
 
 A record is a dictionary of which every declared field has its type and keeps its limits. What is not declared is
-kept as it is. `null` in an optional field is the same as no field.
+kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ def kind_of(field: Field) -> Any:
     return Literal[field.values] if field.closed else kinds[field.kind]
 
 
-def struct(name: str, fields: Sequence[Field], tag: str | None = None) -> type[msgspec.Struct]:
-    """A typed record with these fields. An optional field that is not told is `None`, and is not written."""
+def struct(name: str, fields: Sequence[Field], tag: str | None = None, untold: Any = None) -> type[msgspec.Struct]:
+    """A typed record with these fields. An optional field that is not told is `untold`, and is not written."""
     required = [(field.name, kind_of(field)) for field in fields if not field.optional]
-    optional = [(field.name, kind_of(field) | None, None) for field in fields if field.optional]
+    nothing = None if untold is None else msgspec.UnsetType
+    optional = [(field.name, kind_of(field) | nothing, untold) for field in fields if field.optional]
     title = "".join(word.capitalize() for word in re.split(r"[._]", name))
     options: dict[str, Any] = {"tag": tag, "tag_field": "event"} if tag else {}
     return msgspec.defstruct(title, [*required, *optional], omit_defaults=True, kw_only=True, **options)
 
 
 TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
-Header = struct("header", vocabulary.HEADER)
+Header = struct("header", vocabulary.HEADER, untold=msgspec.UNSET)
 _Unknown = struct("event", vocabulary.COMMON)
 _DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
 TYPES: dict[str, type[msgspec.Struct]] = {
@@ -65,7 +66,7 @@ TYPES: dict[str, type[msgspec.Struct]] = {
 }
 _OPTIONAL = {
     name: frozenset(field.name for field in (*TIMES, *fields) if field.optional)
-    for name, fields in [("", vocabulary.HEADER), *((each.name, each.fields) for each in vocabulary.EVENTS)]
+    for name, fields in [(each.name, each.fields) for each in vocabulary.EVENTS]
 }
 
 _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
@@ -120,7 +121,7 @@ def header(record: Record) -> Record:
     if told != vocabulary.SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {vocabulary.SCHEMA_VERSION}")
     _converted(record, Header, vocabulary.HEADER, "header")
-    return _without_nulls(record, "")
+    return record
 
 
 def event(record: Record, role: str) -> Record:

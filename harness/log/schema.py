@@ -22,7 +22,7 @@ def json_schema() -> Schema:
         "title": "One line of an event file",
         "anyOf": [{"$ref": "#/$defs/header"}, {"$ref": "#/$defs/event"}],
         "$defs": {
-            "header": _object(vocabulary.HEADER) | {"description": "The first line of a file."},
+            "header": _object(vocabulary.HEADER, nulls=False) | {"description": "The first line of a file."},
             "event": {"anyOf": [*({"$ref": f"#/$defs/{name}"} for name in names), {"$ref": "#/$defs/unknown"}]},
             **{event.name: _event(event) for event in vocabulary.EVENTS},
             "unknown": unknown,
@@ -36,19 +36,19 @@ def _event(event: vocabulary.Event) -> Schema:
     return found | {"description": f"{event.meaning} Written by: {', '.join(event.roles)}."}
 
 
-def _object(fields: Sequence[Field]) -> Schema:
+def _object(fields: Sequence[Field], nulls: bool = True) -> Schema:
     return {
         "type": "object",
-        "properties": {field.name: _field(field) for field in fields},
+        "properties": {field.name: _field(field, nulls) for field in fields},
         "required": [field.name for field in fields if not field.optional],
     }
 
 
-def _field(field: Field) -> Schema:
+def _field(field: Field, nulls: bool) -> Schema:
     unit = f" Unit: {field.unit}." if field.unit else ""
     known = f" Known values: {', '.join(field.values)}." if field.values and not field.closed else ""
     kind = _kind(field)
-    if field.optional:
+    if field.optional and nulls:
         kind = {"anyOf": [kind, {"type": "null"}]}
     return kind | {"description": f"{field.meaning}.{unit}{known}"}
 

@@ -36,7 +36,7 @@ A checkpoint of step 20 holds the state after 20 steps.
 **Numbers that are not finite** are written as the strings `"nan"`, `"inf"` and `"-inf"`.
 
 **What readers ignore:** an event whose name is not listed for its writer's role, and a field that is not listed. `null`
-in an optional field is the same as no field. Of a key that comes twice in one line, the last one counts.
+in an optional field of an event is the same as no field; in the header it is refused. Of a key that comes twice in one line, the last one counts.
 
 **What readers refuse:** a listed field with another type or beyond its limits, a required field that is missing, a line
 that is not JSON or longer than {line} bytes ({plan} bytes in the harness's file), and anything but a regular file with at
