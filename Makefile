@@ -93,6 +93,14 @@ bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH
 backends: $(VENV)/.ready-dev ## Writes docs/backends.md again: which backend can do what
 	@PYTHONPATH=tests $(VENV)/bin/python -m conformance.table
 
+.PHONY: events-doc
+events-doc: $(VENV)/.ready-dev ## Writes docs/events.md again: the vocabulary of the event log
+	@PYTHONPATH=tests $(VENV)/bin/python -m docs.events_page
+
+.PHONY: fuzz-inputs
+fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='--cases 1000'
+	@PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
+
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind
 	@$(CHAOS) heal

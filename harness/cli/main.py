@@ -28,6 +28,7 @@ from harness.faults.contract import load_fault
 from harness.judge.evidence import find_run, load_evidence
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
+from harness.log import schema as log_schema
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, When
@@ -170,9 +171,13 @@ def validate(files: Annotated[list[str], typer.Argument(help="Scenario files or 
 
 
 @app.command()
-def schema() -> None:
-    """The JSON Schema of scenario files, for editors."""
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+def schema(
+    events: Annotated[
+        bool, typer.Option("--events", help="Of a line of the event log, not of scenario files.")
+    ] = False,
+) -> None:
+    """The JSON Schema of scenario files, for editors; or with --events that of the event log."""
+    sys.stdout.write(json.dumps(log_schema.json_schema() if events else json_schema(), indent=2) + "\n")
 
 
 @app.command()

@@ -10,50 +10,9 @@ One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<r
 is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
-**First line** (header): `schema`, `writer`, `role`, `host`, `clock` (the kernel's boot id: writers with
-the same one share the monotonic clock), `pid`, `wall_ns`, `mono_ns`, `node`, `incarnation`, and for a
-trainer `rank`, `local_rank`, `world_size`.
-**Every other line**: `event`, `wall_ns`, `mono_ns` and the fields below. A loss that is not a finite
-number is written as the string `"nan"`, `"inf"` or `"-inf"`. `dropped` on an event counts the events
-lost before it because the disk took no more.
-
-`step` counts completed optimizer steps: the first one is 1; `restored` with step 20 is followed by
-step 21; a checkpoint of step 20 holds the state after 20 steps.
-
-Role `trainer`, one writer per worker process:
-
-* `started`: the worker's code runs
-* `rendezvous`: the process group is ready: `world_size`
-* `restored`: `step`, `source` (path, or `scratch`), `fallback`: list of `{source, reason}` passed over
-* `step`: `step`, `begin_ns` (monotonic; the event's `mono_ns` is the end), `loss`, `grad_norm`, `lr`, `digest` (of the
-  global batch's sample indices), `first`, `count` (its index range in the shuffled order), `data_ns`, `checkpoint_ns`
-  (time in this step blocked on data, on checkpointing), `sync_ns` (gradient all-reduce, if measured)
-* `phase`: `name`, `edge`: `begin` or `end` — `startup`, `rendezvous`, `restore`, `checkpoint.snapshot`,
-  `checkpoint.write`, `checkpoint.publish`, `drain`
-* `checkpoint.started`, `checkpoint.committed`, `checkpoint.failed`: `step`, `kind` (`periodic`, `emergency`, `final`);
-  committed: `path`, `bytes`, `duration_ns`; failed: `error`
-* `notice`: `source` (`signal`, `ec2`, `gcp`, `azure`, `peer`, `straggler`)
-* `anomaly`: `kind` (`hang`, `nonfinite`, `gradient`, `straggler`, `topology`, …), `detail`
-* `failpoint`: `name`: an armed failpoint was reached
-* `exiting`: `code`, `reason` (`completed`, `drained`, `peer lost`, …; `error`: over something of its own, which no
-  other rank's end and no fault elsewhere accounts for), `step`
-
-Role `agent`, the launcher on a node: `agent.started`; `agent.rendezvous` with `edge` `begin`/`end`;
-`worker.exit` with `local_rank`, `rank`, `pid`, `code` (negative: killed by that signal); `agent.exiting` with `code`.
-
-Role `harness`: `plan` (first event: the whole plan) · `environment` · `node.allocated` and
-`node.released` (`node`, `incarnation`, `gpus`; released: `reason`) · `process.exit` (`node`,
-`incarnation`, `code`) · `fault.armed`, `fault.injecting`, `fault.injected`, `fault.effect` (`measured`,
-`expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed`, `fault.postponed` (`reason`: it is due
-and must wait for others) (each with `fault`: the id; injected: `kind`, `targets`: list of
-`{node, incarnation, rank}`, `kills`: whether processes of the target are meant to die, `stops`: whether a healthy
-job may have to stop over it, `spoils`: whether it may damage checkpoints) · `fault.taking` (`fault`, `node`: it is
-killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
-`run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`) · `rehearsal.started`
-(`rehearsal`: its name; where a job has several, a `plan` event with `rehearsal` comes just before) ·
-`rehearsal.finished` (`rehearsal`, `outcome`: `settled`, `aborted`, `job_ended`, `never_began`; `reason`) ·
-`drill.started` (`step`: of the newest committed checkpoint) · `drill.finished` (`outcome`: `restored`, `scratch`,
-`failed`, `timeout`, `error`; `step`, `restored_step`, `reason`), after `run.finished`.
+The first line, the header, says who writes. What the header and each event hold is declared in
+`harness.emitter.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
+string `"nan"`, `"inf"` or `"-inf"`.
 """
 
 from __future__ import annotations
@@ -68,7 +27,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-SCHEMA_VERSION = 1
+from harness.emitter.vocabulary import SCHEMA_VERSION
+
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"
@@ -94,6 +54,7 @@ class Emitter:
         self._fd = -1
         self._written = 0
         self._dropped = 0
+        self._header = b""  # until it is written
         self._holds: list[dict[str, Any]] = []
         self._rank = (identity or {}).get("rank")
         if path is None:
@@ -105,7 +66,8 @@ class Emitter:
             return  # no events from here: the scorer sees the missing writer and cannot pass
         header = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
         header |= {"clock": clock_id(), "pid": os.getpid()} | (identity or {})
-        self._append(header)
+        self._header = _line(header)[0]
+        self._write(b"")
         self._load_holds()
 
     @classmethod
@@ -153,21 +115,24 @@ class Emitter:
             self._fd = -1
 
     def _append(self, record: dict[str, Any]) -> int:
-        record["wall_ns"] = time.time_ns()
-        record["mono_ns"] = mono_ns = time.monotonic_ns()
-        line = (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode()
+        line, mono_ns = _line(record)
+        self._dropped = 0 if self._write(line) else self._dropped + 1
+        return mono_ns
+
+    def _write(self, line: bytes) -> bool:
+        """Writes a line, after the header where a full disk has refused that one so far."""
+        data = self._header + line
         try:
-            written = os.write(self._fd, line)
+            written = os.write(self._fd, data)
         except OSError:
             written = 0
-        if written == len(line):
+        if written == len(data):
             self._written += written
-            self._dropped = 0
-            return mono_ns
-        self._dropped += 1
+            self._header = b""
+            return True
         with contextlib.suppress(OSError):  # a full disk: take the half line back so that the file stays readable
             os.ftruncate(self._fd, self._written)
-        return mono_ns
+        return False
 
     def _load_holds(self) -> None:
         path = os.environ.get(HOLDS_ENV)
@@ -203,6 +168,13 @@ class Emitter:
                     os._exit(hold["code"])
                 self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
                 return
+
+
+def _line(record: dict[str, Any]) -> tuple[bytes, int]:
+    """The record with the time as a line, and its monotonic time."""
+    record["wall_ns"] = time.time_ns()
+    record["mono_ns"] = mono_ns = time.monotonic_ns()
+    return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
 
 
 def _mislead(variable: str) -> dict[str, str]:

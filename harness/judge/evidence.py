@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import shutil
 
 from harness.errors import UsageError
 from harness.judge.score import Evidence
+from harness.log import files
 from harness.timeline import timeline, window
 
 TWIN = "twin"
@@ -36,13 +35,7 @@ def part_of(whole: Evidence) -> Evidence:
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
     """Puts another run's events into `run_dir/name`, by hard links where the file system has them."""
-    target = run_dir / name / "events"
-    target.mkdir(parents=True)
-    for file in sorted((other / "events").glob("*.jsonl")):
-        try:
-            os.link(file, target / file.name)
-        except OSError:
-            shutil.copy2(file, target / file.name)
+    files.attach(other / "events", run_dir / name / "events")
 
 
 def find_run(name: str, reports: pathlib.Path) -> pathlib.Path:

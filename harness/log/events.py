@@ -1,15 +1,29 @@
-"""The event log as read back: whole files after a run, and lines as they are written during one."""
+"""The event log as read back: whole files after a run, and lines as they are written during one.
+
+Who wrote a file, and where, is told by its place (`harness.log.files`); a first line that contradicts it is damaged
+evidence.
+"""
 
 from __future__ import annotations
 
-import json
+import itertools
+import os
 import pathlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import re
+from dataclasses import dataclass, field
 
-from harness.emitter import SCHEMA_VERSION
 from harness.errors import EventLogError
+from harness.log import files, records
+from harness.log.files import Source
+from harness.log.records import Damaged, Record
+
+HARNESS = "harness"
+NOT_BELIEVED = "another harness"  # the role of a file that says it is the harness's, and is not in its place
+FILE_BYTES_A_POLL = 2 * 2**20  # the harness must not stand still over a trainer that floods it
+POLL_BYTES_MAX = 8 * 2**20
+NOTES_MAX = 20
+_FILE_NAME = re.compile(r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-\d+)?-[0-9a-f]+\.jsonl")
+_PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 
 @dataclass(frozen=True)
@@ -17,76 +31,182 @@ class WriterLog:
     """One writer's file as read back. `torn` tells that its last line was cut by a kill."""
 
     path: pathlib.Path
-    header: dict[str, Any]
-    events: list[dict[str, Any]]
+    header: Record
+    events: list[Record]
     torn: bool
 
 
-def read_writer(path: pathlib.Path, decode: Callable[[bytes], Any] = json.loads) -> WriterLog | None:
-    """Reads one file; `None` when not even its header was written.
+def read_writer(path: pathlib.Path, folder: str | None = None) -> WriterLog | None:
+    """Reads one file; `None` when not even its header was written. `folder`: its parent is the folder of a node.
 
     Raises `EventLogError` naming file and line for anything but one torn last line.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
-    *lines, tail = data.split(b"\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = decode(line)
-        except ValueError as error:
-            raise EventLogError(f"{path}:{number}: not a whole JSON line ({error})") from error
-        if not isinstance(record, dict):
-            raise EventLogError(f"{path}:{number}: an event must be a JSON object, not {line[:40]!r}")
-        records.append(record)
-    if not records:
-        return None
-    header, *events = records
-    if header.get("schema") != SCHEMA_VERSION:
-        raise EventLogError(
-            f"{path}:1: event schema {header.get('schema')!r}; this version reads schema {SCHEMA_VERSION}"
-        )
-    return WriterLog(path, header, events, torn=bool(tail))
+    return _read(Source.of(path, folder))
 
 
-def read_log(directory: pathlib.Path, decode: Callable[[bytes], Any] = json.loads) -> list[WriterLog]:
-    """All writers of a run, in the order of their file names."""
-    if not directory.is_dir():
-        raise EventLogError(f"{directory}: no event log here")
-    logs = (read_writer(path, decode) for path in sorted(directory.glob("*.jsonl")))
+def read_log(directory: pathlib.Path) -> list[WriterLog]:
+    """All writers of a run, in the order of their paths. Raises `EventLogError`."""
+    logs = (_read(source) for source in files.find(directory))
     return [log for log in logs if log is not None]
 
 
+def _read(source: Source) -> WriterLog | None:
+    blocks = files.Blocks(source)
+    lines = itertools.chain.from_iterable(blocks)
+    first = next(lines, None)
+    if first is None:
+        return None
+    header = read_header(source, first)
+    events = [read_event(source, number, line, role_of(header)) for number, line in enumerate(lines, 2)]
+    return WriterLog(source.path, header, events, blocks.torn)
+
+
+def read_header(source: Source, line: bytes) -> Record:
+    """A file's first line, checked, with the role and the node that its place tells. Raises `EventLogError`."""
+    try:
+        return _placed(source, records.header(records.parse(line)))
+    except Damaged as damage:
+        raise EventLogError(f"{source.shown}:1: {damage}") from None
+
+
+def read_event(source: Source, number: int, line: bytes, role: str) -> Record:
+    """Any other line, checked. Raises `EventLogError`."""
+    try:
+        return records.event(records.parse(line), role)
+    except Damaged as damage:
+        raise EventLogError(f"{source.shown}:{number}: {damage}") from None
+
+
+def role_of(header: Record) -> str:
+    return str(header.get("role", ""))
+
+
+def _placed(source: Source, header: Record) -> Record:
+    if source.is_harness:
+        if role_of(header) != HARNESS:
+            raise Damaged(f"role {records.shown(role_of(header))} in the harness's own file")
+        return header
+    if source.folder is not None:
+        if role_of(header) == HARNESS:
+            raise Damaged(f"forged evidence: a file of node {records.shown(source.folder)} says it is the harness's")
+        node = files.visible(source.folder)
+        _agree("node", header.get("node", node), node, "its folder")
+        return header | {"node": node}
+    if role_of(header) == HARNESS:
+        return header | {"role": NOT_BELIEVED}
+    name = _FILE_NAME.fullmatch(source.file)
+    if name is not None:
+        node, incarnation = files.visible(name["node"]), int(name["incarnation"])
+        _agree("role", role_of(header), name["role"], "its file name")
+        _agree("node", header.get("node", node), node, "its file name")
+        _agree("incarnation", header.get("incarnation", incarnation), incarnation, "its file name")
+    return header
+
+
+def _agree(what: str, told: object, known: object, by: str) -> None:
+    if told != known:
+        raise Damaged(f"{what} {records.shown(told)} in the header, {records.shown(known)} by {by}")
+
+
+@dataclass
+class _Followed:
+    """How far a file was read; `header` is none before its first line."""
+
+    offset: int = 0
+    lines: int = 0
+    header: Record | None = None
+    given_up: bool = False
+    read_in: int = 0  # which poll read it last
+
+
+@dataclass
 class Tail:
-    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header."""
+    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header.
 
-    def __init__(self, directory: pathlib.Path):
-        self.directory = directory
-        self._offsets: dict[pathlib.Path, int] = {}
-        self._headers: dict[pathlib.Path, dict[str, Any]] = {}
+    What is damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for
+    it. The log is judged later by `reading`, which does not let it pass.
+    """
 
-    def poll(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """New `(header, event)` pairs; order is kept within a writer."""
-        found = []
-        for path in sorted(self.directory.glob("*.jsonl")):
-            offset = self._offsets.get(path, 0)
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    chunk = file.read()
-            except OSError:
-                continue
-            end = chunk.rfind(b"\n") + 1
-            self._offsets[path] = offset + end
-            for line in chunk[:end].splitlines():
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue  # judged by read_writer, which says where; following must not stop for it
-                if path not in self._headers:
-                    self._headers[path] = record
-                else:
-                    found.append((self._headers[path], record))
+    directory: pathlib.Path
+    odd: int = 0
+    notes: list[str] = field(default_factory=list)
+    _files: dict[pathlib.Path, _Followed] = field(default_factory=dict)
+    _polls: int = 0
+    _refused: set[str] = field(default_factory=set)
+
+    def poll(self) -> list[tuple[Record, Record]]:
+        """New `(header, event)` pairs; order is kept within a writer. A header tells rank, node and process id."""
+        found: list[tuple[Record, Record]] = []
+        grown = [(self._files.setdefault(source.path, _Followed()), source) for source in self._sources()]
+        grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
+        self._polls += 1
+        budget = POLL_BYTES_MAX
+        for followed, source in sorted(grown, key=lambda pair: pair[0].read_in):  # who has waited longest comes first
+            if budget > 0:
+                followed.read_in = self._polls
+                before = followed.offset
+                found += self._new(source, followed)
+                budget -= followed.offset - before
         return found
+
+    def _sources(self) -> list[Source]:
+        try:
+            sources, problems = files.scan(self.directory)
+        except EventLogError as error:
+            sources, problems = [], [str(error)] if self.directory.exists() else []
+        for problem in problems:
+            if problem not in self._refused and len(self._refused) < NOTES_MAX:
+                self._refused.add(problem)
+                self._note(problem)
+        return sources
+
+    def _new(self, source: Source, followed: _Followed) -> list[tuple[Record, Record]]:
+        chunk = self._chunk(source, followed)
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        if not whole and len(chunk) > source.line_bytes_max:
+            self._give_up(followed, f"{source.shown}:{followed.lines + 1}: {files.too_long(source)}")
+        followed.offset += len(whole)
+        found = []
+        for line in whole.split(b"\n")[:-1]:
+            followed.lines += 1
+            try:
+                record = self._record(source, followed, line)
+            except EventLogError as error:
+                self._note(str(error))
+                if followed.header is None:
+                    followed.given_up = True
+                    break
+                continue
+            if record is not None:
+                assert followed.header is not None
+                found.append((followed.header, record))
+        return found
+
+    def _chunk(self, source: Source, followed: _Followed) -> bytes:
+        try:
+            with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
+                file.seek(followed.offset)
+                return file.read(max(FILE_BYTES_A_POLL, source.line_bytes_max + 1))
+        except EventLogError as error:
+            self._give_up(followed, str(error))
+        except OSError:
+            pass  # looked at again with the next poll
+        return b""
+
+    def _record(self, source: Source, followed: _Followed, line: bytes) -> Record | None:
+        if len(line) > source.line_bytes_max:
+            raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
+        if followed.header is None:
+            header = read_header(source, line)
+            followed.header = _PLACE | {"node": header.get("host", "")} | header
+            return None
+        return read_event(source, followed.lines, line, role_of(followed.header))
+
+    def _give_up(self, followed: _Followed, problem: str) -> None:
+        followed.given_up = True
+        self._note(problem)
+
+    def _note(self, problem: str) -> None:
+        self.odd += 1
+        if len(self.notes) < NOTES_MAX:
+            self.notes.append(problem)

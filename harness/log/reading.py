@@ -16,67 +16,57 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import multiprocessing
 import operator
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.emitter import SCHEMA_VERSION
+from harness.emitter import vocabulary
+from harness.emitter.vocabulary import Field
 from harness.errors import EventLogError
-from harness.log import events
+from harness.log import events, files, records
+from harness.log.files import Source
+from harness.log.records import Record
 
 Column = npt.NDArray[Any]
+_STEP = {each.column: each for each in records.vocabulary_fields("step") if each.column}
+_KINDS = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
 COLUMNS: dict[str, type] = {
-    "step": np.int64,
-    "begin": np.int64,
-    "end": np.int64,
-    "loss": np.float64,
-    "grad_norm": np.float64,
-    "lr": np.float64,
-    "digest": np.int64,
-    "first": np.int64,
-    "count": np.int64,
-    "data_ns": np.int64,
-    "checkpoint_ns": np.int64,
-    "sync_ns": np.int64,
+    name: _KINDS[_STEP[name].kind]
+    for name in (
+        *("step", "begin", "end", "loss", "grad_norm", "lr", "digest"),
+        *("first", "count", "data_ns", "checkpoint_ns", "sync_ns"),
+    )
 }
-_INTEGERS = {name: name for name in ("step", "first", "count", "data_ns", "checkpoint_ns", "sync_ns")}
-_INTEGERS |= {"begin": "begin_ns", "end": "mono_ns"}
 PARALLEL_BYTES_MIN = 256 * 2**20
 DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
-NO_BEGIN = int(np.iinfo(np.int64).min)
+APART_NS_MAX = 366 * 86400 * 10**9  # of anything in a log from the harness's first line
+NOT_TOLD = int(np.iinfo(np.int64).min)
+NOT_TOLD_BY_KIND = {vocabulary.INTEGER: NOT_TOLD, vocabulary.NUMBER: None, vocabulary.LABEL: None}
 
 
-class _Line(msgspec.Struct, gc=False):
-    """One line of a trainer's file, as far as a step needs it."""
+def _line_type() -> type[msgspec.Struct]:
+    """One line of a file, as far as a step needs it. Limits of numbers are checked column by column, which is fast."""
 
-    event: str = ""
-    mono_ns: int = 0
-    step: int = -1
-    begin_ns: int = NO_BEGIN
-    loss: float | str | None = None
-    grad_norm: float | str | None = None
-    lr: float | str | None = None
-    digest: str | int | None = None
-    first: int = -1
-    count: int = -1
-    data_ns: int = 0
-    checkpoint_ns: int = 0
-    sync_ns: int = 0
-    dropped: int = 0
+    def one(each: Field) -> tuple[str, Any, Any]:
+        kind = int if each.kind == vocabulary.INTEGER else records.kind_of(each) | None
+        return each.name, kind, NOT_TOLD_BY_KIND[each.kind]
+
+    fields = [one(each) for each in _STEP.values()]
+    return msgspec.defstruct("Line", [("event", str, ""), *fields, ("dropped", int, 0)], gc=False)
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_Line = _line_type()
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 
 
 @dataclass(frozen=True)
@@ -84,8 +74,8 @@ class Writer:
     """One file: its first line, its events other than steps (each with `at`, its time), and its steps."""
 
     name: str
-    header: dict[str, Any]
-    events: list[dict[str, Any]]
+    header: Record
+    events: list[Record]
     steps: dict[str, Column]
     torn: bool
     dropped: int
@@ -93,7 +83,7 @@ class Writer:
 
     @property
     def role(self) -> str:
-        return str(self.header.get("role"))
+        return events.role_of(self.header)
 
 
 @dataclass(frozen=True)
@@ -112,17 +102,15 @@ class Log:
 
 def read(directory: pathlib.Path) -> Log:
     """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
-    if not directory.is_dir():
-        raise EventLogError(f"{directory}: no event log here")
     writers, problems, table = list[Writer](), list[str](), _Table()
-    paths = sorted(directory.glob("*.jsonl"))
-    for path, writer in zip(paths, _read_files(paths), strict=True):
+    sources = files.find(directory)
+    for source, writer in zip(sources, _read_files(sources), strict=True):
         if writer is None:
-            problems.append(f"{path.name} holds no whole line")
+            problems.append(f"{files.visible(source.file)} holds no whole line")
         else:
             writers.append(replace(writer, start=table.add(writer)))
     if not writers:
-        raise EventLogError(f"{directory}: the event log is empty")
+        raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
         mine = slice(writer.start, following)  # an empty view would keep the whole table in memory
@@ -161,99 +149,126 @@ class _Table:
         return self._columns
 
 
-def _read_files(paths: Sequence[pathlib.Path]) -> Iterator[Writer | None]:
+def _read_files(sources: Sequence[Source]) -> Iterator[Writer | None]:
     """One after the other, or, when there is much to read, on all cores."""
     done = 0
-    if sum(path.stat().st_size for path in paths) >= PARALLEL_BYTES_MIN:
+    if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
         # be imported a second time or memory is short; what they did not read is then read here.
         with (
             contextlib.suppress(BrokenProcessPool),
             ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            for writer in pool.map(read_file, paths, chunksize=max(1, len(paths) // 1024)):
+            for writer in pool.map(_read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
                 yield writer
-    yield from map(read_file, paths[done:])
+    yield from map(_read_source, sources[done:])
 
 
-def read_file(path: pathlib.Path) -> Writer | None:
-    """One writer on its own clock; `None` when not even its first line was written."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
-    whole = data.rfind(b"\n") + 1
-    try:
-        lines = _decoder.decode_lines(data[:whole])
-        others = _decode_others(data[:whole], lines)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _read_slowly(path)
-    if not others or others[0].get("schema") != SCHEMA_VERSION:
-        return _read_slowly(path)
-    header, *rest = others
-    steps = _columns([line for line in lines if line.event == "step"])
-    return _finished(path, header, rest, steps, whole < len(data), max(line.dropped for line in lines))
+def read_file(path: pathlib.Path, folder: str | None = None) -> Writer | None:
+    """One writer on its own clock; `None` when not even its first line was written.
+
+    `folder`: the file's parent is the folder of a node.
+    """
+    return _read_source(Source.of(path, folder))
 
 
-def _decode_others(data: bytes, lines: Sequence[_Line]) -> list[dict[str, Any]]:
-    """The lines that are not steps, as dictionaries."""
-    raw = data.split(b"\n")
-    if len(raw) != len(lines) + 1:
-        raise msgspec.DecodeError("an empty line")  # decode_lines skips those; the slow reader names the line
-    return [msgspec.json.decode(raw[index]) for index, line in enumerate(lines) if line.event != "step"]
-
-
-def _read_slowly(path: pathlib.Path) -> Writer | None:
-    """The reader that names the bad line; used when the fast one stumbles, and for events with odd fields."""
-    log = events.read_writer(path)
-    if log is None:
+def _read_source(source: Source) -> Writer | None:
+    part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
+    for lines in blocks:
+        if header is None and lines:
+            header, lines, number = events.read_header(source, lines[0]), lines[1:], 2
+        if header is not None:
+            part.add(_read_block(source, number, lines, events.role_of(header)))
+        number += len(lines)
+    if header is None:
         return None
-    lines, rest = [], []
-    for number, record in enumerate(log.events, 2):
-        if record.get("event") != "step":
-            rest.append(record)
-            continue
-        try:
-            lines.append(msgspec.convert({k: v for k, v in record.items() if v is not None}, _Line))
-        except msgspec.ValidationError as error:
-            raise EventLogError(f"{path}:{number}: not a proper step event: {error}") from error
-    dropped = max(int(record.get("dropped", 0)) for record in (log.header, *log.events))
-    return _finished(path, log.header, rest, _columns(lines), log.torn, dropped)
-
-
-def _finished(
-    path: pathlib.Path,
-    header: dict[str, Any],
-    rest: list[dict[str, Any]],
-    steps: dict[str, Column],
-    torn: bool,
-    dropped: int,
-) -> Writer:
-    """Gives every event its time (`at`) and checks what nothing can be read without."""
+    header["event"] = ""
+    rest = _kept(part.events, events.role_of(header))
     for record in (header, *rest):
-        if not isinstance(record.get("mono_ns"), int) or not isinstance(record.get("wall_ns", 0), int):
-            raise EventLogError(f"{path}: an event without mono_ns: {json.dumps(record)[:80]}")
         record["at"] = record["mono_ns"]
-        record.setdefault("event", "")
-    return Writer(path.stem, header, rest, steps, torn, dropped)
+    return Writer(source.name, header, rest, part.steps(), blocks.torn, max(part.dropped, header.get("dropped", 0)))
 
 
-def _columns(lines: Sequence[_Line]) -> dict[str, Column]:
-    def column(field: str) -> Iterable[Any]:
-        return map(operator.attrgetter(field), lines)
+@dataclass
+class _Part:
+    """What some lines of a file hold."""
 
-    n = len(lines)
-    columns: dict[str, Column] = {name: np.fromiter(column(field), np.int64, n) for name, field in _INTEGERS.items()}
-    columns["digest"] = np.fromiter(map(_fingerprint, column("digest")), np.int64, n)
-    for name in ("loss", "grad_norm", "lr"):
-        # numpy turns None and the names of JSON's missing numbers ("nan", "inf") into floats by itself.
-        columns[name] = np.array(list(column(name)), dtype=np.float64)
-    unknown = columns["begin"] == NO_BEGIN
-    if unknown.any():  # a trainer that does not say when a step began: it began when the one before ended
-        previous = np.concatenate([columns["end"][:1], columns["end"][:-1]])
-        columns["begin"] = np.where(unknown, previous, columns["begin"])
-    return columns
+    events: list[Record] = field(default_factory=list)
+    columns: list[dict[str, Column]] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, other: _Part) -> None:
+        self.events += other.events
+        self.columns += other.columns
+        self.dropped = max(self.dropped, other.dropped)
+
+    def steps(self) -> dict[str, Column]:
+        """All steps. One of which its trainer does not say when it began did so when the one before ended."""
+        if len(self.columns) == 1:
+            steps = self.columns[0]
+        else:
+            parts = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}, *self.columns]
+            steps = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        untold = steps["begin"] == NOT_TOLD
+        if untold.any():
+            previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])
+            steps["begin"] = np.where(untold, previous, steps["begin"])
+        return steps
+
+
+def _read_block(source: Source, number: int, raw: Sequence[bytes], role: str) -> _Part:
+    """Lines from the one of this number on: the fast way, and where that stumbles, the one that says where."""
+    if role == "trainer":
+        with contextlib.suppress(ValueError, OverflowError, RecursionError):
+            lines = list(map(_decoder.decode, raw))
+            columns = _columns([line for line in lines if line.event == "step"])
+            others = [index for index, line in enumerate(lines) if line.event != "step"]
+            dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
+            del lines
+            rest = [events.read_event(source, number + index, raw[index], role) for index in others]
+            return _Part(_kept(rest, role), [columns], dropped)
+    return _read_slowly(source, number, raw, role)
+
+
+def _read_slowly(source: Source, number: int, raw: Sequence[bytes], role: str) -> _Part:
+    """Line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
+    found = [events.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
+    steps = [record for record in found if record["event"] == "step" and role == "trainer"]
+    rest = [record for record in found if record["event"] != "step" or role != "trainer"]
+    dropped = max((record.get("dropped", 0) for record in found), default=0)
+    return _Part(_kept(rest, role), [_columns([msgspec.convert(record, _Line) for record in steps])], dropped)
+
+
+def _kept(rest: Sequence[Record], role: str) -> list[Record]:
+    """Declared events. Any other tells only that its writer was there: the last one is kept."""
+    last = len(rest) - 1
+    return [
+        records.own(record, role)
+        for index, record in enumerate(rest)
+        if index == last or records.is_declared(record, role)
+    ]
+
+
+def _columns(lines: Sequence[Any]) -> dict[str, Column]:
+    """Raises `ValueError` for a number beyond its limits."""
+    return {name: _column(_STEP[name], lines) for name in COLUMNS}
+
+
+def _column(each: Field, lines: Sequence[Any]) -> Column:
+    values: Iterable[Any] = map(operator.attrgetter(each.name), lines)
+    if each.kind == vocabulary.LABEL:
+        return np.fromiter(map(_fingerprint, values), np.int64, len(lines))
+    column = np.fromiter(values, np.dtype(COLUMNS[each.column]), len(lines))  # None and "nan" are floats to numpy
+    if each.kind == vocabulary.NUMBER or not len(lines):
+        return column
+    assert each.least is not None and each.most is not None
+    if each.least <= column.min() and column.max() <= each.most:
+        return column
+    untold = (column == NOT_TOLD) & each.optional
+    if not (untold | ((column >= each.least) & (column <= each.most))).all():
+        raise ValueError(each.name)
+    return column if each.otherwise is None else np.where(untold, each.otherwise, column)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -265,14 +280,23 @@ def _fingerprint(text: str | int | None) -> int:
 
 
 def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
-    judges = [writer for writer in writers if writer.role == "harness"]
-    harness = judges[0] if judges else None
-    if len(judges) != 1:
-        problems.append(f"{len(judges) or 'no'} harness{'es' * bool(judges)} wrote into this log")
+    harness = next((writer for writer in writers if writer.role == events.HARNESS), None)
+    judges = sum(writer.role in (events.HARNESS, events.NOT_BELIEVED) for writer in writers)
+    if harness is None:
+        problems.append("no harness wrote into this log")
+    elif judges > 1:
+        problems.append(f"{judges} harnesses wrote into this log")
     if harness is not None and harness.dropped:
         problems.append(f"{harness.dropped} events of the harness were lost to a full disk")
     reference = (harness or writers[0]).header
-    offsets = _offsets(harness)
+    uncertainty_ns = _move_all(writers, reference, _offsets(harness), problems)
+    for writer in writers:
+        _check_near(writer, reference["mono_ns"])
+    return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
+
+
+def _move_all(writers: Sequence[Writer], reference: Record, offsets: _Offsets, problems: list[str]) -> int:
+    """Moves every writer onto the clock of the reference; returns the worst uncertainty."""
     foreign: dict[str, list[tuple[Writer, _Shift]]] = {}
     for writer in writers:
         if writer.header.get("clock") == reference.get("clock"):
@@ -290,16 +314,19 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
             shift = found if abs(found.ns - surest.ns) <= drift_ns + JUMP_NS_MIN else surest
             uncertainty_ns = max(uncertainty_ns, shift.uncertain_ns)
             _move(writer, shift.ns)
-    return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
+    return uncertainty_ns
 
 
-def _offsets(harness: Writer | None) -> dict[str, list[tuple[int, int, int]]]:
+_Offsets = dict[str, list[tuple[int, int, int]]]
+
+
+def _offsets(harness: Writer | None) -> _Offsets:
     """Per host its measured wall-clock offsets: (time, offset, uncertainty)."""
-    found: dict[str, list[tuple[int, int, int]]] = {}
+    found: _Offsets = {}
     for event in harness.events if harness else ():
-        if event.get("event") == "clock":
-            measured = (event["at"], int(event["offset_ns"]), int(event.get("uncertainty_ns", 0)))
-            found.setdefault(str(event.get("host")), []).append(measured)
+        if event["event"] == "clock":
+            measured = (event["at"], event["offset_ns"], event.get("uncertainty_ns", 0))
+            found.setdefault(event["host"], []).append(measured)
     return found
 
 
@@ -311,7 +338,7 @@ class _Shift(NamedTuple):
     apart_ns: int  # between the file's first line and the comparison of clocks that this is taken from
 
 
-def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tuple[int, int, int]]) -> _Shift:
+def _shift(header: Record, reference: Record, known: Iterable[tuple[int, int, int]]) -> _Shift:
     """Offset: the host's clock minus ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     apart, offset, uncertain = min(
@@ -321,7 +348,28 @@ def _shift(header: dict[str, Any], reference: dict[str, Any], known: Iterable[tu
 
 
 def _move(writer: Writer, shift: int) -> None:
+    if abs(shift) > vocabulary.WALL_NS_MAX:
+        raise _too_far(writer, shift)
     for record in (writer.header, *writer.events):
         record["at"] += shift
     writer.steps["begin"] += shift
     writer.steps["end"] += shift
+
+
+def _check_near(writer: Writer, reference_ns: int) -> None:
+    """Times that are years away from the harness's come from no run; sums of such times would not fit 64 bits."""
+    times = [record["at"] for record in (writer.header, *writer.events)]
+    for column in (writer.steps["begin"], writer.steps["end"]):
+        times += [int(column.min()), int(column.max())] if len(column) else []
+    furthest = max(times, key=lambda at: abs(at - reference_ns))
+    if abs(furthest - reference_ns) > APART_NS_MAX:
+        raise _too_far(writer, furthest - reference_ns)
+
+
+def _too_far(writer: Writer, apart_ns: int) -> EventLogError:
+    days = apart_ns / (86400 * 10**9)
+    host = records.shown(writer.header.get("host"))
+    return EventLogError(
+        f"{writer.name}: events {days:+.0f} days from the harness's; at most {APART_NS_MAX // (86400 * 10**9)} can be "
+        f"judged; look at the clocks of host {host}"
+    )

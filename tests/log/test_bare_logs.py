@@ -428,7 +428,6 @@ def test_what_is_told_of_a_fault(logs: Logs) -> None:
     ]
     for at, (fault, event, fields) in enumerate(told, 1):
         logs.log("harness", at, f"fault.{event}", fault=fault, **fields)
-    logs.log("harness", 20, "fault.injected", kind="nameless")
     run = logs.finish(21)
     assert [(f.id, f.kind, f.error) for f in run.faults[2:6]] == [
         ("b", "", "no such node"),

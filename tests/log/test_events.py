@@ -130,6 +130,24 @@ def test_a_full_disk_loses_events_but_not_the_log(tmp_path: pathlib.Path) -> Non
     assert [(event["step"], event.get("dropped", 0)) for event in log.events] == [(1, 0), (4, 2)]
 
 
+def test_a_header_that_a_full_disk_refused_comes_with_the_first_event_that_fits(tmp_path: pathlib.Path) -> None:
+    code = textwrap.dedent("""
+        import pathlib, resource, signal, sys
+        from harness.emitter import Emitter
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+        emit = Emitter(pathlib.Path(sys.argv[1]), {"role": "trainer"})
+        emit("step", step=1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        emit("step", step=2)
+    """)
+    path = tmp_path / "w.jsonl"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+    log = read_writer(path)
+    assert log is not None and log.header["role"] == "trainer"
+    assert [(event["step"], event.get("dropped", 0)) for event in log.events] == [(2, 1)]
+
+
 def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:
     tail = Tail(tmp_path)
     emit = Emitter(tmp_path / "w.jsonl", {"rank": 1})
@@ -139,7 +157,7 @@ def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:
     assert [(header["rank"], event["event"]) for header, event in tail.poll()] == [(1, "a")]
     assert tail.poll() == []
     with (tmp_path / "w.jsonl").open("ab") as file:
-        file.write(b"}\n")
+        file.write(b', "mono_ns": 1}\n')
     assert [event["event"] for _, event in tail.poll()] == ["b"]
 
 

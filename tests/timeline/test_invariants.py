@@ -68,7 +68,7 @@ def test_the_origin_of_the_clocks_does_not_matter(history: History, wall: int, m
 @given(HISTORIES, st.integers(0, 100))
 def test_the_order_of_the_files_does_not_matter(history: History, salt: int) -> None:
     def scrambled(name: str) -> str:
-        return hashlib.sha256(f"{salt} {name}".encode()).hexdigest()
+        return name if name == "harness" else hashlib.sha256(f"{salt} {name}".encode()).hexdigest()
 
     assert figures(load(history, rename=scrambled)) == figures(load(history))
 

@@ -1,0 +1,592 @@
+"""The vocabulary of the event log: one declaration for each event. Standard library only.
+
+All else comes from here: the checks and the columns of the readers (`harness.log`), docs/events.md, and the JSON
+Schema that `chaos schema --events` prints.
+
+A reader ignores an event whose name it does not know, and a field that is not declared: newer trainers may tell more.
+A declared field with another type, or beyond its limits, is damaged evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+
+# Kinds of values.
+INTEGER = "integer"
+NUMBER = "number"  # or one of NOT_FINITE, which JSON has no number for
+TEXT = "text"
+FLAG = "flag"
+LABEL = "label"  # a text or an integer that is only compared
+TEXTS = "list of texts"
+OBJECT = "object"
+OBJECTS = "list of objects"
+
+NOT_FINITE = ("nan", "inf", "-inf")
+
+# Limits. What is larger is no measurement, and would cost the reader hours or all of its memory.
+MONO_NS_MAX = 2**58  # nine years
+WALL_NS_MAX = 2**62  # the year 2116
+OFFSET_NS_MAX = 2**61
+STEP_MAX = 10**9
+SAMPLE_MAX = 2**60
+RANKS_MAX = 2**17
+GPUS_PER_NODE_MAX = 1024
+BYTES_MAX = 2**60
+CODE_MAX = 2**32
+PID_MAX = 2**31
+INCARNATION_MAX = 10**6
+SEED_MAX = 2**63 - 1
+NAME_CHARS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of an event. `least` and `most` limit a number, or with TEXT and LABEL the length.
+
+    `values` are the known ones; with `closed` there are no others. `fields` are those of an OBJECT or of each of
+    OBJECTS; without them any object will do. `column` is the field's place in the table of steps.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    unit: str = ""
+    optional: bool = False
+    least: int | None = None
+    most: int | None = None
+    values: tuple[str, ...] = ()
+    closed: bool = False
+    fields: tuple[Field, ...] = ()
+    column: str = ""
+    otherwise: int | None = None  # what the column holds where the field is not told
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    roles: tuple[str, ...]
+    meaning: str
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def role(self) -> str:
+        """The role that usually writes it."""
+        return self.roles[0]
+
+
+def _name(name: str, meaning: str, optional: bool = False, values: tuple[str, ...] = ()) -> Field:
+    return Field(name, TEXT, meaning, optional=optional, most=NAME_CHARS_MAX, values=values)
+
+
+def _text(name: str, meaning: str, optional: bool = True) -> Field:
+    return Field(name, TEXT, meaning, optional=optional)
+
+
+def _edge() -> Field:
+    return Field("edge", TEXT, "which end of it", optional=True, values=("begin", "end"), closed=True)
+
+
+def _step(meaning: str, optional: bool = False) -> Field:
+    return Field("step", INTEGER, meaning, unit="steps", optional=optional, least=0, most=STEP_MAX)
+
+
+def _spent(name: str, meaning: str) -> Field:
+    return Field(name, INTEGER, meaning, unit="ns", optional=True, least=0, most=MONO_NS_MAX, column=name, otherwise=0)
+
+
+def _code(meaning: str) -> Field:
+    return Field("code", INTEGER, meaning, optional=True, least=-CODE_MAX, most=CODE_MAX)
+
+
+def _rank(name: str, meaning: str, least: int = 0) -> Field:
+    return Field(name, INTEGER, meaning, optional=True, least=least, most=RANKS_MAX - 1)
+
+
+def _size(name: str, meaning: str, unit: str = "", most: int = RANKS_MAX, optional: bool = True) -> Field:
+    return Field(name, INTEGER, meaning, unit=unit, optional=optional, least=0, most=most)
+
+
+def _incarnation() -> Field:
+    meaning = "which node of that name: 1, and one more for each replacement"
+    return Field("incarnation", INTEGER, meaning, optional=True, least=0, most=INCARNATION_MAX)
+
+
+def _place(optional: bool = False) -> tuple[Field, ...]:
+    return (_name("node", "the node's name", optional=optional), _incarnation())
+
+
+_FAULT = _name("fault", "the fault's id in the plan")
+_KIND_OF_SAVE = _name("kind", "why it is saved", optional=True, values=("periodic", "emergency", "final"))
+_PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
+
+TELLS = ("steps", "loss", "positions", "digests", "checkpoints", "restores", "phases", "exits", "clocks")
+
+MONO_NS = Field(
+    "mono_ns",
+    INTEGER,
+    "the writer's monotonic clock; the event's time",
+    unit="ns",
+    least=0,
+    most=MONO_NS_MAX,
+    column="end",
+)
+WALL_NS = Field(
+    "wall_ns",
+    INTEGER,
+    "the writer's wall clock, since 1970",
+    unit="ns",
+    optional=True,
+    least=-WALL_NS_MAX,
+    most=WALL_NS_MAX,
+)
+COMMON = (
+    _name("event", "the event's name"),
+    WALL_NS,
+    MONO_NS,
+    _size("dropped", "events lost just before this one, because the disk took no more", "events", BYTES_MAX),
+)
+
+HEADER = (
+    Field("schema", INTEGER, "version of this vocabulary", least=SCHEMA_VERSION, most=SCHEMA_VERSION),
+    _name(
+        "role",
+        "who writes; without it nothing of the file is judged",
+        optional=True,
+        values=("trainer", "agent", "harness"),
+    ),
+    _name("writer", "the file's name without `.jsonl`", optional=True),
+    _name("host", "the host's name; `clock` events use the same", optional=True),
+    _name("clock", "the kernel's boot id: writers with the same one share the monotonic clock", optional=True),
+    _PID,
+    *_place(optional=True),
+    _rank("rank", "the worker's rank in the job"),
+    _rank("local_rank", "the worker's rank on its node"),
+    _size("world_size", "how many ranks the job has", "ranks"),
+    Field("tells", TEXTS, "what kinds of evidence this writer tells", optional=True, values=TELLS),
+    Field("wall_ns", INTEGER, WALL_NS.meaning, unit="ns", least=-WALL_NS_MAX, most=WALL_NS_MAX),
+    Field("mono_ns", INTEGER, "the writer's monotonic clock", unit="ns", least=0, most=MONO_NS_MAX),
+)
+
+TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
+_EFFECT = (
+    _FAULT,
+    Field("measured", NUMBER, "what was measured", optional=True),
+    Field("expected", NUMBER, "what the plan asks for", optional=True),
+    _name("unit", "of both", optional=True),
+    Field("ok", FLAG, "whether that is near enough; the fault's own rule decides"),
+    _text("detail", "how it was measured"),
+)
+
+WORKLOAD = (
+    _size("nodes", "nodes of the job", "nodes"),
+    _size("min_nodes", "the job may go on with so many", "nodes"),
+    _size("ranks_per_node", "workers, each with one GPU", "ranks", GPUS_PER_NODE_MAX),
+    _size("steps", "so many steps are to be done", "steps", STEP_MAX),
+    Field(
+        "checkpoint",
+        OBJECT,
+        "how the trainer saves",
+        optional=True,
+        fields=(_size("every_steps", "one periodic checkpoint in so many steps", "steps", STEP_MAX),),
+    ),
+)
+PLANNED_TARGET = (_size("node_index", "place of the node, from 0"), _rank("rank", "the rank; none: the whole node"))
+PLANNED_FAULT = (
+    _name("id", "the fault's id"),
+    _name("fault", "the kind of fault", optional=True),
+    Field("parameters", OBJECT, "the fault's parameters", optional=True),
+    Field("when", OBJECT, "its trigger", optional=True),
+    Field("targets", OBJECTS, "what it is to act on", optional=True, fields=PLANNED_TARGET),
+    Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
+)
+SCENARIO = (
+    _text("name", "the scenario's name"),
+    _text("title", "its title"),
+    Field("tags", TEXTS, "its tags", optional=True),
+    Field("price_per_gpu_hour", NUMBER, "what a GPU costs", unit="dollars/h", optional=True),
+)
+PLAN = (
+    Field("seed", INTEGER, "decides all that is random", optional=True, least=-SEED_MAX, most=SEED_MAX),
+    _name("run_id", "the run's id", optional=True),
+    _name("backend", "where the nodes are", optional=True),
+    Field("scenario", OBJECT, "what the plan was made from", optional=True, fields=SCENARIO),
+    Field("workload", OBJECT, "the job", optional=True, fields=WORKLOAD),
+    Field("faults", OBJECTS, "what is to be done to it", optional=True, fields=PLANNED_FAULT),
+    Field("expect", OBJECT, "what must hold, by score", optional=True),
+)
+
+_TRAINER = (
+    Event("started", ("trainer",), "The worker's code runs."),
+    Event(
+        "rendezvous",
+        ("trainer",),
+        "The process group is ready.",
+        (
+            _size("world_size", "ranks in the group; as in the header where it is not told", "ranks"),
+            Field("world", LABEL, "names this group; each new group has another name", optional=True, most=1000),
+        ),
+    ),
+    Event(
+        "restored",
+        ("trainer",),
+        "The state was put back; the next step is the one after `step`.",
+        (
+            _step("the step whose state it is; 0: from scratch, and where it is not told", optional=True),
+            _text("source", "path of the checkpoint, or `scratch`"),
+            Field(
+                "fallback",
+                OBJECTS,
+                "checkpoints that were passed over",
+                optional=True,
+                fields=(_text("source", "its path"), _text("reason", "what is wrong with it")),
+            ),
+        ),
+    ),
+    Event(
+        "step",
+        ("trainer",),
+        "An optimizer step was completed. `mono_ns` is its end.",
+        (
+            Field(
+                "step",
+                INTEGER,
+                "number of completed steps; the first one is 1",
+                unit="steps",
+                least=0,
+                most=STEP_MAX,
+                column="step",
+            ),
+            Field(
+                "begin_ns",
+                INTEGER,
+                "when it began, on the monotonic clock; else when the step before ended",
+                unit="ns",
+                optional=True,
+                least=0,
+                most=MONO_NS_MAX,
+                column="begin",
+            ),
+            Field("loss", NUMBER, "the loss", optional=True, column="loss"),
+            Field("grad_norm", NUMBER, "norm of the gradient", optional=True, column="grad_norm"),
+            Field("lr", NUMBER, "learning rate", optional=True, column="lr"),
+            Field(
+                "digest",
+                LABEL,
+                "digest of the global batch's sample indices",
+                optional=True,
+                most=NAME_CHARS_MAX,
+                column="digest",
+            ),
+            Field(
+                "first",
+                INTEGER,
+                "the global batch's first place in the shuffled order",
+                unit="samples",
+                optional=True,
+                least=-1,
+                most=SAMPLE_MAX,
+                column="first",
+                otherwise=-1,
+            ),
+            Field(
+                "count",
+                INTEGER,
+                "how many places it has there",
+                unit="samples",
+                optional=True,
+                least=-1,
+                most=SAMPLE_MAX,
+                column="count",
+                otherwise=-1,
+            ),
+            _spent("data_ns", "time in this step blocked on data"),
+            _spent("checkpoint_ns", "time in this step blocked on checkpointing"),
+            _spent("sync_ns", "time of the gradient all-reduce, if measured"),
+        ),
+    ),
+    Event(
+        "phase",
+        ("trainer",),
+        "A phase begins or ends.",
+        (
+            _name(
+                "name",
+                "the phase",
+                values=(
+                    "startup",
+                    "rendezvous",
+                    "restore",
+                    "drain",
+                    "checkpoint.snapshot",
+                    "checkpoint.write",
+                    "checkpoint.publish",
+                ),
+            ),
+            _edge(),
+        ),
+    ),
+    Event(
+        "checkpoint.started",
+        ("trainer",),
+        "A checkpoint was begun.",
+        (_step("the step whose state it holds"), _KIND_OF_SAVE),
+    ),
+    Event(
+        "checkpoint.committed",
+        ("trainer",),
+        "A checkpoint is whole and can be restored.",
+        (
+            _step("the step whose state it holds"),
+            _KIND_OF_SAVE,
+            _text("path", "where it is"),
+            _size("bytes", "its size", "bytes", BYTES_MAX),
+            Field("duration_ns", INTEGER, "from its start", unit="ns", optional=True, least=0, most=MONO_NS_MAX),
+        ),
+    ),
+    Event(
+        "checkpoint.failed",
+        ("trainer",),
+        "A checkpoint could not be saved.",
+        (_step("the step whose state it would hold"), _KIND_OF_SAVE, _text("error", "why")),
+    ),
+    Event(
+        "notice",
+        ("trainer", "agent"),
+        "A notice that the node will be taken was seen.",
+        (
+            _name(
+                "source",
+                "how",
+                optional=True,
+                values=("signal", "ec2", "gcp", "azure", "peer", "straggler"),
+            ),
+        ),
+    ),
+    Event(
+        "anomaly",
+        ("trainer",),
+        "The trainer noticed that something is wrong.",
+        (
+            _name("kind", "what", optional=True, values=("hang", "nonfinite", "gradient", "straggler", "topology")),
+            _text("detail", "in words"),
+        ),
+    ),
+    Event(
+        "failpoint",
+        ("trainer", "agent"),
+        "An armed failpoint was reached.",
+        (_name("name", "which one"),),
+    ),
+    Event(
+        "exiting",
+        ("trainer", "agent"),
+        "The process ends by itself, and says why.",
+        (
+            _code("its exit code"),
+            _text(
+                "reason",
+                "`completed`, `drained`, `peer lost`, …; `error`: over something of its own, which neither another "
+                "rank's end nor a fault elsewhere accounts for",
+            ),
+            _step("the last step it did", optional=True),
+        ),
+    ),
+)
+
+_AGENT = (
+    Event("agent.started", ("agent",), "The launcher's code runs."),
+    Event(
+        "agent.rendezvous",
+        ("agent",),
+        "The launcher waits for the others (`begin`), or all are there (`end`).",
+        (
+            _edge(),
+            _rank("node_rank", "this node's rank"),
+            _size("nodes", "launchers in the job", "nodes"),
+            _size("round", "how often they have met", most=INCARNATION_MAX),
+        ),
+    ),
+    Event(
+        "agent.store_found",
+        ("agent",),
+        "The launcher found the rendezvous store.",
+        (_name("host", "where it is", optional=True), _size("port", "its port", most=65535)),
+    ),
+    Event(
+        "worker.exit",
+        ("agent",),
+        "The launcher saw a worker's end.",
+        (
+            _rank("local_rank", "the worker's rank on this node", least=-1),
+            _rank("rank", "the worker's rank in the job", least=-1),
+            _PID,
+            _code("exit code; negative: killed by that signal"),
+        ),
+    ),
+    Event("agent.exiting", ("agent",), "The launcher ends.", (_code("its exit code"),)),
+)
+
+_HARNESS = (
+    Event(
+        "plan",
+        ("harness",),
+        "The whole plan: the first event is that of the job. Each of several rehearsals on one job has one of its own.",
+        (
+            Field("plan", OBJECT, "the plan, as in plan.json", fields=PLAN),
+            _name("rehearsal", "whose plan it is, where a job has several", optional=True),
+        ),
+    ),
+    Event(
+        "rehearsal.started",
+        ("harness",),
+        "The faults of a rehearsal may fire from now on.",
+        (_name("rehearsal", "its name"),),
+    ),
+    Event(
+        "rehearsal.finished",
+        ("harness",),
+        "The rehearsal is over.",
+        (
+            _name("rehearsal", "its name"),
+            Field("outcome", TEXT, "how it ended", values=("settled", "aborted", "job_ended", "never_began")),
+            _text("reason", "why"),
+        ),
+    ),
+    Event("environment", ("harness",), "Facts about the machine and its software, each a field."),
+    Event(
+        "node.allocated",
+        ("harness",),
+        "The job was given a node.",
+        (*_place(), _size("gpus", "GPUs on it", "GPUs", GPUS_PER_NODE_MAX)),
+    ),
+    Event("node.released", ("harness",), "A node was taken or given back.", (*_place(), _text("reason", "why"))),
+    Event(
+        "process.exit",
+        ("harness",),
+        "The command on a node ended.",
+        (*_place(), _code("exit code; negative: killed by that signal")),
+    ),
+    Event("fault.armed", ("harness",), "The fault waits for its moment.", (_FAULT,)),
+    Event(
+        "fault.postponed",
+        ("harness",),
+        "The fault is due and must wait for others.",
+        (_FAULT, _text("reason", "which limit")),
+    ),
+    Event("fault.injecting", ("harness",), "The fault begins to act.", (_FAULT,)),
+    Event(
+        "fault.injected",
+        ("harness",),
+        "The fault acts from now on.",
+        (
+            _FAULT,
+            _name("kind", "the kind of fault", optional=True),
+            Field("targets", OBJECTS, "what it acts on", optional=True, fields=TARGET),
+            Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
+            Field("stops", FLAG, "whether a healthy job may have to stop over it", optional=True),
+            Field("spoils", FLAG, "whether it may damage checkpoints; else: unless it kills", optional=True),
+        ),
+    ),
+    Event("fault.taking", ("harness",), "The target is killed now.", (_FAULT, *_place(optional=True))),
+    Event(
+        "fault.notice_read",
+        ("harness",),
+        "The node asked for its notice.",
+        (_FAULT, *_place(optional=True), _size("times", "how often", most=BYTES_MAX)),
+    ),
+    Event("fault.effect", ("harness",), "The fault's effect was measured.", _EFFECT),
+    Event(
+        "fault.recovered",
+        ("harness",),
+        "Every rank passed the furthest step since the fault.",
+        (_FAULT, _step("that step", optional=True)),
+    ),
+    Event("fault.healed", ("harness",), "The fault was undone.", (_FAULT,)),
+    Event(
+        "fault.ended",
+        ("harness",),
+        "After it was undone: whether its effect is over, measured as its beginning was.",
+        _EFFECT,
+    ),
+    Event("fault.cancelled", ("harness",), "The run ended before the fault could act.", (_FAULT,)),
+    Event(
+        "fault.failed",
+        ("harness",),
+        "The fault could not act, or could not be undone.",
+        (_FAULT, _text("error", "why"), _text("reason", "why"), _text("detail", "more")),
+    ),
+    Event(
+        "clock",
+        ("harness",),
+        "The wall clock of another host was compared with the harness's.",
+        (
+            _name("host", "the host, by the name that its writers give"),
+            Field(
+                "offset_ns",
+                INTEGER,
+                "the host's clock minus the harness's",
+                unit="ns",
+                least=-OFFSET_NS_MAX,
+                most=OFFSET_NS_MAX,
+            ),
+            Field(
+                "uncertainty_ns",
+                INTEGER,
+                "the true offset is no further away than this",
+                unit="ns",
+                optional=True,
+                least=0,
+                most=OFFSET_NS_MAX,
+            ),
+        ),
+    ),
+    Event(
+        "drill.started",
+        ("harness",),
+        "After the job: its last checkpoint is restored once more, as a drill.",
+        (_step("of the newest committed checkpoint", optional=True),),
+    ),
+    Event(
+        "drill.finished",
+        ("harness",),
+        "The drill is over.",
+        (
+            Field(
+                "outcome",
+                TEXT,
+                "how it ended; error: the drill itself could not be made",
+                values=("restored", "scratch", "failed", "timeout", "error"),
+            ),
+            _step("the step of the last checkpoint", optional=True),
+            _text("reason", "why"),
+            Field(
+                "restored_step",
+                INTEGER,
+                "the step that was restored",
+                unit="steps",
+                optional=True,
+                least=0,
+                most=STEP_MAX,
+            ),
+        ),
+    ),
+    Event("abort", ("harness",), "The run is given up.", (_text("reason", "why"),)),
+    Event(
+        "run.finished",
+        ("harness",),
+        "The run is over. The last event.",
+        (
+            Field(
+                "outcome",
+                TEXT,
+                "how it ended",
+                values=("completed", "failed", "aborted", "interrupted"),
+            ),
+            _text("reason", "why"),
+        ),
+    ),
+)
+
+EVENTS = _TRAINER + _AGENT + _HARNESS

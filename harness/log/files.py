@@ -1,0 +1,210 @@
+"""The files of an event log: found and opened without trusting what nodes put there.
+
+    events/harness.jsonl             the harness's own events
+    events/<node>/<writer>.jsonl     what one process on that node wrote (`control`: the control node)
+    events/<writer>.jsonl            the same in older runs
+
+Only regular files are opened, no link is followed, no open waits, and sizes and numbers are limited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.errors import EventLogError
+
+HARNESS_FILE = "harness.jsonl"
+SUFFIX = ".jsonl"
+FILES_MAX = 2**18
+FILE_BYTES_MAX = 4 * 2**30
+LINE_BYTES_MAX = 2**20
+PLAN_BYTES_MAX = 64 * 2**20  # of a line of the harness: its first one holds the whole plan
+BLOCK_BYTES = 32 * 2**20
+_NOT_SHOWN = re.compile("[^ -~\u00a0-\u200d\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\uf900-\ufffd\U00010000-\U000effff]")
+_KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+_KINDS |= {stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with everything that a terminal acts upon written out as an escape (`\\x1b`), except for `keep`."""
+    return _NOT_SHOWN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One writer's file. `folder` is the folder of its node, or `None` in the flat layout."""
+
+    events: pathlib.Path
+    folder: str | None
+    file: str
+    size: int = 0
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self.events / (self.folder or "") / self.file
+
+    @property
+    def shown(self) -> str:
+        return visible(str(self.path))
+
+    @property
+    def name(self) -> str:
+        return visible(self.file.removesuffix(SUFFIX))
+
+    @property
+    def is_harness(self) -> bool:
+        return self.folder is None and self.file == HARNESS_FILE
+
+    @property
+    def line_bytes_max(self) -> int:
+        return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
+
+    @classmethod
+    def of(cls, path: pathlib.Path, folder: str | None = None) -> Source:
+        """A file named by its path; with `folder` its parent is the folder of a node."""
+        return cls(path.parent.parent if folder else path.parent, folder, path.name)
+
+
+def scan(events: pathlib.Path) -> tuple[list[Source], list[str]]:
+    """All writers' files in order of their paths, and what is wrong with the others, one message each.
+
+    Raises `EventLogError` where `events` is no folder.
+    """
+    sources, problems = list[Source](), list[str]()
+    try:
+        folders = _entries(events, None, sources, problems)
+        for folder in folders:
+            _entries(events, folder, sources, problems)
+    except OSError as error:
+        raise EventLogError(f"{visible(str(events))}: no event log here: {error.strerror}") from error
+    return sorted(sources, key=lambda source: str(source.path)), problems
+
+
+def find(events: pathlib.Path) -> list[Source]:
+    """As `scan`. Raises `EventLogError` for the first thing that cannot be part of an event log."""
+    sources, problems = scan(events)
+    if problems:
+        raise EventLogError(problems[0])
+    return sources
+
+
+def _entries(events: pathlib.Path, folder: str | None, sources: list[Source], problems: list[str]) -> list[str]:
+    """Adds the files of one folder; returns the names of the folders in it."""
+    folders = []
+    with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
+        for entry in entries:
+            found = entry.stat(follow_symlinks=False)
+            source = Source(events, folder, entry.name, found.st_size)
+            if stat.S_ISDIR(found.st_mode) and not entry.name.endswith(SUFFIX):
+                folders.append(entry.name)
+            elif entry.name.endswith(SUFFIX) or (folder is None and entry.is_symlink()):
+                problem = _refused(source, found)
+                if problem is None:
+                    sources.append(source)
+                problems += [problem] if problem else []
+            if len(sources) + len(problems) + len(folders) > FILES_MAX:
+                raise EventLogError(f"{source.shown}: more than {FILES_MAX} files and folders in this event log")
+    return sorted(folders)
+
+
+@contextlib.contextmanager
+def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        descriptor = os.open(events, flags)
+        opened.callback(os.close, descriptor)
+        if folder is not None:
+            descriptor = os.open(folder, flags, dir_fd=descriptor)
+            opened.callback(os.close, descriptor)
+        yield descriptor
+
+
+def _refused(source: Source, found: os.stat_result) -> str | None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        return f"{source.shown}: {kind}; an event file must be a regular file"
+    if found.st_size > FILE_BYTES_MAX:
+        return f"{source.shown}: {found.st_size} bytes; an event file has at most {FILE_BYTES_MAX}"
+    return None
+
+
+def open_source(source: Source) -> int:
+    """A descriptor of the file, to be read. Raises `EventLogError` for anything but a regular file of proper size."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        with _opened_folder(source.events, source.folder) as folder:
+            descriptor = os.open(source.file, flags, dir_fd=folder)
+    except OSError as error:
+        raise EventLogError(f"{source.shown}: cannot be read: {error.strerror}") from error
+    problem = _refused(source, os.fstat(descriptor))
+    if problem is not None:
+        os.close(descriptor)
+        raise EventLogError(problem)
+    return descriptor
+
+
+class Blocks:
+    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows.
+
+    At most as much is read as the file held when it was opened. Raises `EventLogError`.
+    """
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.torn = False
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        rest, number = b"", 1
+        with os.fdopen(open_source(self.source), "rb", buffering=0) as file:
+            left = os.fstat(file.fileno()).st_size
+            while left:
+                block = self._read(file, min(left, BLOCK_BYTES))
+                left = left - len(block) if block else 0
+                *lines, rest = (rest + block).split(b"\n")
+                _check_lengths(self.source, [*lines, rest], number)
+                number += len(lines)
+                yield lines
+        self.torn = bool(rest)
+
+    def _read(self, file: io.FileIO, size: int) -> bytes:
+        try:
+            return file.read(size)
+        except OSError as error:
+            raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
+
+
+def _check_lengths(source: Source, lines: list[bytes], first: int) -> None:
+    longest = max(map(len, lines))
+    if longest > source.line_bytes_max:
+        number = first + [len(line) for line in lines].index(longest)
+        raise EventLogError(f"{source.shown}:{number}: {too_long(source)}")
+
+
+def too_long(source: Source) -> str:
+    return f"a line of over {source.line_bytes_max} bytes"
+
+
+def attach(events: pathlib.Path, target: pathlib.Path) -> None:
+    """Puts a log's files into the new folder `target`, by hard links where the file system has them."""
+    target.mkdir(parents=True)
+    for source in find(events):
+        folder = target / (source.folder or "")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.path, folder / source.file, follow_symlinks=False)
+        except OSError:
+            with os.fdopen(open_source(source), "rb") as read, (folder / source.file).open("xb") as copy:
+                shutil.copyfileobj(read, copy)

@@ -1,0 +1,244 @@
+"""Lines of an event log → checked records, by the vocabulary of `harness.emitter.vocabulary`.
+
+A record is a dictionary of which every declared field has its type and keeps its limits. What is not declared is
+kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from harness.emitter import vocabulary
+from harness.emitter.vocabulary import Event, Field
+from harness.log.files import visible
+
+DEPTH_MAX = 32
+SHOWN_CHARS_MAX = 60
+_PLACE = re.compile(r"\$((?:\.\w+|\[\d+\]|\[\.\.\.\])*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+Record = dict[str, Any]
+
+
+class Damaged(ValueError):
+    """A line that is no proper record; says why, in words."""
+
+
+def kind_of(field: Field) -> Any:
+    """The type that msgspec checks a field by."""
+    kinds: dict[str, Any] = {
+        vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
+        vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
+        vocabulary.TEXT: Annotated[str, msgspec.Meta(max_length=field.most)],
+        vocabulary.FLAG: bool,
+        vocabulary.LABEL: Annotated[str, msgspec.Meta(max_length=field.most)]
+        | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
+        vocabulary.TEXTS: list[str],
+    }
+    if field.kind in (vocabulary.OBJECT, vocabulary.OBJECTS):
+        one: Any = struct(field.name, field.fields) if field.fields else dict[str, Any]
+        return one if field.kind == vocabulary.OBJECT else list[one]
+    return Literal[field.values] if field.closed else kinds[field.kind]
+
+
+def struct(name: str, fields: Sequence[Field], tag: str | None = None, untold: Any = None) -> type[msgspec.Struct]:
+    """A typed record with these fields. An optional field that is not told is `untold`, and is not written."""
+    required = [(field.name, kind_of(field)) for field in fields if not field.optional]
+    nothing = None if untold is None else msgspec.UnsetType
+    optional = [(field.name, kind_of(field) | nothing, untold) for field in fields if field.optional]
+    title = "".join(word.capitalize() for word in re.split(r"[._]", name))
+    options: dict[str, Any] = {"tag": tag, "tag_field": "event"} if tag else {}
+    return msgspec.defstruct(title, [*required, *optional], omit_defaults=True, kw_only=True, **options)
+
+
+TIMES = tuple(field for field in vocabulary.COMMON if field.name != "event")
+Header = struct("header", vocabulary.HEADER, untold=msgspec.UNSET)
+_Unknown = struct("event", vocabulary.COMMON)
+_DECLARED: dict[tuple[str, str], Event] = {(role, each.name): each for each in vocabulary.EVENTS for role in each.roles}
+TYPES: dict[str, type[msgspec.Struct]] = {
+    each.name: struct(each.name, (*TIMES, *each.fields), tag=each.name) for each in vocabulary.EVENTS
+}
+_OPTIONAL = {
+    name: frozenset(field.name for field in (*TIMES, *fields) if field.optional)
+    for name, fields in [(each.name, each.fields) for each in vocabulary.EVENTS]
+}
+
+_READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
+
+
+def typed(record: Record) -> msgspec.Struct:
+    """A record of a declared event as an object with a field for each declared one.
+
+    Raises `Damaged`, also where the name is not declared.
+    """
+    name = record.get("event")
+    if not isinstance(name, str) or name not in TYPES:
+        raise Damaged(f"no event of the name {shown(name)} is declared")
+    return _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
+
+
+def to_json(event: msgspec.Struct) -> Record:
+    """The record of a typed event."""
+    record: Record = msgspec.to_builtins(event)
+    return record
+
+
+def parse(line: bytes) -> Record:
+    """One line as a record, not yet checked. Raises `Damaged`."""
+    try:
+        record = _decode(line)
+    except RecursionError:
+        raise Damaged(f"nested deeper than {DEPTH_MAX}") from None
+    except ValueError as error:
+        raise Damaged(f"not a whole JSON line ({error})") from None
+    if not isinstance(record, dict):
+        raise Damaged(f"an event must be a JSON object, not {shown(record)}")
+    return record if _is_plain(line) else _clean_tree(record, 0)
+
+
+def _is_plain(line: bytes) -> bool:
+    """Whether nothing in a line can need cleaning: no escape, ASCII only, and not deep."""
+    nothing_hidden = b"\\" not in line and line.isascii() and b"\x7f" not in line
+    return nothing_hidden and line.count(b"{") + line.count(b"[") <= DEPTH_MAX
+
+
+def _decode(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return json.loads(line)  # knows NaN and lone surrogates, which other writers use
+
+
+def header(record: Record) -> Record:
+    """Checks a file's first line. Raises `Damaged`."""
+    told = record.get("schema")
+    if told != vocabulary.SCHEMA_VERSION or isinstance(told, bool):
+        raise Damaged(f"event schema {shown(told)}; this version reads schema {vocabulary.SCHEMA_VERSION}")
+    _converted(record, Header, vocabulary.HEADER, "header")
+    return record
+
+
+def event(record: Record, role: str) -> Record:
+    """Checks any other line of a writer of this role. Raises `Damaged`.
+
+    An event that is not declared for the role has only the fields of all events checked.
+    """
+    name = record.get("event")
+    if not isinstance(name, str) or (role, name) not in _DECLARED:
+        _converted(record, _Unknown, vocabulary.COMMON, "event")
+        return record
+    _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
+    if name == "plan":
+        _check_size(record["plan"].get("workload") or {})
+    return _without_nulls(record, name)
+
+
+def is_declared(record: Record, role: str) -> bool:
+    return (role, record.get("event")) in _DECLARED
+
+
+def own(record: Record, role: str) -> Record:
+    """The record without undeclared fields that would stand in for what the readers themselves say of an event."""
+    foreign = _foreign(role, record["event"])
+    return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
+
+
+@functools.lru_cache(maxsize=1024)
+def _foreign(role: str, name: str) -> frozenset[str]:
+    declared = _DECLARED.get((role, name))
+    return _READERS - {field.name for field in declared.fields} if declared else _READERS
+
+
+@functools.cache
+def vocabulary_fields(name: str) -> tuple[Field, ...]:
+    """All fields of an event, those of every event included."""
+    declared = next(each for each in vocabulary.EVENTS if each.name == name)
+    return (*vocabulary.COMMON, *declared.fields)
+
+
+def _check_size(workload: Record) -> None:
+    ranks = (workload.get("nodes") or 1) * (workload.get("ranks_per_node") or 1)
+    if ranks > vocabulary.RANKS_MAX:
+        raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
+
+
+def _without_nulls(record: Record, name: str) -> Record:
+    if None not in record.values():
+        return record
+    optional = _OPTIONAL[name]
+    return {key: value for key, value in record.items() if value is not None or key not in optional}
+
+
+def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field], what: str) -> msgspec.Struct:
+    try:
+        return msgspec.convert(record, to)
+    except msgspec.ValidationError as error:
+        raise Damaged(f"{what}: {_explained(str(error), record, fields)}") from None
+
+
+def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
+    """What msgspec found, as a sentence with the field, what it must be, and what it is."""
+    place = _PLACE.search(message)
+    steps = re.findall(r"\w+", place[1]) if place else []
+    missing = _MISSING.search(message)
+    if missing:
+        return f"{'.'.join([*steps, missing[1]])} is missing"
+    value: Any = record
+    declared: Field | None = None
+    for step in steps:
+        value = value[int(step)] if isinstance(value, list) else value.get(step) if isinstance(value, dict) else None
+        inside = declared.fields if declared else fields
+        declared = next((field for field in inside if field.name == step), declared)
+    if declared is None:
+        return message
+    return f"{'.'.join(steps)} must be {allowed(declared)}, not {shown(value)}"
+
+
+def allowed(field: Field) -> str:
+    """What a field may hold, in words."""
+    if field.closed:
+        return " or ".join(json.dumps(value) for value in field.values)
+    words = {
+        vocabulary.INTEGER: f"an integer from {field.least} to {field.most}",
+        vocabulary.NUMBER: 'a number, "nan", "inf" or "-inf"',
+        vocabulary.TEXT: "a text" + (f" of at most {field.most} characters" if field.most else ""),
+        vocabulary.FLAG: "true or false",
+        vocabulary.LABEL: f"a text of at most {field.most} characters or an integer of 64 bits",
+        vocabulary.TEXTS: "a list of texts",
+        vocabulary.OBJECT: "an object",
+        vocabulary.OBJECTS: "a list of objects",
+    }
+    return words[field.kind]
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, and with nothing in it that a terminal acts upon."""
+    try:
+        text = visible(value if isinstance(value, str) else repr(value))
+    except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists in lists
+        return f"a very large {type(value).__name__}"
+    text = text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+    return f'"{text}"' if isinstance(value, str) else text
+
+
+def _clean_tree(value: Any, depth: int) -> Any:
+    """The value with only visible text. Raises `Damaged` where it is too deep."""
+    if isinstance(value, str):
+        return _clean(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth >= DEPTH_MAX:
+        raise Damaged(f"nested deeper than {DEPTH_MAX}")
+    if isinstance(value, list):
+        return [_clean_tree(item, depth + 1) for item in value]
+    return {_clean(key): _clean_tree(item, depth + 1) for key, item in value.items()}
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else visible(text, keep="\n\t")

@@ -1,0 +1,32 @@
+"""Some seconds of damaged event logs in every test run; `make fuzz-inputs` is the long one."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz import logs
+
+
+def test_whatever_a_log_holds_it_is_judged_or_refused_with_its_place() -> None:
+    found = logs.run(120, seed=3)
+    assert found.broken == []
+    assert found.read >= 60, "at least half of them must get past the readers"
+    assert {"pass", "fail", "inconclusive"} <= found.verdicts.keys()
+
+
+def test_a_crash_of_ours_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashes(*_: object) -> None:
+        raise KeyError("step")
+
+    monkeypatch.setattr(logs, "_followed", crashes)
+    found = logs.run(3, seed=3)
+    assert [line.split(": ", 1)[1] for line in found.broken] == ["KeyError: 'step'"] * 3
+
+
+def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(logs, "_followed", hangs)
+    monkeypatch.setattr(logs, "CASE_CPU_S_MAX", 0.2)
+    assert logs.run(1, seed=3).broken == ["3/0: took more than 0.2 s of CPU"]
