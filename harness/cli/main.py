@@ -21,14 +21,14 @@ from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_twins
 from harness.campaign.gate import Gate, find_suite, run_gate
 from harness.cli import doctor as doctor_module
-from harness.cli.terminal import STYLES, print_scorecard
+from harness.cli.terminal import STYLES, print_report
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import fault_names, load_fault
 from harness.judge.evidence import find_run, load_evidence
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
 from harness.plan.making import Plan, check_capabilities, make_plan
-from harness.report import write_reports
+from harness.report import model, write_reports
 from harness.run import undo
 from harness.spec.scenario import Scenario, find_scenario, json_schema, load_scenario
 from harness.trainers.workload import render_workload
@@ -232,7 +232,7 @@ def _judge(run_dir: pathlib.Path) -> Verdict:
 
 
 def _show(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-    print_scorecard(card, files, out)
+    print_report(model.from_scorecard(card), files.get("report.html"), out)
 
 
 def _explanation(spec: Scenario, plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import report_runs
 
 from harness.judge.score import Scorecard
-from harness.report import html
+from harness.report import html, model
 
 CHROMIUM = pathlib.Path("/usr/bin/chromium")
 CARDS: list[Callable[[], Scorecard]] = [
@@ -22,6 +22,10 @@ CARDS: list[Callable[[], Scorecard]] = [
     report_runs.empty,
     report_runs.hostile,
 ]
+
+
+def page_of(card: Scorecard) -> str:
+    return html.render(model.from_scorecard(card), card.evidence)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def browser() -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("pages")
     for make in CARDS:
-        (folder / f"{make.__name__}.html").write_text(html.render(make()), encoding="utf-8")
+        (folder / f"{make.__name__}.html").write_text(page_of(make()), encoding="utf-8")
     return folder
 
 

@@ -20,7 +20,8 @@ import pytest
 from judging import Logs, expecting, load, remove, steps, trainers, twin_of
 from simulator import Job, Outage, simulate
 
-from harness.judge.score import Evidence, judge, to_report_json
+from harness.judge.score import Evidence, judge
+from harness.report import model
 from harness.timeline.timeline import Episode, Epoch, FaultRecord, Process, Progress, Segment, Slot, Steps, Timeline
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "coarse_clocks.json"
@@ -178,7 +179,8 @@ def record(seed: int) -> dict[str, Any]:
     run = load(simulate(job, outages, seed), logs)
     plain = dataclasses.replace(job, foreign_clocks=False)
     calibration = [twin_of(plain, 7)] if seed % 2 else []
-    report = to_report_json(judge(Evidence(run, twin_of(plain) if seed % 5 else None, calibration), "coarse"))
+    card = judge(Evidence(run, twin_of(plain) if seed % 5 else None, calibration), "coarse")
+    report = model.from_scorecard(card).to_json()
     kept = {key: value for key, value in report.items() if key in ("verdict", "reasons")}
     return kept | {"parts": {name: fingerprint(value) for name, value in parts(run, report)}}
 
