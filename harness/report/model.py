@@ -7,11 +7,14 @@ report of an earlier version have defaults.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
+import os
 import pathlib
 import re
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -300,8 +303,7 @@ def _text(value: object) -> str | None:
 def read(path: pathlib.Path) -> Report:
     """The report in a file. Raises `ReportError` where there is none, or where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path)
         values = msgspec.json.decode(data) if len(data) <= MAX_BYTES else None
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from error
@@ -313,6 +315,15 @@ def read(path: pathlib.Path) -> Report:
         return Report.from_json(values)
     except ReportError as error:
         raise ReportError(f"{path.parent}: {error}") from error
+
+
+def read_regular(path: pathlib.Path) -> bytes:
+    """At most `MAX_BYTES` + 1 of a regular file. Follows no link and waits for nobody; raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(MAX_BYTES + 1)
 
 
 def strict(value: Any) -> Any:

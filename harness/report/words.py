@@ -75,6 +75,8 @@ def seconds(value: float | None, missing: str = DASH) -> str:
     """`4.21 s` from a number of seconds; `missing` for anything that is not a finite number."""
     if value is None or not is_number(value):
         return missing
+    if abs(value) > 1e12:
+        return f"{value:.3g} s"
     return format_duration(round(value * 1e9)) if value else "0 s"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import importlib.metadata
 import json
@@ -17,6 +18,7 @@ from harness import units
 from harness.backends.contract import Workload
 from harness.errors import UsageError
 from harness.plan.making import Plan
+from harness.trainers import checkout
 
 STORE_PORT = 29400
 S3_PORT = 29500
@@ -135,7 +137,7 @@ def _cpu_model() -> str:
 
 
 def environment_facts() -> dict[str, Any]:
-    """What the report says about the machine. No host name, no path, no environment variable."""
+    """Machine, moment and commit of a run, for its report. No host name, no path, no environment variable."""
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),
@@ -144,4 +146,6 @@ def environment_facts() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
         "harness": _version("chaos-harness"),
+        "begun_at": datetime.datetime.now(datetime.UTC).isoformat(),
+        **({"commit": commit} if (commit := checkout.commit_of(pathlib.Path.cwd())) else {}),
     }
