@@ -15,6 +15,8 @@ Only `harness.cli.main` turns an error into an exit code.
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+
 
 class ChaosError(Exception):
     """Base of all errors with a message meant for the user. Never shown with a traceback."""

@@ -18,6 +18,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -80,7 +81,7 @@ class Store:
         with self._index() as index:
             self._refresh(index)
             rows = index.execute(*_query(wanted)).fetchall()
-        return [StoredRun(*row[:-2], verdict=Verdict(row[-2]) if row[-2] else None, headline=row[-1]) for row in rows]
+        return [_run_of(*row) for row in rows]
 
     def find(self, name: str) -> pathlib.Path:
         """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
@@ -128,6 +129,11 @@ _INSERT = (
     f"INSERT OR REPLACE INTO runs (stamp, note, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (2 + len(_COLUMNS)))})"
 )
 _SCHEMA = f"CREATE TABLE runs (run_id PRIMARY KEY, stamp, note, {', '.join(_COLUMNS[1:])})"
+
+
+def _run_of(*row: Any) -> StoredRun:
+    values = dict(zip(_FIELDS, row, strict=True))
+    return StoredRun(**values | {"verdict": Verdict(values["verdict"]) if values["verdict"] else None})
 
 
 def _query(wanted: Wanted) -> tuple[str, list[object]]:

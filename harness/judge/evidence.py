@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 
-from harness.errors import UsageError
 from harness.judge.score import Evidence
 from harness.timeline import timeline
 
@@ -33,22 +32,3 @@ def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
             os.link(file, target / file.name)
         except OSError:
             shutil.copy2(file, target / file.name)
-
-
-def find_run(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """A run by path, by id, by the beginning of its id, or the newest one as `last`."""
-    runs = sorted((path.parent for path in reports.glob("*/plan.json")), key=lambda path: path.stat().st_mtime)
-    if name == "last" and runs:
-        return runs[-1]
-    given = pathlib.Path(name)
-    if (given / "events").is_dir():
-        return given
-    matching = [run for run in runs if run.name.startswith(name)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise UsageError(
-            f"{name!r} is the beginning of {len(matching)} runs: {', '.join(run.name for run in matching)}"
-        )
-    known = ", ".join(run.name for run in runs[-5:]) or "none yet"
-    raise UsageError(f"there is no run {name!r} in {reports}; newest: {known}")
