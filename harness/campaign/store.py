@@ -16,9 +16,8 @@ import re
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -77,11 +76,18 @@ class Store:
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """The runs that fit, newest first."""
-        wanted = wanted or Wanted()
-        with self._index() as index:
-            self._refresh(index)
-            rows = index.execute(*_query(wanted)).fetchall()
-        return [_run_of(*row) for row in rows]
+        path = self.reports / INDEX
+        for _ in ("as it is", "made anew"):
+            try:
+                with contextlib.closing(_open(path)) as index:
+                    return self._answer(index, wanted or Wanted())
+            except (OSError, sqlite3.OperationalError):  # not ours, locked, read-only, or replaced under our feet
+                break
+            except (sqlite3.DatabaseError, ValueError):  # damaged
+                with contextlib.suppress(OSError, sqlite3.Error):
+                    _make(path, os.replace)
+        with contextlib.closing(_made(":memory:")) as index:
+            return self._answer(index, wanted or Wanted())
 
     def find(self, name: str) -> pathlib.Path:
         """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
@@ -98,17 +104,14 @@ class Store:
         newest = ", ".join(known[:_NEWEST]) or "none yet"
         raise UsageError(f"no run {name!r} in {self.reports}; the newest are: {newest}")
 
-    @contextlib.contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        """The index file, or one in memory where there can be none."""
-        index = _open(self.reports / INDEX) or _made(":memory:")
-        try:
-            yield index
-        finally:
-            index.close()
+    def _answer(self, index: sqlite3.Connection, wanted: Wanted) -> list[StoredRun]:
+        self._refresh(index)
+        return [
+            msgspec.convert(dict(zip(_FIELDS, row, strict=True)), StoredRun) for row in index.execute(*_query(wanted))
+        ]
 
     def _refresh(self, index: sqlite3.Connection) -> None:
-        """Reads what changed since, forgets what is gone. A change that cannot be written is kept in memory only."""
+        """Reads what changed since, forgets what is gone."""
         found = dict(_folders(self.reports))
         known = dict(index.execute("SELECT run_id, stamp FROM runs"))
         self.notes = []
@@ -117,8 +120,7 @@ class Store:
         if gone or changed:
             index.executemany("DELETE FROM runs WHERE run_id = ?", [(run_id,) for run_id in gone])
             index.executemany(_INSERT, [_row(self.reports / run_id, stamp) for run_id, stamp in changed])
-            with contextlib.suppress(sqlite3.OperationalError):  # locked or full: the next one writes it
-                index.commit()
+            index.commit()
         passed_over = index.execute("SELECT run_id, note FROM runs WHERE note != '' ORDER BY run_id")
         self.notes = [f"{one_line(run_id)}: {one_line(note)}" for run_id, note in passed_over]
 
@@ -129,11 +131,6 @@ _INSERT = (
     f"INSERT OR REPLACE INTO runs (stamp, note, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (2 + len(_COLUMNS)))})"
 )
 _SCHEMA = f"CREATE TABLE runs (run_id PRIMARY KEY, stamp, note, {', '.join(_COLUMNS[1:])})"
-
-
-def _run_of(*row: Any) -> StoredRun:
-    values = dict(zip(_FIELDS, row, strict=True))
-    return StoredRun(**values | {"verdict": Verdict(values["verdict"]) if values["verdict"] else None})
 
 
 def _query(wanted: Wanted) -> tuple[str, list[object]]:
@@ -152,23 +149,14 @@ def _query(wanted: Wanted) -> tuple[str, list[object]]:
     return f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE {where} ORDER BY begun_s DESC, run_id DESC", values
 
 
-def _open(path: pathlib.Path) -> sqlite3.Connection | None:
-    """The index in this file, made anew where it is missing or damaged; `None` where that is not possible."""
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            return None  # not ours: leave it alone
-        if not path.exists():
-            _make(path)
-        return _checked(path)
-    except sqlite3.OperationalError:  # locked, or not to be opened
-        return None
-    except sqlite3.DatabaseError:
-        with contextlib.suppress(OSError, sqlite3.Error):
-            _make(path)
-            return _checked(path)
-    except OSError:
-        pass
-    return None
+def _open(path: pathlib.Path) -> sqlite3.Connection:
+    """The index in this file, made where it is missing. Raises `OSError` for something that is not ours."""
+    with contextlib.suppress(FileExistsError):
+        if not os.path.lexists(path):
+            _make(path, os.link)  # two that make it at once agree on one
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(f"{path} is not an index of ours")
+    return _checked(path)
 
 
 def _checked(path: pathlib.Path) -> sqlite3.Connection:
@@ -187,17 +175,17 @@ def _checked(path: pathlib.Path) -> sqlite3.Connection:
     return index
 
 
-def _make(path: pathlib.Path) -> None:
-    """An empty index in the place of whatever is there, at once."""
+def _make(path: pathlib.Path, put: Callable[[str, pathlib.Path], object]) -> None:
+    """Puts an empty index there, at once: `os.link` keeps what is there, `os.replace` does not."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{INDEX}.")
     os.close(descriptor)
     try:
         _made(name).close()
         os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        put(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
 
 
 def _made(name: str) -> sqlite3.Connection:
