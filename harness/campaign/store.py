@@ -91,12 +91,12 @@ class Store:
 
     def find(self, name: str) -> pathlib.Path:
         """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
-        given = pathlib.Path(name)
-        if name != "last" and ((given / "events").is_dir() or (given / "report.json").is_file()):
-            return given
+        if name != "last":
+            for given in (pathlib.Path(name), self.reports / name):
+                if (given / "events").is_dir() or (given / "report.json").is_file():
+                    return given
         known = [run.run_id for run in self.runs()]
-        fitting = known[:1] if name == "last" else [name] if name in known else []
-        fitting = fitting or [run_id for run_id in known if run_id.startswith(name)]
+        fitting = known[:1] if name == "last" else [run_id for run_id in known if run_id.startswith(name)]
         if len(fitting) == 1:
             return self.reports / fitting[0]
         if fitting:
@@ -134,7 +134,7 @@ _SCHEMA = f"CREATE TABLE runs (run_id PRIMARY KEY, stamp, note, {', '.join(_COLU
 
 
 def _query(wanted: Wanted) -> tuple[str, list[object]]:
-    conditions, values = ["note = ''"], list[object]()
+    conditions, values = ["scenario IS NOT NULL"], list[object]()
     for name in ("scenario", "backend", "verdict"):
         if (value := getattr(wanted, name)) is not None:
             conditions.append(f'"{name}" = ?')
@@ -218,27 +218,28 @@ def _stamp(path: str) -> str:
 
 
 def _row(folder: pathlib.Path, stamp: str) -> tuple[object, ...]:
+    """What the index holds of a folder: nothing but a note where it is no run."""
     try:
-        run, note = dataclasses.astuple(_read(folder)), ""
+        found, note = _read(folder)
+        run = dataclasses.astuple(found)
     except NotARun as reason:
         run, note = (folder.name, *[None] * (len(_FIELDS) - 1)), str(reason)
     values = (value.encode(errors="replace").decode() if isinstance(value, str) else value for value in run)
     return stamp, note, *values
 
 
-def _read(folder: pathlib.Path) -> StoredRun:
-    """Raises `NotARun` for a folder that a run of ours did not make, or that somebody damaged."""
+def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
+    """A run, and what is wrong with its report. Raises `NotARun` for a folder that no run of ours made."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
         raise NotARun("not the name of a run")
-    if os.path.lexists(folder / "report.json"):
-        try:
-            report = model.read(folder / "report.json")
-        except model.ReportError as error:
-            raise NotARun(str(error)) from error
-        return _judged(report, folder)
-    return _planned(folder)
+    if not os.path.lexists(folder / "report.json"):
+        return _planned(folder), ""
+    try:
+        return _judged(model.read(folder / "report.json"), folder), ""
+    except model.ReportError as error:
+        return _planned(folder), str(error)
 
 
 def _judged(report: model.Report, folder: pathlib.Path) -> StoredRun:

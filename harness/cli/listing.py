@@ -100,8 +100,8 @@ def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
     """Prints the stored runs that fit, newest first."""
     store = Store(reports)
     found = store.runs(wanted)
-    for passed_over in store.notes:
-        note(f"passed over: {passed_over}")
+    for trouble in store.notes:
+        note(f"note: {trouble}")
     if json:
         print_json([_values(run) for run in found])
         return

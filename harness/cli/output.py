@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.judge.score import Verdict
 from harness.report import model
-from harness.report.words import one_line
+from harness.report.words import one_line, plain
 
 SIGNS = {Verdict.PASS: "✔", Verdict.FAIL: "✖", Verdict.INCONCLUSIVE: "?", Verdict.INVALID: "!"}
 STYLES = {
@@ -32,7 +32,7 @@ def safe(value: object) -> str:
 
 def say(line: str, style: str = "") -> None:
     """One line of plain text, not wrapped."""
-    out.print(Text(line, style=style), soft_wrap=True)
+    out.print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def note(line: str) -> None:

@@ -180,20 +180,33 @@ def test_foreign_and_hostile_folders_are_passed_over_with_a_note(reports: pathli
     (reports / "notes").mkdir()
     (reports / "file").write_text("x")
     (reports / "elsewhere").symlink_to(reports / "a-1")
-    for name, content in {"torn": "{", "evil\x1b[31m": "{}", "other": json.dumps({"schema": 9})}.items():
-        write(reports, name)
-        (reports / name / "report.json").write_text(content)
-    write(reports, "pipe")
-    os.mkfifo(reports / "pipe" / "report.json")
-    write(reports, "link")
-    (reports / "link" / "report.json").symlink_to("/etc/passwd")
-    write(reports, "planless")
+    write(reports, "evil\x1b[31m", verdict=Verdict.PASS)
+    for name in ("pipe", "link", "planless"):
+        (write(reports, name) / "plan.json").unlink()
+    os.mkfifo(reports / "pipe" / "plan.json")
+    (reports / "link" / "plan.json").symlink_to("/etc/passwd")
     (reports / "planless" / "plan.json").write_text("[]")
     store = Store(reports)
     assert sorted(ids(store)) == ["a-1", "a-2", "b-1", "c-1"]
     passed_over = [note.partition(":")[0] for note in store.notes]
-    assert passed_over == ["elsewhere", "evil�[31m", "link", "other", "pipe", "planless", "torn"]
+    assert passed_over == ["elsewhere", "evil�[31m", "link", "pipe", "planless"]
     assert not any("\x1b" in note for note in store.notes)
+
+
+@pytest.mark.parametrize("content", ["{", json.dumps({"schema": 9}), None, ""])
+def test_a_run_with_a_damaged_report_counts_as_not_judged(reports: pathlib.Path, content: str | None) -> None:
+    (reports / "a-1" / "report.json").unlink()
+    if content is None:
+        os.mkfifo(reports / "a-1" / "report.json")
+    elif content:
+        (reports / "a-1" / "report.json").write_text(content)
+    else:
+        (reports / "a-1" / "report.json").symlink_to(reports / "a-2" / "report.json")
+    store = Store(reports)
+    assert ids(store, verdict=Verdict.PASS) == ["b-1"]
+    assert {run.run_id: run.verdict for run in store.runs()}["a-1"] is None
+    assert [note.partition(":")[0] for note in store.notes] == ["a-1"]
+    assert store.find("a-1") == reports / "a-1"
 
 
 def test_a_folder_that_cannot_be_written_is_read_all_the_same(
