@@ -137,6 +137,8 @@ def _log(report: Report, evidence: Evidence | None) -> dict[str, Any]:
 
 def _timeline_words(report: Report) -> str:
     run = report.run
+    if run.furthest_step is None or run.ranks is None:
+        return "The report is of an earlier version, which does not tell the course of the run."
     lasted = seconds(run.duration_s)
     if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."
@@ -148,9 +150,9 @@ def _timeline_words(report: Report) -> str:
 
 
 def _loss_words(report: Report) -> str:
-    if not report.run.furthest_step:
+    if report.run.furthest_step == 0:
         return "No step was completed, so there is no loss to show."
-    if not report.run.twin:
+    if report.run.twin is False:
         return "There is no fault-free twin to compare with."
     said = "Compared step by step with a run of the same seed without faults"
     mode = report.loss_continuity.mode

@@ -38,7 +38,7 @@ def suite_of(report: Report) -> ElementTree.Element:
         failures=str(failures),
         errors=str(errors),
         skipped="0",
-        time=f"{report.run.duration_s:.3f}",
+        time=f"{report.run.duration_s or 0:.3f}",
     )
     _properties(suite, report)
     case(suite, report.scenario, "verdict", report.verdict, view.headline(report), "\n".join(report.reasons))

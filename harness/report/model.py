@@ -83,14 +83,14 @@ class Expectation(_Part, frozen=True):
 
 
 class Run(_Part, frozen=True):
-    """The course of the run. Times are in seconds."""
+    """The course of the run. Times are in seconds. `None`: a report of an earlier version, which does not tell."""
 
-    duration_s: float = 0.0
-    furthest_step: int = 0
-    ranks: int = 0
+    duration_s: float | None = None
+    furthest_step: int | None = None
+    ranks: int | None = None
     outcome: str | None = None  # completed · failed · aborted · interrupted · None: the harness itself died
     outcome_reason: str = ""
-    twin: bool = False  # a fault-free run to compare with was there
+    twin: bool | None = None  # a fault-free run to compare with was there
     stuck_in: str = ""  # the phase of a job that never recovered
     problems: tuple[str, ...] = ()  # of the event log
 

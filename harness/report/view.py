@@ -106,7 +106,7 @@ def _recovery(report: Report) -> Figure:
 
 
 def _no_outage(report: Report) -> str:
-    return "progress never stopped" if report.run.furthest_step else "no step was completed"
+    return "no step was completed" if report.run.furthest_step == 0 else "progress never stopped"
 
 
 def _first_step(report: Report) -> Figure:
@@ -132,7 +132,7 @@ def _waste(report: Report) -> Figure:
 def _continuity(report: Report) -> Figure:
     values = report.loss_continuity
     expectation = _bound(report, "loss_continuity")
-    if not report.run.twin or values.mode is None:
+    if report.run.twin is False or values.mode is None:
         return _figure("Loss continuity", DASH, "no fault-free twin to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
     if difference == 0 and at is None:
@@ -228,12 +228,14 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
 def longest_first(report: Report) -> list[tuple[int, Episode]]:
     """(number from 1, episode): those that never ended first, then the longest."""
     numbered = enumerate(report.recovery_time.episodes, start=1)
-    return sorted(numbered, key=lambda item: (item[1].seconds is not None, -lasted_s(report, item[1])))
+    return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
 
-def lasted_s(report: Report, episode: Episode) -> float:
+def lasted_s(report: Report, episode: Episode) -> float | None:
     """From the last step before it until progress was regained, or until the run ended."""
-    return report.run.duration_s - episode.t_stop if episode.seconds is None else episode.seconds
+    if episode.seconds is not None or report.run.duration_s is None:
+        return episode.seconds
+    return report.run.duration_s - episode.t_stop
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:

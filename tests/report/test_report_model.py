@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -161,6 +162,14 @@ def test_a_file_that_is_no_report_is_one_clear_error(content: bytes, tmp_path: p
     (tmp_path / "report.json").write_bytes(content)
     with pytest.raises(ReportError):
         model.read(tmp_path / "report.json")
+
+
+def test_a_report_of_an_earlier_version_is_read() -> None:
+    sample = model.read(pathlib.Path(__file__).resolve().parents[2] / "reports" / "sample" / "report.json")
+    assert sample.verdict is Verdict.PASS and sample.recovery_time.seconds
+    assert sample.run.duration_s is None, "it was not kept then"
+    for drawn in (html.render(sample), markdown.render(sample), junit.render(sample)):
+        assert not re.search("no step|no fault-free twin|died", drawn, re.IGNORECASE), "what is not told is not claimed"
 
 
 def test_numbers_stand_beside_the_texts() -> None:
