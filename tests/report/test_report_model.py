@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import re
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import report_runs
 from hypothesis import given, settings
@@ -185,6 +187,13 @@ def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
     figures = {figure.name: figure for figure in view.figures(model.from_scorecard(report_runs.spot_evict()))}
     assert figures["Recovery time"].share == pytest.approx(4.78 / 60, rel=0.01)
     assert figures["Wasted by faults"].share == pytest.approx(22.6 / 25, rel=0.01)
+
+
+def test_the_report_is_strict_json() -> None:
+    values = {"a": np.float64(1.5), "b": (np.int64(2), math.nan), 3: math.inf, "c": None, "d": [True, "x\ud800"]}
+    assert model.strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x?"]}
+    assert type(model.strict(np.int64(2))) is int
+    json.loads(model.json_text(model.strict(values)))
 
 
 STEERING = ["\x1b", "\x9b", "\u202e", "\u2066", "\x07"]
