@@ -15,7 +15,11 @@ Only `harness.cli.main` turns an error into an exit code.
 
 from __future__ import annotations
 
-INTERRUPTED = 130
+import difflib
+from collections.abc import Iterable
+
+INTERRUPTED = 130  # the exit code of a command that was stopped
+WORD_MAX = 80  # of a name that nobody knows, as shown
 
 
 class ChaosError(Exception):
@@ -54,3 +58,12 @@ class FaultError(ChaosError):
 
 class EventLogError(ChaosError):
     pass
+
+
+def choice(word: object, known: Iterable[object]) -> str:
+    """The end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(word)[:WORD_MAX], names, 1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"choose one of: {', '.join(names)}" if names else "none is defined here"

@@ -18,7 +18,7 @@ from harness.errors import ChaosError
 from harness.judge import slowdown
 from harness.judge.evidence import attach, load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.job import Status, execute
 
@@ -44,7 +44,7 @@ def run_experiment(
     # Links of its own from the start: another run beside this one may make the same twins anew.
     with tempfile.TemporaryDirectory(dir=cache, prefix=f"{plan.run_id}.") as held:
         for name, twin in fault_free_plans(plan).items():
-            say(f"fault-free {name}, {twin.workload['nodes']} node(s)")
+            say(f"fault-free {name}, {twin.workload.nodes} node(s)")
             folder, outcome = ensure_twin(twin, reports, backend, show)
             say("  cached" if outcome is None else f"  {outcome.outcome}")
             if outcome is not None and outcome.outcome != "completed":

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from harness.backends.contract import Backend
 from harness.judge.evidence import CALIBRATION, TWIN
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.run.job import Outcome, Status, execute
-from harness.trainers.workload import outcome_digest
 
 CACHE = ".twins"
 
@@ -23,7 +22,7 @@ def ensure_twin(
 
     A run that did not complete is not cached: its folder is handed back for the report, with its outcome.
     """
-    digest = outcome_digest(plan)
+    digest = plan.outcome_digest()
     cached = reports / CACHE / digest
     if (cached / "complete").exists():
         return cached, None
@@ -50,15 +49,10 @@ def fault_free_plans(plan: Plan) -> dict[str, Plan]:
 def forget_twins(plan: Plan, reports: pathlib.Path) -> None:
     """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by."""
     for other in fault_free_plans(plan).values():
-        shutil.rmtree(reports / CACHE / outcome_digest(other), ignore_errors=True)
+        shutil.rmtree(reports / CACHE / other.outcome_digest(), ignore_errors=True)
 
 
 def _calibration_plans(plan: Plan) -> list[Plan]:
     """Fault-free runs at the other world sizes the plan may come to: they tell how far rounding alone drifts."""
-    lost = 0
-    for planned in plan.faults:
-        fault, targets = planned.build()
-        lost += fault.nodes_lost_for_good(targets)
-    elastic = int(plan.workload["min_nodes"]) < int(plan.workload["nodes"])
-    sizes = range(int(plan.workload["min_nodes"]), int(plan.workload["nodes"])) if elastic or lost else range(0)
+    sizes = range(plan.workload.min_nodes, plan.workload.nodes)
     return [plan.without_faults(f"{plan.run_id}-{size}", nodes=size) for size in list(sizes)[:2]]

@@ -1,6 +1,5 @@
 """A suite of scenarios as one gate: first the canary that must fail, then every scenario, then one answer.
 
-A suite is a YAML file: scenarios by name, each perhaps with a profile, a number of runs, and overrides.
 A scenario that cannot be run is inconclusive and does not keep the others from running.
 """
 
@@ -9,48 +8,24 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.reading import load_scenario
 from harness.cli.display import Display
 from harness.errors import ChaosError, UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.repeats import Together, together
 from harness.judge.score import Scorecard, Verdict, judge, merge
-from harness.plan.making import check_capabilities, make_plan
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
 from harness.report.suite import Answer, Row, render
 from harness.run.job import execute
-from harness.spec.scenario import Scenario, find_scenario, load_document, load_scenario
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Entry(_Model):
-    """One scenario of a suite. `overrides` may hold what a profile may."""
-
-    scenario: str
-    profile: str | None = None
-    repeat: int | None = Field(None, ge=1, le=1000)
-    overrides: dict[str, Any] = {}
-
-
-class Suite(_Model):
-    version: Literal[1]
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-    title: str = Field(min_length=1)
-    canary: str = Field("canary", description="The scenario that must fail; looked up beside the suite.")
-    scenarios: list[str | Entry] = Field(min_length=1)
-
-    @property
-    def entries(self) -> list[Entry]:
-        return [Entry(scenario=each) if isinstance(each, str) else each for each in self.scenarios]
+from harness.spec.scenario import Scenario, find_scenario
+from harness.spec.suite import Entry, load_suite
 
 
 @dataclass(frozen=True)
@@ -65,13 +40,9 @@ class Gate:
     done: Callable[[Scorecard, Mapping[str, pathlib.Path]], None]
 
 
-def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    return find_scenario(name, scenarios / "suites")
-
-
 def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong."""
-    suite = load_document(path, Suite)
+    suite = load_suite(path)
     canary = load_scenario(find_scenario(suite.canary, path.parent))
     specs = [(entry, _load(entry, gate)) for entry in suite.entries]
     backend = load_backend(gate.backend)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.campaign.reading import load_scenario
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
@@ -19,7 +20,6 @@ from harness.cli.output import STYLES, note, out, print_json, safe, say
 from harness.errors import UsageError
 from harness.faults.contract import load_fault
 from harness.judge.score import Verdict
-from harness.spec.scenario import load_scenario
 
 
 def list_(

@@ -34,7 +34,8 @@ def doctor(json: JsonOption = False) -> None:
             out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
         _print_backends(capabilities)
         _print_faults(faults, capabilities)
-    if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
+    fit = all(finding.ok for finding in findings if finding.needed)
+    if not fit or not any(capability.available for capability in capabilities.values()):
         raise typer.Exit(4)
 
 

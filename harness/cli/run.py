@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -14,7 +12,8 @@ from rich.table import Table
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_twins
-from harness.campaign.gate import Gate, find_suite, run_gate
+from harness.campaign.gate import Gate, run_gate
+from harness.campaign.reading import find_plan, load_plan
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -27,15 +26,18 @@ from harness.cli.options import (
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.scenarios import plan_of
 from harness.cli.terminal import show_card
-from harness.errors import INTERRUPTED, ChaosError, UsageError
+from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES
-from harness.plan.making import Plan, check_capabilities
+from harness.plan.capabilities import check_capabilities
+from harness.plan.model import Plan
+from harness.spec.suite import find_suite
 
 
 def run(
+    context: typer.Context,
     scenario: Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")] = "",
-    plan: Annotated[pathlib.Path | None, typer.Option(help="A stored plan.json instead of a scenario.")] = None,
+    plan: Annotated[str, typer.Option(help="Instead of a scenario: a stored plan.json, or the run it is from.")] = "",
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     profile: ProfileOption = None,
@@ -50,30 +52,32 @@ def run(
 
     Example: chaos run spot-evict --seed 7
     """
-    if bool(scenario) == bool(plan):
-        raise UsageError("say which scenario to run, or give a stored plan with --plan FILE")
     if plan:
-        first, times = _stored_plan(plan), repeat or 1
+        _only_the_plan(context)
+        times, planned = repeat or 1, load_plan(find_plan(plan, reports))
     else:
-        spec, first = plan_of(scenario, backend, seed, profile, scenarios)
+        spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
         times = repeat or spec.repeat
-    engine = load_backend(first.backend)
-    check_capabilities(first, engine.probe())
-    name, title = safe(first.scenario["name"]), safe(first.scenario["title"])
-    out.print(f"[bold]{name}[/] · {title} · backend {safe(first.backend)} · seed {first.seed}", soft_wrap=True)
+    name = planned.scenario.name
+    engine = load_backend(planned.backend)
+    check_capabilities(planned, engine.probe())
+    title = f"[bold]{safe(name)}[/] · {safe(planned.scenario.title)}"
+    out.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
     if fresh_twin:
-        forget_twins(first, reports.resolve())
-    raise typer.Exit(_rehearse(_repeats(first, times), reports.resolve(), engine))
+        forget_twins(planned, reports.resolve())
+    plans = (planned.again(new_run_id(name)) for _ in range(times))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine))
 
 
-def _repeats(plan: Plan, times: int) -> Iterator[Plan]:
-    """The plan, so many times: each with a run id of its own."""
-    yield plan
-    for _ in range(times - 1):
-        yield replace(plan, run_id=new_run_id(str(plan.scenario["name"])))
+def _only_the_plan(context: typer.Context) -> None:
+    """What a plan holds already cannot be given beside it."""
+    for name in ("scenario", "backend", "seed", "profile"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
-def _rehearse(plans: Iterator[Plan], reports: pathlib.Path, engine: Backend) -> int:
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> int:
     """Runs them one after the other; returns the exit code."""
     cards, interrupted = run_repeatedly(plans, reports, engine, out, show_card)
     if interrupted:
@@ -84,19 +88,6 @@ def _rehearse(plans: Iterator[Plan], reports: pathlib.Path, engine: Backend) -> 
         for reason in result.reasons:
             say(f"  {reason}")
     return EXIT_CODES[result.verdict]
-
-
-def _stored_plan(path: pathlib.Path) -> Plan:
-    """The plan in a file, under a new run id. Raises `UsageError` for anything else."""
-    try:
-        plan = Plan.from_json(json.loads(path.read_text()))
-        return replace(plan, run_id=new_run_id(str(plan.scenario["name"])))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except ChaosError as error:
-        raise UsageError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: not a plan of this version: {type(error).__name__}: {error}") from error
 
 
 def gate(

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness import units
 from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Size, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, Folder, TakesNodes, Target, name_nodes
+from harness.units import Duration, Size
 
 LOOK_S = 0.02
 
@@ -27,10 +27,12 @@ class CheckpointTornWrite(TakesNodes):
     """Write number N+1 of the checkpoint's bytes, or the moment after its rename, never gets to the disk."""
 
     kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
-    after_bytes: Size = Field("64KiB", description="prefix, reordered: the power fails at this byte of the files.")
-    directory: str = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
+    after_bytes: Size = Field(
+        Size("64KiB"), description="prefix, reordered: the power fails at this byte of the files."
+    )
+    directory: Folder = Field("checkpoints", description="The folder of the checkpoints, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
-    within: Duration = Field("60s", description="A checkpoint must come so soon.")
+    within: Duration = Field(Duration("60s"), description="A checkpoint must come so soon.")
 
     needs = frozenset({Verb.KILL, Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
@@ -64,13 +66,13 @@ class CheckpointTornWrite(TakesNodes):
         return self.kind in ("prefix", "reordered")
 
     def _rule(self, seed: int) -> StorageRule:
-        after = units.parse_size_bytes(self.after_bytes) if self._counts_bytes() else 0
+        after = self.after_bytes.bytes if self._counts_bytes() else 0
         operations = ("write",) if self._counts_bytes() else ("rename",)
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
     def _wait_for_cut(self, targets: Sequence[Target], context: Context) -> int:
         """The number of the target whose power failed first."""
-        for _ in range(round(units.parse_duration_ns(self.within) / 1e9 / LOOK_S)):
+        for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):
                 if disturbance.counts()["cut"]:
                     return number
@@ -80,7 +82,7 @@ class CheckpointTornWrite(TakesNodes):
     def _judge(self, counts: dict[str, int], context: Context) -> None:
         detail = f"{self.kind}: {counts['bytes']} bytes had been written, {counts['lost_bytes']} of them lost"
         if self.kind == "prefix":
-            asked = units.parse_size_bytes(self.after_bytes)
+            asked = self.after_bytes.bytes
             context.effect(counts["bytes"], asked, "bytes left", ok=counts["bytes"] == asked, detail=detail)
         elif self.kind == "rename_lost":
             lost = counts["lost_renames"]

@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.agent import skew
 from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
+from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.units import Duration
 
 SEEN_WITHIN_S = 30.0
 TOLERANCE_S = 1.0  # besides a tenth of the jump: an event is stamped a moment before it is read
@@ -22,9 +22,9 @@ TOLERANCE_S = 1.0  # besides a tenth of the jump: an event is stamped a moment b
 class ClockSkew(Fault):
     """The wall clock of every process on the node is off from one moment to the next; monotonic clocks are right."""
 
-    offset: Duration = Field("1h", description="By how much.")
+    offset: Duration = Field(Duration("1h"), description="By how much.")
     direction: Literal["forward", "backward"] = Field("forward", description="Which way it jumps.")
-    duration: Duration = Field("20s", description="After that it jumps back.")
+    duration: Duration = Field(Duration("20s"), description="After that it jumps back.")
 
     needs = frozenset({Verb.CLOCK})
 
@@ -35,7 +35,7 @@ class ClockSkew(Fault):
         return f"the wall clock of {name_nodes(targets)} jumps {self.direction} by {self.offset}, for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        offset_s = units.parse_duration_ns(self.offset) / 1e9 * (1 if self.direction == "forward" else -1)
+        offset_s = self.offset.s * (1 if self.direction == "forward" else -1)
         nodes = [context.node(target) for target in targets]
         ranks = [rank for node in nodes for rank in context.ranks_on(node)]
         if not ranks:
@@ -53,7 +53,7 @@ class ClockSkew(Fault):
         for rank in ranks:
             ok = abs(jump_s(rank) - offset_s) <= tolerance_s
             context.effect(round(jump_s(rank), 3), offset_s, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
-        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         for target in targets:

@@ -18,35 +18,30 @@ are written as plain sequential code; every wait goes through `context.wait`, wh
 from __future__ import annotations
 
 import abc
+import functools
 import importlib
 import importlib.util
 import pathlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+)
 
-from harness import units
 from harness.backends.contract import Cluster, Node, Verb
-from harness.errors import UsageError
+from harness.errors import UsageError, choice
+from harness.log.hostile import RunPath
+from harness.units import Duration
 
-
-def _unit(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
-    """A field that keeps the text as written after checking it; the planner turns it into a number."""
-
-    def check(value: object) -> object:
-        parse(value)
-        return value
-
-    schema = {"type": "string", "pattern": pattern, "examples": [example]}
-    return BeforeValidator(check), PlainSerializer(str), WithJsonSchema(schema)
-
-
-Duration = Annotated[str, *_unit(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "30s")]
-Size = Annotated[str, *_unit(units.parse_size_bytes, r"^\d+(\.\d+)?\s*(B|kB|MB|GB|KiB|MiB|GiB)$", "64MiB")]
-Rate = Annotated[str, *_unit(units.parse_rate_bits, r"^\d+(\.\d+)?\s*(bit|kbit|mbit|gbit)$", "100mbit")]
+Folder = Annotated[RunPath, Field(max_length=200)]
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,10 @@ class Context(Protocol):
     seed: int
     run_dir: pathlib.Path
 
-    def node(self, target: Target) -> Node: ...
+    def node(self, target: Target) -> Node:
+        """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
+        ...
+
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
         ...
@@ -158,7 +156,7 @@ class Cancelled(Exception):
 class Fault(BaseModel, abc.ABC):
     """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
@@ -188,6 +186,15 @@ class Fault(BaseModel, abc.ABC):
     def mounts(self) -> Sequence[str]:
         """Folders below the run's that go through a file system which can be disturbed, from the start of the run."""
         return ()
+
+    @property
+    def notice_s(self) -> float:
+        """How long before it takes a node it gives notice."""
+        return 0.0
+
+    def fresh(self) -> Self:
+        """The same parameters, with no memory of an injection."""
+        return type(self).model_validate(self.model_dump(mode="json"))
 
     @abc.abstractmethod
     def describe(self, targets: Sequence[Target]) -> str:
@@ -247,7 +254,7 @@ class TakesNodes(Fault):
 
     def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:
         if isinstance(self.replacement, Replacement):
-            context.wait(units.parse_duration_ns(self.replacement.after) / 1e9)
+            context.wait(self.replacement.after.s)
             for node in nodes:
                 context.replace(node)
         else:
@@ -259,20 +266,49 @@ def name_nodes(targets: Sequence[Target]) -> str:
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
-def fault_names() -> list[str]:
+@functools.cache
+def fault_names() -> tuple[str, ...]:
     import harness.faults
 
     modules = pkgutil.iter_modules(harness.faults.__path__)
-    return sorted(module.name for module in modules if not module.ispkg and module.name != "contract")
+    return tuple(sorted(module.name for module in modules if not module.ispkg and module.name != "contract"))
 
 
 def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
     if name not in fault_names():
-        raise UsageError(f"there is no fault {name!r}; there is {', '.join(fault_names())}")
+        raise UsageError(f"unknown fault {name!r}; {choice(name, fault_names())}")
     fault: type[Fault] = importlib.import_module(f"harness.faults.{name}").FAULT
     return fault
 
 
 def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:
     return load_fault(name).model_validate(dict(parameters))
+
+
+class NamedFault(BaseModel):
+    """A fault with an id of its own. In YAML and JSON `fault` is the name of its kind; here it is built, once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    kind: str = Field(alias="fault")
+    action: Fault = Field(alias="parameters")
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in fault_names():
+            raise ValueError(f"unknown fault {name!r}; {choice(name, fault_names())}")
+        return name
+
+    @field_validator("action", mode="plain")
+    @classmethod
+    def _build(cls, parameters: object, info: ValidationInfo) -> object:
+        if isinstance(parameters, Fault) or "kind" not in info.data:  # what is wrong with the kind is told already
+            return parameters
+        return load_fault(info.data["kind"]).model_validate(parameters)
+
+    @field_serializer("action")
+    def _parameters(self, action: Fault) -> dict[str, Any]:
+        return action.model_dump(mode="json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -14,9 +15,10 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared import orders as damage
-from harness.units import parse_duration_ns
+from harness.log.hostile import RunPath, move_inside
+from harness.units import Duration
 
 
 class DataCorruption(Fault):
@@ -25,9 +27,11 @@ class DataCorruption(Fault):
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
         "missing", description="What is wrong with it."
     )
-    directory: str = Field("data", description="The folder of the shards, below the run's.")
+    directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     file: str = Field("*", description="Which of them: a pattern; one that matches is chosen by the seed.")
-    duration: Duration | None = Field("10s", description="How long a shard stays so; a NaN batch is that of one step.")
+    duration: Duration | None = Field(
+        Duration("10s"), description="How long a shard stays so. A NaN batch lasts one step."
+    )
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -39,7 +43,7 @@ class DataCorruption(Fault):
         if not isinstance(given, dict) or given.get("kind") != "nan_batch":
             return given
         if given.get("duration") is not None:
-            raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
+            raise ValueError("duration: a NaN batch lasts one step; only a damaged shard has a duration")
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
@@ -61,14 +65,15 @@ class DataCorruption(Fault):
         shard, kept = dice.choice(shards), self._kept(context)
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(shard, kept)
-        context.undo("harness.faults.data_corruption:put_back", path=str(shard), kept=str(kept))
+        places = {"path": str(shard.relative_to(context.run_dir)), "kept": str(kept.relative_to(context.run_dir))}
+        context.undo("faults.data_corruption", **places)
         before = digest(shard)
         self._damage(shard, dice)
         context.injected()
         changed = int(digest(shard) != before)
         context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
-        context.wait(parse_duration_ns(self.duration) / 1e9)
-        put_back(str(shard), str(kept))
+        context.wait(self.duration.s)
+        put_back(context.run_dir, **places)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Shards are put back by `inject`, or by their undo record at the end of the run."""
@@ -95,10 +100,13 @@ class DataCorruption(Fault):
             context.effect(found["changed"], 1, "batches poisoned", ok=found["changed"] == 1, detail=detail)
 
 
-def put_back(path: str, kept: str) -> None:
-    """Idempotent: the original is moved."""
-    if os.path.exists(kept):
-        os.replace(kept, path)
+def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
+    """Idempotent: the original is moved. Both are below the run's folder, and no link leads out of it."""
+    with contextlib.suppress(FileNotFoundError):
+        move_inside(run_dir, kept, path)
+
+
+UNDO = put_back
 
 
 def digest(path: pathlib.Path) -> str:

@@ -10,11 +10,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.agent.types import ProcessState
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Context, Duration, Fault, Hold, Target
+from harness.faults.contract import Context, Fault, Hold, Target
+from harness.units import Duration
 
 STOPS_WITHIN_S = 3.0
 REACHES_WITHIN_S = 30.0
@@ -33,7 +33,7 @@ class Hang(Fault):
     how: Literal["freeze_rank", "freeze_node", "stuck_in_collective"] = Field(
         "freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items())
     )
-    duration: Duration = Field("60s", description="What is still there after that goes on.")
+    duration: Duration = Field(Duration("60s"), description="What is still there after that goes on.")
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
@@ -103,7 +103,7 @@ class Hang(Fault):
         context.effect(steps, 0, f"steps in {WATCHED_S:g} s inside the collective", ok=steps == 0)
 
     def _duration_s(self) -> float:
-        return units.parse_duration_ns(self.duration) / 1e9
+        return self.duration.s
 
 
 def _is_there(node: Node, pid: int) -> bool:

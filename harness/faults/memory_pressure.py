@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Duration, Fault, Size, Target, name_nodes
+from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.units import Duration, Size
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
 PROBE_BYTES = 32 * 2**20  # how much beyond the limit the probe tries to get
@@ -23,8 +23,8 @@ class MemoryPressure(Fault):
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
     )
-    free: Size = Field("64MiB", description="What the node may still use, caches included.")
-    duration: Duration = Field("20s", description="How long it lasts.")
+    free: Size = Field(Size("64MiB"), description="What the node may still use, caches included.")
+    duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
     needs = frozenset({Verb.MEMORY})
     stops = True
@@ -37,7 +37,7 @@ class MemoryPressure(Fault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by a stranger on the node that takes memory until it is killed for it, before anybody else."""
-        free_bytes = units.parse_size_bytes(self.free)
+        free_bytes = self.free.bytes
         context.injected()
         for target in targets:
             node = context.node(target)
@@ -48,7 +48,7 @@ class MemoryPressure(Fault):
             ok = killed == 1 and abs(got / free_bytes - 1) <= TOLERANCE
             detail = f"{node.name}: {killed} process killed for more, by the {who}"
             context.effect(got, free_bytes, "bytes to be had", ok=ok, detail=detail)
-        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         for target in targets:

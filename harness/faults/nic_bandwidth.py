@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness import units
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Rate, Target, name_nodes
+from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
+from harness.units import Rate
 
 BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
 LOOKS_MAX, CLOSE = 3, 0.9  # what else a busy host does makes a path slower, never faster: the best look counts
@@ -28,7 +28,7 @@ class NicBandwidth(NicFault):
     def _one_of_both(self) -> NicBandwidth:
         if (self.rate is None) == (self.percent is None):
             raise ValueError("give either rate: or percent:")
-        if self.rate is not None and units.parse_rate_bits(self.rate) < RATE_BITS_MIN:
+        if self.rate is not None and self.rate.bits_per_s < RATE_BITS_MIN:
             raise ValueError(f"rate: {self.rate}: at least 64kbit")
         return self
 
@@ -58,7 +58,7 @@ class NicBandwidth(NicFault):
 
     def _rate_bits(self, before: float) -> int:
         if self.rate is not None:
-            return units.parse_rate_bits(self.rate)
+            return self.rate.bits_per_s
         assert self.percent is not None  # one of both, as validated
         return max(RATE_BITS_MIN, int(before * self.percent / 100))
 

@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Disturbance, Node, Verb
-from harness.faults.contract import Context, Duration, Target, name_nodes
-from harness.faults.shared.network import NetworkFault, seconds, way
+from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.shared.network import NetworkFault, way
+from harness.units import Duration
 
 PACKETS, INTERVAL_S = 10, 0.002
 BACK_S = 10.0  # until packets must come through again
@@ -18,8 +19,8 @@ BACK_S = 10.0  # until packets must come through again
 class NicFlap(NetworkFault):
     """The node's link goes down and up: no carrier, and all packets both ways vanish meanwhile."""
 
-    down: Duration = Field("1s", description="How long it is down each time.")
-    up: Duration = Field("2s", description="How long it is up in between.")
+    down: Duration = Field(Duration("1s"), description="How long it is down each time.")
+    up: Duration = Field(Duration("2s"), description="How long it is up in between.")
     cycles: int = Field(3, ge=1, le=10_000, description="How often it goes down.")
     duration: Literal["cycles"] = Field("cycles", description="As long as its cycles take.")
     direction: Literal["both"] = Field("both", description="A link is down both ways.")
@@ -37,11 +38,11 @@ class NicFlap(NetworkFault):
             context.injected()
             for node in nodes:
                 self._measure(node, cycle, context)
-            context.wait(seconds(self.down))
+            context.wait(self.down.s)
             for node, disturbance in down:
                 self._plug(node, disturbance, context)
             if cycle < self.cycles:
-                context.wait(seconds(self.up))
+                context.wait(self.up.s)
 
     def _measure(self, node: Node, cycle: int, context: Context) -> None:
         for back in self.ways():

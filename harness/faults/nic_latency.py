@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from harness.backends.agent.types import Arrivals, Impairment
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Target, name_nodes
-from harness.faults.shared.network import NicFault, median_ms, near, seconds, way
+from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.shared.network import NicFault, median_ms, near, way
+from harness.units import Duration
 
 PACKETS = 80
 INTERVAL_S = 0.005
@@ -26,22 +27,22 @@ SLACK_MS = 1.0  # what a busy machine adds to any packet
 class NicLatency(NicFault):
     """Packets of the node are delayed one way or both, evenly or with jitter; some may overtake others."""
 
-    delay: Duration = Field("20ms", description="Added to each packet, each way.")
-    jitter: Duration = Field("0ms", description="The delay varies by so much up and down; packets keep their order.")
+    delay: Duration = Field(Duration("20ms"), description="Added to each packet, each way.")
+    jitter: Duration = Field(Duration("0ms"), description="The delay varies by this much up and down, in order.")
     reorder_percent: float = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
 
     needs = frozenset({Verb.NET_DELAY})
 
     @model_validator(mode="after")
     def _possible(self) -> NicLatency:
-        if seconds(self.delay) <= 0:
+        if self.delay.s <= 0:
             raise ValueError(f"delay: {self.delay}: must be longer than 0")
-        if seconds(self.jitter) > seconds(self.delay):
+        if self.jitter.s > self.delay.s:
             raise ValueError(f"jitter: {self.jitter}: at most the delay, {self.delay}")
         return self
 
     def describe(self, targets: Sequence[Target]) -> str:
-        jitter = f" ± {self.jitter}" if seconds(self.jitter) else ""
+        jitter = f" ± {self.jitter}" if self.jitter.s else ""
         reorder = f", {self.reorder_percent:g}% overtake" if self.reorder_percent else ""
         what = f"{self.delay}{jitter} of delay{reorder}, {self.direction}{self.with_whom()}"
         return f"{name_nodes(targets)}: {what}, {self.for_how_long()}"
@@ -54,12 +55,10 @@ class NicLatency(NicFault):
     def _delay(self, node: Node, context: Context) -> None:
         partner = self.partner(node, context)
         # Far enough apart for the jitter to have moved on, so that its mean is measured.
-        interval_s = min(max(INTERVAL_S, 2 * seconds(self.jitter)), INTERVAL_S_MAX)
-        wait_s = seconds(self.delay) + seconds(self.jitter) + LATE_S
+        interval_s = min(max(INTERVAL_S, 2 * self.jitter.s), INTERVAL_S_MAX)
+        wait_s = self.delay.s + self.jitter.s + LATE_S
         before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
-        asked = Impairment(
-            seconds(self.delay), seconds(self.jitter), self.reorder_percent / 100, seed=context.seed % 2**32
-        )
+        asked = Impairment(self.delay.s, self.jitter.s, self.reorder_percent / 100, seed=context.seed % 2**32)
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
@@ -68,7 +67,7 @@ class NicLatency(NicFault):
 
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
         """Reports the first look as near as on a quiet machine, else the last: a busy moment holds packets up, too."""
-        delay_ms, seen = seconds(self.delay) * 1e3, list[float]()
+        delay_ms, seen = self.delay.s * 1e3, list[float]()
         overtaken = quiet = False
         while not (overtaken and quiet) and len(seen) < LOOKS:
             during = look()
@@ -83,11 +82,11 @@ class NicLatency(NicFault):
 
     def _added_ms(self, where: str, usual_ms: float, during: Arrivals) -> float:
         """Of the packets that were held at all."""
-        least_ms = seconds(self.delay) * 1e3 / 4
+        least_ms = self.delay.s * 1e3 / 4
         held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > least_ms]
         if not held and self.reorder_percent < 99:
             raise FaultError(f"{where}: no packet was delayed")
-        return statistics.mean(held or [0.0]) if seconds(self.jitter) else statistics.median(held or [0.0])
+        return statistics.mean(held or [0.0]) if self.jitter.s else statistics.median(held or [0.0])
 
 
 FAULT = NicLatency

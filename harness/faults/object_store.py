@@ -15,8 +15,8 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Fault, Target
-from harness.units import parse_duration_ns
+from harness.faults.contract import Context, Fault, Folder, Target
+from harness.units import Duration
 
 TOLERANCE = 0.25
 
@@ -34,10 +34,10 @@ class ObjectStore(Fault):
 
     kind: Literal["error", "throttle", "slow", "reset", "stale"] = Field("throttle", description="What goes wrong.")
     share: float = Field(0.5, gt=0, le=1, description="Of the requests; reset: of uploads, stale: of reads.")
-    delay: Duration = Field("1s", description="slow: how late; stale: how long after a write.")
+    delay: Duration = Field(Duration("1s"), description="slow: how late; stale: how long after a write.")
     path: str = Field("*", description="Which objects: a pattern of /bucket/key.")
-    directory: str = Field("object_store", description="The folder of the proxy, below the run's.")
-    duration: Duration = Field("10s", description="How long it acts.")
+    directory: Folder = Field("object_store", description="The folder of the proxy, below the run's.")
+    duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
     needs = frozenset({Verb.FILES})
     stops = True
@@ -57,11 +57,11 @@ class ObjectStore(Fault):
             )
         (folder / "counts.json").unlink(missing_ok=True)
         rule = {"kind": self.kind, "share": self.share, "seed": context.seed, "path": self.path}
-        rule["delay_s"] = parse_duration_ns(self.delay) / 1e9
+        rule["delay_s"] = self.delay.s
         (folder / "rule.new").write_text(json.dumps(rule))
         os.replace(folder / "rule.new", folder / "rule.json")
         context.injected()
-        context.wait(parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
         counts = folder / "counts.json"
         self._judge(json.loads(counts.read_text()) if counts.exists() else {}, context)
 
@@ -75,7 +75,7 @@ class ObjectStore(Fault):
         ok = acted > 0 and abs(acted - expected) <= 3 * math.sqrt(expected * (1 - self.share)) + 0.5
         detail = f"{matched} requests concerned"
         if self.kind == "slow" and acted:
-            asked_ms = parse_duration_ns(self.delay) / 1e6
+            asked_ms = self.delay.ms
             late_ms = counts["delayed_ns"] / acted / 1e6
             close = abs(late_ms - asked_ms) <= TOLERANCE * asked_ms
             context.effect(late_ms, asked_ms, "ms late on average", ok=ok and close, detail=detail)

@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Duration, Fault, Size, Target
+from harness.faults.contract import Context, Fault, Target
+from harness.units import Duration, Size
 
 GONE_WITHIN_S = 5.0
 
@@ -23,8 +23,8 @@ class Oom(Fault):
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
     )
-    headroom: Size = Field("16MiB", description="How much more than it uses now the node may use.")
-    duration: Duration = Field("0s", description="How long the limit stays after the kill.")
+    headroom: Size = Field(Size("16MiB"), description="How much more than it uses now the node may use.")
+    duration: Duration = Field(Duration("0s"), description="How long the limit stays after the kill.")
 
     needs = frozenset({Verb.MEMORY})
     kills = True
@@ -42,17 +42,17 @@ class Oom(Fault):
             assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
             node, pid = context.pid_of(target.rank)
             before = node.memory_use()
-            limit_bytes = before.used_bytes + units.parse_size_bytes(self.headroom)
+            limit_bytes = before.used_bytes + self.headroom.bytes
             who = node.limit_memory(limit_bytes, self.how)
             node.doom(pid)
             context.injected()
-            node.fill_memory(2 * units.parse_size_bytes(self.headroom), spare=True)
+            node.fill_memory(2 * self.headroom.bytes, spare=True)
             gone = context.wait(GONE_WITHIN_S, until=functools.partial(_is_gone, node, pid))
             killed = node.memory_use().kills - before.kills
             detail = f"rank {target.rank} on {node.name}, by the {who}, at {limit_bytes / 2**20:.0f} MiB; "
             detail += "its worker is gone" if gone else "its worker is still there"
             context.effect(killed, 1, "processes killed for memory", ok=gone and killed >= 1, detail=detail)
-        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         for target in targets:

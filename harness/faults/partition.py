@@ -10,13 +10,13 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import NetworkFault, way
+from harness.faults.shared.network import LastingFault, way
 
 PACKETS, INTERVAL_S = 10, 0.002
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}
 
 
-class Partition(NetworkFault):
+class Partition(LastingFault):
     """The targets are cut off from the other nodes, from the rendezvous store, or from both; one way or both.
 
     Targets reach each other. Packets vanish: nobody gets a reset or an error."""
@@ -30,8 +30,7 @@ class Partition(NetworkFault):
 
     def describe(self, targets: Sequence[Target]) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]
-        limit = "until the run ends" if self.duration == "forever" else f"for {self.duration}"
-        return f"{name_nodes(targets)} cut off from {_WORDS[self.cut_off_from]} {ways}, {limit}"
+        return f"{name_nodes(targets)} cut off from {_WORDS[self.cut_off_from]} {ways}, {self.for_how_long()}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         nodes = [context.node(target) for target in targets]

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Duration, TakesNodes, Target, name_nodes
+from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.units import Duration
 
 ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
 
@@ -19,7 +19,7 @@ class Preemption(TakesNodes):
     """Notice by SIGTERM to the whole node or on its metadata endpoint; at the deadline the node is taken,
     whether the trainer is done or not. Via `engine` the engine itself evicts, its own way, notice included."""
 
-    notice: Duration = Field("5s", description="From the notice until the node is taken; 0s: no notice at all.")
+    notice: Duration = Field(Duration("5s"), description="From the notice until the node is taken; 0s: none.")
     via: Literal["signal", "engine", "ec2", "gcp", "azure"] = Field(
         "signal", description="SIGTERM, the engine's own eviction, or whose metadata endpoint."
     )
@@ -27,7 +27,7 @@ class Preemption(TakesNodes):
     def needed(self) -> frozenset[Verb]:
         if self.via == "engine":
             return super().needed() - {Verb.KILL} | {Verb.EVICT}
-        if self._notice_s() == 0:
+        if self.notice_s == 0:
             return super().needed()
         return super().needed() | {Verb.SIGNAL if self.via == "signal" else Verb.NOTICE}
 
@@ -35,7 +35,7 @@ class Preemption(TakesNodes):
         if self.via == "engine":
             return f"{name_nodes(targets)} evicted by the engine, {self.notice} notice; {self.describe_replacement()}"
         how = "SIGTERM to everything on it" if self.via == "signal" else f"its {self.via} metadata endpoint"
-        notice = f"a {self.notice} notice by {how}" if self._notice_s() > 0 else "no notice"
+        notice = f"a {self.notice} notice by {how}" if self.notice_s > 0 else "no notice"
         return f"{name_nodes(targets)} reclaimed with {notice}; {self.describe_replacement()}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
@@ -43,17 +43,17 @@ class Preemption(TakesNodes):
         context.injected()
         if self.via == "engine":
             return self._evict(nodes, context)
-        if self._notice_s() > 0:
+        if self.notice_s > 0:
             for node in nodes:
                 self._give_notice(node, context)
-            context.wait(self._notice_s())
+            context.wait(self.notice_s)
             self._log_readers(nodes, context)
         self.take(nodes, "reclaimed", context)
 
     def _evict(self, nodes: Sequence[Node], context: Context) -> None:
         for node in nodes:
-            node.evict(self._notice_s())
-        limit_s = self._notice_s() + ENGINE_S_MAX
+            node.evict(self.notice_s)
+        limit_s = self.notice_s + ENGINE_S_MAX
         gone = context.wait(limit_s, until=lambda: not any(node.alive for node in nodes))
         for node in nodes:
             context.effect(int(not node.alive), 1, "nodes taken by the engine", ok=not node.alive, detail=node.name)
@@ -61,15 +61,16 @@ class Preemption(TakesNodes):
         if gone:
             self.bring_replacements(nodes, context)
 
-    def _notice_s(self) -> float:
-        return units.parse_duration_ns(self.notice) / 1e9
+    @property
+    def notice_s(self) -> float:
+        return self.notice.s
 
     def _give_notice(self, node: Node, context: Context) -> None:
         if self.via == "signal":
             told = node.signal(signal.SIGTERM)
             context.effect(told, told, "processes given notice", ok=told > 0, detail=f"SIGTERM on {node.name}")
         else:
-            node.notice(self.via, self._notice_s())
+            node.notice(self.via, self.notice_s)
 
     def _log_readers(self, nodes: Sequence[Node], context: Context) -> None:
         """A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged."""

@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Duration, Fault, Target
-from harness.faults.shared.network import seconds
+from harness.faults.contract import Context, Fault, Target
+from harness.units import Duration
 
 
 class RendezvousLoss(Fault):
@@ -17,7 +17,7 @@ class RendezvousLoss(Fault):
 
     To cut nodes off from a store that lives on, use `partition` with `cut_off_from: control`."""
 
-    restart_after: Duration | Literal["never"] = Field("2s", description="When it is started again, empty.")
+    restart_after: Duration | Literal["never"] = Field(Duration("2s"), description="When it is started again, empty.")
 
     needs = frozenset({Verb.CONTROL})
     stops = True
@@ -33,7 +33,7 @@ class RendezvousLoss(Fault):
         left = int(context.cluster.control_running)
         context.effect(left, 0, "rendezvous stores running", ok=left == 0)
         if self.restart_after != "never":
-            context.wait(seconds(self.restart_after))
+            context.wait(self.restart_after.s)
             context.cluster.restart_control()
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Duration, Fault, Hold, Target
+from harness.faults.contract import Context, Fault, Hold, Target
+from harness.units import Duration
 
 STARTED = "started"  # the first event of a worker
 MISLED = "misled"  # the failpoint at which a worker has been told a wrong place
@@ -28,7 +28,7 @@ class StartFailure(Fault):
     kind: Literal["crash", "wrong_rank", "wrong_world"] = Field("crash", description="What is wrong with a start.")
     times: int = Field(2, ge=1, le=50, description="How many starts fail before one succeeds.")
     code: int = Field(1, ge=1, le=255, description="The exit code of a worker that crashes.")
-    within: Duration = Field("60s", description="How long to wait for these starts.")
+    within: Duration = Field(Duration("60s"), description="How long to wait for these starts.")
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
@@ -48,7 +48,7 @@ class StartFailure(Fault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Each failed start is an effect of its own; that of a crash is logged before the process ends."""
         asked, failed = self.times * len(targets), 0
-        deadline = time.monotonic() + units.parse_duration_ns(self.within) / 1e9
+        deadline = time.monotonic() + self.within.s
         context.hold()
         context.injected()
         while failed < asked and context.wait(deadline - time.monotonic(), until=lambda: context.caught() is not None):

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Duration, Fault, Size, Target
+from harness.faults.contract import Context, Fault, Folder, Target
+from harness.units import Duration, Size
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
 _ROOT = _LOAD.parents[2]
@@ -33,9 +33,9 @@ class StorageContention(Fault):
     users: int = Field(8, ge=1, le=10_000, description="How many at once.")
     spawn_rate: float = Field(8, gt=0, description="How many come each second.")
     reads: int = Field(50, ge=0, le=100, description="Percent of the requests that read; the others write and fsync.")
-    block: Size = Field("256KiB", description="Bytes a request.")
-    directory: str = Field("checkpoints", description="The folder whose disk they use, below the run's.")
-    duration: Duration = Field("10s", description="How long they stay.")
+    block: Size = Field(Size("256KiB"), description="Bytes a request.")
+    directory: Folder = Field("checkpoints", description="The folder whose disk they use, below the run's.")
+    duration: Duration = Field(Duration("10s"), description="How long they stay.")
 
     needs = frozenset({Verb.FILES})
     packages: ClassVar = {"locust": "load"}
@@ -52,7 +52,7 @@ class StorageContention(Fault):
             port = int(server.stdout.readline())
             with _started(self._users(folder, port), self._mix()) as users:
                 context.injected()
-                seconds = units.parse_duration_ns(self.duration) / 1e9
+                seconds = self.duration.s
                 context.wait(seconds + START_S_MAX, until=lambda: users.poll() is not None)
                 users.kill()
                 text = users.communicate()[0]
@@ -65,12 +65,12 @@ class StorageContention(Fault):
         return context.run_dir / self.directory / f".load-{context.seed:016x}"
 
     def _mix(self) -> Mapping[str, str]:
-        return {"LOAD_BYTES": str(units.parse_size_bytes(self.block)), "LOAD_READS_PERCENT": str(self.reads)}
+        return {"LOAD_BYTES": str(self.block.bytes), "LOAD_READS_PERCENT": str(self.reads)}
 
     def _users(self, folder: pathlib.Path, port: int) -> list[str]:
         file = folder / "locustfile.py"
         shutil.copyfile(_LOAD / "users.locust", file)
-        seconds = max(1, round(units.parse_duration_ns(self.duration) / 1e9))
+        seconds = max(1, round(self.duration.s))
         crowd = ["--users", str(self.users), "--spawn-rate", str(self.spawn_rate), "--run-time", f"{seconds}s"]
         host = f"http://127.0.0.1:{port}"
         return ["-m", "locust", "-f", str(file), "--headless", "--json", "--skip-log", "--host", host, *crowd]

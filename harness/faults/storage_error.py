@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.agent.types import StorageRule
-from harness.faults.contract import Context, Size, Target
+from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.units import Size
 
 Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
 
@@ -23,7 +23,7 @@ class StorageError(StorageFault):
     error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(
         "EIO", description="What they say."
     )
-    after_bytes: Size = Field("0B", description="So much is still written, to the byte.")
+    after_bytes: Size = Field(Size("0B"), description="So much is still written, to the byte.")
     times: int = Field(0, ge=0, description="At most so many failures; 0: no limit.")
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 
@@ -33,11 +33,11 @@ class StorageError(StorageFault):
     def describe(self, targets: Sequence[Target]) -> str:
         what = ", ".join(self.operations)
         share = f"{self.share:.0%} of " if self.share < 1 else ""
-        after = f" after {self.after_bytes}" if units.parse_size_bytes(self.after_bytes) else ""
+        after = f" after {self.after_bytes}" if self.after_bytes.bytes else ""
         return f"{share}{what} fail with {self.error}{after}: {self.where(targets)}"
 
     def rule(self, seed: int) -> StorageRule:
-        after = units.parse_size_bytes(self.after_bytes)
+        after = self.after_bytes.bytes
         return StorageRule(
             self.path, self.operations, self.error, after_bytes=after, times=self.times, share=self.share, seed=seed
         )

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.agent.types import StorageRule
-from harness.faults.contract import Context, Size, Target
+from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.units import Size
 
 
 class StorageFull(StorageFault):
     """No space is left after `free` more bytes, and statfs says so; existing files can be read and deleted."""
 
-    free: Size = Field("0B", description="What still fits, to the byte.")
+    free: Size = Field(Size("0B"), description="What still fits, to the byte.")
 
     stops = True
     spoils = True
@@ -24,11 +24,11 @@ class StorageFull(StorageFault):
         return f"no space left after {self.free}: {self.where(targets)}"
 
     def rule(self, seed: int) -> StorageRule:
-        operations = ("write",) if units.parse_size_bytes(self.free) else ("write", "create", "mkdir")
-        return StorageRule(self.path, operations, "ENOSPC", after_bytes=units.parse_size_bytes(self.free))
+        operations = ("write",) if self.free.bytes else ("write", "create", "mkdir")
+        return StorageRule(self.path, operations, "ENOSPC", after_bytes=self.free.bytes)
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        free = units.parse_size_bytes(self.free)
+        free = self.free.bytes
         filled = counts["bytes"] == free and counts["failed"] > 0
         detail = f"{detail}: {counts['failed']} operations refused"
         context.effect(counts["bytes"], free, "bytes that still fitted", ok=filled, detail=detail)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness import units
 from harness.backends.agent.types import StorageRule
-from harness.faults.contract import Context, Duration, Rate, Target
+from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.units import Duration, Rate
 
 TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
 
@@ -17,23 +17,23 @@ TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
 class StorageSlow(StorageFault):
     """Reads, writes and fsyncs wait; reads and writes together keep to a rate."""
 
-    latency: Duration = Field("0ms", description="Each operation waits so long.")
+    latency: Duration = Field(Duration("0ms"), description="Each operation waits so long.")
     rate: Rate | None = Field(None, description="Reads and writes get so much, all files together.")
 
     @model_validator(mode="after")
     def _something_asked(self) -> StorageSlow:
-        if units.parse_duration_ns(self.latency) == 0 and self.rate is None:
+        if self.latency.ns == 0 and self.rate is None:
             raise ValueError("give latency: 20ms, rate: 80mbit, or both")
         return self
 
     def describe(self, targets: Sequence[Target]) -> str:
         rate = f"at most {self.rate}/s" if self.rate else ""
-        latency = f"{self.latency} each" if units.parse_duration_ns(self.latency) else ""
+        latency = f"{self.latency} each" if self.latency.ns else ""
         return f"storage slowed to {' and '.join(filter(None, (rate, latency)))}: {self.where(targets)}"
 
     def rule(self, seed: int) -> StorageRule:
-        delay_s = units.parse_duration_ns(self.latency) / 1e9
-        rate_bytes = units.parse_rate_bits(self.rate) / 8 if self.rate else 0.0
+        delay_s = self.latency.s
+        rate_bytes = self.rate.bits_per_s / 8 if self.rate else 0.0
         operations = ("read", "write", "fsync") if delay_s else ("read", "write")
         return StorageRule(self.path, operations, delay_s=delay_s, rate_bytes=rate_bytes)
 

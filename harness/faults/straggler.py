@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness import units
 from harness.backends.agent.types import CpuUse
 from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
-from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
+from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.units import Duration
 
 BASELINE_STEPS = 60  # at most
 BASELINE_STEPS_MIN = 10
@@ -47,7 +47,7 @@ class Straggler(Fault):
     factor: float = Field(2.0, gt=1.05, le=20, description="Step time during the fault over step time before.")
     how: Literal["auto", Way] = Field("auto", description="; ".join(f"{way}: {what}" for way, what in WAYS.items()))
     neighbour: Literal["cpu", "memory", "gpu"] = Field("cpu", description="What a noisy neighbour burns.")
-    duration: Duration = Field("20s", description="How long it lasts.")
+    duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
     needs = frozenset({Verb.CPU})
 
@@ -95,7 +95,7 @@ class Straggler(Fault):
 
     def _hold(self, hold: Hold, rank: int, context: Context) -> None:
         """Measures and corrects, window by window, until the time is over."""
-        duration_s = units.parse_duration_ns(self.duration) / 1e9
+        duration_s = self.duration.s
         begin = time.monotonic()
         silent_s = max(WINDOW_S, SILENT_STEPS_MAX * self.factor * hold.before_ns / 1e9)
         while (left_s := begin + duration_s - time.monotonic()) > 0:

@@ -16,12 +16,13 @@ from harness.backends.contract import Backend, Cluster, Exit
 from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
-from harness.plan.making import Plan
+from harness.log.journal import Journal
+from harness.plan.model import Plan
 from harness.run.injection import Injection
 from harness.run.trigger import Firing, Holds, Progress, obstacle
-from harness.run.undo import Journal, start_reverter
+from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
-from harness.trainers.workload import environment_facts, render_workload, write_data
+from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
 THREAD_END_S = 15.0
@@ -50,7 +51,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
 
     Raises `ChaosError` when the nodes cannot be had at all. Ctrl-C ends the run as `interrupted`, healed.
     """
-    references = redaction.references(render_workload(plan).env)
+    references = redaction.references(plan.launch().env)
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
@@ -59,7 +60,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
     emit("environment", **environment_facts())
     journal = Journal(run_dir)
     # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
-    journal.record("harness.spec.secrets:undo", {"run_dir": str(run_dir), "references": references})
+    journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
         outcome = _Run(plan, run_dir, backend, emit, journal).drive(show)
@@ -68,7 +69,7 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
         emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
         raise
     finally:
-        journal.close()
+        close(journal)
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
@@ -85,13 +86,14 @@ class _Run:
         self.injections: dict[str, Injection] = {}
         self.threads: list[threading.Thread] = []
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
-        journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
-        write_data(plan, run_dir)
-        workload = render_workload(plan)
+        found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
+        journal.record(f"backends.{plan.backend}", found_again)
+        write_data(plan.workload, run_dir)
+        workload = plan.launch()
         env = redaction.resolve(workload.env) | {HOLDS_ENV: str(self.holds.file)}
         for planned in plan.faults:
-            env |= planned.build()[0].environment(run_dir)
-        mounts = sorted({folder for planned in plan.faults for folder in planned.build()[0].mounts()})
+            env |= planned.action.environment(run_dir)
+        mounts = sorted({folder for planned in plan.faults for folder in planned.action.mounts()})
         self.cluster: Cluster = backend.open(replace(workload, env=env, mounts=tuple(mounts)), run_dir, plan.run_id)
 
     def drive(self, show: Callable[[Status], None]) -> Outcome:
@@ -112,7 +114,7 @@ class _Run:
 
     @property
     def _gpus(self) -> int:
-        return int(self.plan.workload["ranks_per_node"])
+        return self.plan.workload.ranks_per_node
 
     def _loop(self, show: Callable[[Status], None]) -> Outcome:
         while True:
@@ -202,7 +204,7 @@ class _Run:
         bad = [(node, code) for node, code in zip(living, codes, strict=True) if code not in (0, EXIT_LEFT)]
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")
-        if not bad and codes.count(0) >= self.plan.workload["min_nodes"]:
+        if not bad and codes.count(0) >= self.plan.workload.min_nodes:
             return Outcome(
                 "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
             )
@@ -224,11 +226,11 @@ class _Run:
         limits = self.plan.abort
         idle_ns = now_ns - max(self.start_ns, self.progress.last_step_ns)
         reason = None
-        if now_ns - self.start_ns > limits["wall_clock_ns"]:
-            reason = f"the run took longer than {limits['wall_clock_ns'] / 1e9:g} s"
-        elif idle_ns > limits["if_no_step_for_ns"]:
+        if now_ns - self.start_ns > limits.wall_clock_ns:
+            reason = f"the run took longer than {limits.wall_clock_ns / 1e9:g} s"
+        elif idle_ns > limits.if_no_step_for_ns:
             phase, step = self.progress.phase, self.progress.complete_step
-            reason = f"no step for {limits['if_no_step_for_ns'] / 1e9:g} s: stuck in {phase} after step {step}"
+            reason = f"no step for {limits.if_no_step_for_ns / 1e9:g} s: stuck in {phase} after step {step}"
         if reason is None:
             return None
         self.emit("abort", reason=reason)
@@ -261,7 +263,7 @@ class _Run:
             elapsed_s=(now_ns - self.start_ns) / 1e9,
             phase=self.progress.phase,
             step=self.progress.complete_step,
-            steps=int(self.plan.workload["steps"]),
+            steps=self.plan.workload.steps,
             loss=self.progress.loss,
             faults=faults,
         )

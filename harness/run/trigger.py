@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.emitter import STRIKE_TAKEN
 from harness.faults.contract import Hold
-from harness.plan.making import PlannedFault
+from harness.plan.model import Limits, PlannedFault
 
 STEPS_REMEMBERED = 2000
 
@@ -119,20 +119,20 @@ class Firing:
         """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
         when = self.planned.when
         base_ns = start_ns
-        if "following" in when:
-            moment = others[when["following"]].moments_ns.get(when["event"])
+        if when.following is not None:
+            moment = others[when.following].moments_ns.get(when.event or "injected")
             if moment is None:
                 return False
             base_ns = moment
-        if now_ns < base_ns + when.get("after_ns", 0):
+        if now_ns < base_ns + (when.after_ns or 0):
             return False
-        if "step" in when and progress.complete_step < when["step"]:
+        if when.step is not None and progress.complete_step < when.step:
             return False
-        if "phase" not in when:
+        if when.phase is None:
             return True
         if self.armed_ns is None:
             self.armed_ns = now_ns
-        return any(name == when["phase"] and at >= self.armed_ns for name, at in progress.phases_seen)
+        return any(name == when.phase and at >= self.armed_ns for name, at in progress.phases_seen)
 
     def over_ns(self) -> int | None:
         """When its fault was healed and the job had recovered from it, whichever was later."""
@@ -141,14 +141,14 @@ class Firing:
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
 
 
-def obstacle(firing: Firing, others: Iterable[Firing], limits: Mapping[str, int | None], now_ns: int) -> str | None:
+def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
     """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery."""
     fired = [other for other in others if other.fired]
     broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
-    allowed = limits.get("nodes_at_once")
+    allowed = limits.nodes_at_once
     if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
         return f"{len(broken)} of at most {allowed} nodes have a fault at work"
-    cool_down_ns = limits.get("cool_down_ns") or 0
+    cool_down_ns = limits.cool_down_ns
     if cool_down_ns and broken & firing.planned.nodes():
         return "its node still has a fault at work"
     latest_ns = max((over for other in fired if (over := other.over_ns()) is not None), default=None)
@@ -166,7 +166,7 @@ class Holds:
         self.file = run_dir / "holds.json"
         self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]))
         for fault in faults:
-            if "phase" not in fault.when:
+            if fault.when.phase is None:
                 self.arm(fault.id)
 
     def arm(self, fault_id: str) -> None:
@@ -194,8 +194,7 @@ class Holds:
         return None
 
     def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
-        built, targets = fault.build()
-        return [self._act(fault.id, hold) for hold in built.holds(targets)]
+        return [self._act(fault.id, hold) for hold in fault.action.holds(fault.targets)]
 
     def _act(self, fault_id: str, hold: Hold) -> dict[str, Any]:
         paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
@@ -207,14 +206,13 @@ class Holds:
         return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
-        if "phase" in fault.when:
-            name = fault.when["phase"]
+        if name := fault.when.phase:
             matches: list[dict[str, Any]] = [
                 {"event": "phase", "name": name, "edge": "begin"},
                 {"event": "failpoint", "name": name},
             ]
-        elif "step" in fault.when:
-            matches = [{"event": "step", "step": fault.when["step"]}]
+        elif fault.when.step is not None:
+            matches = [{"event": "step", "step": fault.when.step}]
         else:
             return []
         paths = {edge: str(self.directory / f"{fault.id}.{edge}") for edge in ("armed", "released")}

@@ -15,7 +15,8 @@ from simulator import Job, simulate
 from harness.campaign import experiment
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
-from harness.plan.making import Plan, make_plan
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
 from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
 

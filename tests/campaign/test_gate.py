@@ -17,12 +17,13 @@ from simulator import simulate
 
 from harness.campaign import gate as module
 from harness.campaign.gate import Gate, run_gate
+from harness.campaign.reading import load_scenario
 from harness.errors import CannotRunError, ScenarioError
 from harness.judge.score import Scorecard, Verdict
-from harness.plan.making import Plan
+from harness.plan.model import Plan
 from harness.report.suite import Answer
 from harness.run.job import Outcome
-from harness.spec.scenario import load_document, load_scenario
+from harness.spec.suite import load_suite
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"
@@ -41,7 +42,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             found = []
             for plan in plans:
-                card = cards.get(str(plan.scenario["name"]), good)
+                card = cards.get(str(plan.scenario.name), good)
                 if isinstance(card, Exception):
                     raise card
                 found.append(replace(card, run_id=plan.run_id))
@@ -120,7 +121,7 @@ def test_overrides_are_laid_over_a_scenario() -> None:
     path = SCENARIOS / "rank-kill.yaml"
     spec = load_scenario(path, None, {"workload": {"steps": 77}, "faults": {"kill": {"when": {"step": 5}}}})
     assert (spec.workload.steps, spec.workload.nodes, spec.faults[0].when.step) == (77, 2, 5)
-    with pytest.raises(ScenarioError, match="there is no fault 'other'"):
+    with pytest.raises(ScenarioError, match="unknown fault 'other'"):
         load_scenario(path, None, {"faults": {"other": {}}})
 
 
@@ -129,5 +130,5 @@ def test_every_shipped_suite_can_be_read() -> None:
         if path.stem == "canary":
             assert load_scenario(path).name == "canary"
             continue
-        for entry in load_document(path, module.Suite).entries:
+        for entry in load_suite(path).entries:
             load_scenario(SCENARIOS / f"{entry.scenario}.yaml", entry.profile, entry.overrides)

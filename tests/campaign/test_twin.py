@@ -9,9 +9,9 @@ import yaml
 
 from harness.campaign.fault_free import CACHE, fault_free_plans, forget_twins
 from harness.errors import UsageError
-from harness.plan.making import Plan, make_plan
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
 from harness.spec.scenario import parse_scenario
-from harness.trainers.workload import outcome_digest
 
 
 def plan_of(**trainer: list[str]) -> Plan:
@@ -26,7 +26,7 @@ def plan_of(**trainer: list[str]) -> Plan:
 
 
 def places(plan: Plan, reports: pathlib.Path) -> list[pathlib.Path]:
-    return [reports / CACHE / outcome_digest(twin) for twin in fault_free_plans(plan).values()]
+    return [reports / CACHE / twin.outcome_digest() for twin in fault_free_plans(plan).values()]
 
 
 @pytest.fixture
@@ -40,20 +40,20 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 @pytest.mark.parametrize("changed", ["train.py", "store.py", "config.yaml"])
 def test_a_changed_trainer_is_compared_with_a_new_twin(folder: pathlib.Path, changed: str) -> None:
     plan = plan_of(control=["{python}", "store.py"], digest=["config.yaml"])
-    before = outcome_digest(plan)
+    before = plan.outcome_digest()
     (folder / "other.py").write_text("2")
-    assert outcome_digest(plan) == before
+    assert plan.outcome_digest() == before
     (folder / changed).write_text("2")
-    assert outcome_digest(plan) != before
+    assert plan.outcome_digest() != before
 
 
 def test_a_file_that_is_not_there_is_named(folder: pathlib.Path) -> None:
-    with pytest.raises(UsageError, match=r"workload\.trainer\.digest: there is no file 'model\.py'"):
-        outcome_digest(plan_of(digest=["model.py"]))
+    with pytest.raises(UsageError, match=r"workload\.trainer\.digest: 'model\.py' is not a file"):
+        plan_of(digest=["model.py"]).outcome_digest()
 
 
 def test_a_shell_line_as_long_as_a_script_names_no_file(folder: pathlib.Path) -> None:
-    outcome_digest(plan_of(control=["bash", "-c", "sleep 1; " * 1000]))
+    plan_of(control=["bash", "-c", "sleep 1; " * 1000]).outcome_digest()
 
 
 def test_forgotten_twins_are_those_of_this_plan(folder: pathlib.Path) -> None:

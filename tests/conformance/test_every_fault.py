@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from harness.backends.contract import Capability, Verb
 from harness.errors import CannotRunError, ScenarioError
 from harness.faults.contract import Fault, fault_names, load_fault
-from harness.plan.making import Plan, check_capabilities, make_plan
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
 from harness.spec.scenario import load_scenario, parse_scenario
 
 REQUIRED = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}, "storage_slow": {"latency": "20ms"}}
@@ -30,7 +32,7 @@ def shipped() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(SCENARIOS.glob("*.yaml")):
         for spec in load_scenario(path).faults:
-            found.setdefault(spec.fault, []).append(path.stem)
+            found.setdefault(spec.kind, []).append(path.stem)
     return found
 
 
@@ -61,10 +63,10 @@ def test_a_scenario_rehearses_it(name: str) -> None:
 
 
 def test_it_plans_and_describes_itself_from_its_defaults(name: str) -> None:
-    (planned,) = plan_of(entry(name)).faults
-    fault, targets = planned.build()
-    assert fault.model_dump(mode="json") == dict(planned.parameters)
-    text = fault.describe(targets)
+    plan = plan_of(entry(name))
+    (planned,) = plan.faults
+    assert plan.to_json()["faults"][0]["parameters"] == planned.action.model_dump(mode="json")
+    text = planned.in_words()
     assert text and "{" not in text and "\n" not in text
 
 

@@ -21,7 +21,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.log.events import read_log
-from harness.plan.making import PlannedFault
+from harness.plan.model import PlannedFault, When
 from harness.run.trigger import Holds, Progress
 
 NODE_FAULTS = ("straggler", "hang", "memory_pressure", "oom", "clock_skew", "start_failure")
@@ -92,7 +92,7 @@ def test_a_duty_cycle_keeps_its_share_and_ends_running(share: float, monkeypatch
 def planned(fault: str, **parameters: object) -> PlannedFault:
     targets = ({"node_index": 0, "rank": 0},)
     built = build_fault(fault, parameters)
-    return PlannedFault("f", fault, built.model_dump(mode="json"), {"after_ns": 0}, targets, built.kills)
+    return PlannedFault(id="f", fault=fault, parameters=built, when=When(after_ns=0), targets=targets)
 
 
 EMIT = """

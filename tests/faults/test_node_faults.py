@@ -18,7 +18,7 @@ from harness.backends.agent import cgroups, skew
 from harness.backends.agent import leftovers as undo
 from harness.backends.local.backend import BACKEND, try_mode
 from harness.log.events import read_log
-from harness.plan.making import Plan, PlannedFault
+from harness.plan.model import Plan
 from harness.run.job import execute
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,22 +34,20 @@ def make_plan(fault: str, steps: int, at_step: int | None = 30, **parameters: An
     built = build_fault(fault, parameters)
     when = {"after_ns": 0} if at_step is None else {"step": at_step}
     target = {"node_index": 0, "rank": 0 if built.aims_at == "rank" else None}
-    planned = PlannedFault("f", fault, built.model_dump(mode="json"), when, (target,), built.kills)
+    planned = {"id": "f", "fault": fault, "parameters": parameters, "when": when, "targets": [target]}
     command = ["{python}", "-S", str(TRAINER), str(steps), "1"]
-    trainer = {"command": command, "control": None, "env": {"PYTHONPATH": str(ROOT)}, "digest": []}
-    workload = {"trainer": trainer, "nodes": 1, "min_nodes": 1, "ranks_per_node": 1, "steps": steps}
-    return Plan(
-        version=1,
-        run_id=f"nodefault-{os.getpid()}-{time.monotonic_ns():x}",
-        seed=1,
-        backend="local",
-        profile=None,
-        scenario={"name": "light", "title": "light", "tags": [], "price_per_gpu_hour": None},
-        workload=workload,
-        faults=(planned,),
-        expect={},
-        abort={"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
-    )
+    trainer = {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
+    plan = {
+        "version": 1,
+        "run_id": f"nodefault-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": "light", "title": "light"},
+        "workload": {"trainer": trainer, "nodes": 1, "steps": steps},
+        "faults": [planned],
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+    }
+    return Plan.from_json(plan)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pathlib
 import random
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,10 +15,11 @@ from harness.backends.contract import load_backend
 from harness.campaign.fault_free import ensure_twin, fault_free_plans
 from harness.judge.evidence import attach, load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.plan.making import Plan, make_plan
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
-from harness.trainers.workload import render_workload
+from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
 SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
@@ -116,10 +116,10 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
 
 def broken(plan: Plan, bug: str) -> Plan:
     """The same plan, run by the trainer with this bug in it."""
-    healthy = render_workload(plan)
+    healthy = plan.launch()
     command = ["{python}", str(TRAINER), bug, *healthy.command[3:]]
-    trainer = {"command": command, "control": healthy.control, "env": {}, "digest": []}
-    return replace(plan, workload={**plan.workload, "trainer": trainer})
+    trainer = build_trainer({"command": command, "control": healthy.control})
+    return plan.model_copy(update={"workload": plan.workload.model_copy(update={"trainer": trainer})})
 
 
 def _silent(*_: object) -> None:

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from harness.backends.contract import Capability, Verb
 from harness.errors import CannotRunError, ScenarioError
-from harness.plan.making import Plan, check_capabilities, make_plan
+from harness.faults.contract import Target
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
+from harness.plan.model import Plan, When
 from harness.spec.scenario import Scenario, parse_scenario
 
 ALL_VERBS = Capability(True, "", frozenset(Verb))
@@ -65,15 +68,15 @@ def test_one_fault_more_does_not_change_the_others() -> None:
 def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> None:
     (fault,) = plan_of([kill(selector)]).faults
     assert len(fault.targets) == count
-    assert all(target["node_index"] == (target["rank"] or 0) // 2 for target in fault.targets)
+    assert all(target.node_index == (target.rank or 0) // 2 for target in fault.targets)
     if selector == {"not_rank": 0}:
-        assert fault.targets[0]["rank"] != 0
+        assert fault.targets[0].rank != 0
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (kill(8), "there is no rank 8; there is rank 0 to 7"),
+        (kill(8), "unknown rank 8; choose one of: 0 to 7"),
         (kill({"count": 9}), "9 ranks asked for; there are 8"),
         (kill("any", {"step": 200}), "step 200 never comes before the end"),
     ],
@@ -86,7 +89,7 @@ def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ({"node": 4}, "there is no node 4; there is node 0 to 3"),
+        ({"node": 4}, "unknown node 4; choose one of: 0 to 3"),
         ({"node": {"count": 5}}, "5 nodes asked for; there are 4"),
     ],
 )
@@ -96,19 +99,19 @@ def test_nodes_that_cannot_be_are_refused(target: dict[str, Any], message: str) 
 
 
 def test_all_but_a_rank_and_its_node() -> None:
-    chosen = {plan_of([kill({"not_rank": 3})], seed).faults[0].targets[0]["rank"] for seed in range(60)}
+    chosen = {plan_of([kill({"not_rank": 3})], seed).faults[0].targets[0].rank for seed in range(60)}
     assert chosen == {0, 1, 2, 4, 5, 6, 7}
     spare = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"not_rank": 3}}}
-    nodes = {plan_of([spare], seed).faults[0].targets[0]["node_index"] for seed in range(40)}
+    nodes = {plan_of([spare], seed).faults[0].targets[0].node_index for seed in range(40)}
     assert nodes == {0, 2, 3}
-    with pytest.raises(ScenarioError, match="there is no rank without rank 0"):
+    with pytest.raises(ScenarioError, match="every rank has rank 0; none is left"):
         plan_of([kill({"not_rank": 0})], nodes=1, ranks_per_node=1)
 
 
 def test_the_last_place_and_all_of_them_can_be_had() -> None:
-    assert plan_of([kill(7)]).faults[0].targets == ({"node_index": 3, "rank": 7},)
+    assert plan_of([kill(7)]).faults[0].targets == (Target(3, 7),)
     assert len(plan_of([kill({"count": 8})]).faults[0].targets) == 8
-    assert plan_of([kill("any", {"step": 199})]).faults[0].when == {"step": 199}
+    assert plan_of([kill("any", {"step": 199})]).faults[0].when == When(step=199)
     assert len(plan_of([kill({"percent": 100})]).faults[0].targets) == 8
     assert len(plan_of([kill({"percent": 50})], nodes=100, ranks_per_node=4).faults[0].targets) == 200
 
@@ -116,9 +119,9 @@ def test_the_last_place_and_all_of_them_can_be_had() -> None:
 def test_times_and_rates_unfold_into_single_faults() -> None:
     every = plan_of([kill("any", {"every": "10s", "times": 3})]).faults
     assert [fault.id for fault in every] == ["a.1", "a.2", "a.3"]
-    assert [fault.when["after_ns"] for fault in every] == [10 * 10**9, 20 * 10**9, 30 * 10**9]
+    assert [fault.when.after_ns for fault in every] == [10 * 10**9, 20 * 10**9, 30 * 10**9]
     rate = plan_of([kill("any", {"rate": "60/h", "times": 5})]).faults
-    times = [fault.when["after_ns"] for fault in rate]
+    times = [fault.when.after_ns for fault in rate]
     assert times == sorted(times) and len(set(times)) == 5
 
 
@@ -137,12 +140,12 @@ def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPa
         def probe(self) -> Capability:
             return ALL_VERBS
 
-    monkeypatch.setattr("harness.backends.contract.backend_names", lambda: ["able", "local"])
-    monkeypatch.setattr("harness.plan.making.load_backend", lambda name: Able())
+    monkeypatch.setattr("harness.plan.capabilities.backend_names", lambda: ["able", "local"])
+    monkeypatch.setattr("harness.plan.capabilities.load_backend", lambda name: Able())
     lacking = Capability(True, "", frozenset())
     with pytest.raises(CannotRunError, match="backend local does not have it; backend able can do it here"):
         check_capabilities(plan_of([kill("any")]), lacking)
-    monkeypatch.setattr("harness.backends.contract.backend_names", lambda: ["local"])
+    monkeypatch.setattr("harness.plan.capabilities.backend_names", lambda: ["local"])
     with pytest.raises(CannotRunError, match=r"backend local does not have it$"):
         check_capabilities(plan_of([kill("any")]), lacking)
 
@@ -150,8 +153,8 @@ def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPa
 def test_the_twin_has_no_faults_and_the_same_workload() -> None:
     plan = plan_of([kill("any")])
     twin = plan.without_faults("twin")
-    assert twin.faults == () and twin.workload == {**plan.workload, "min_nodes": 4} and twin.seed == plan.seed
-    assert plan.without_faults("small", nodes=2).workload["nodes"] == 2
+    assert twin.faults == () and twin.workload == plan.workload and twin.seed == plan.seed
+    assert plan.without_faults("small", nodes=2).workload.world_size == 4
 
 
 SELECTORS = st.one_of(
@@ -177,8 +180,8 @@ def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any
     first, again = plan_of(faults, seed), plan_of(faults, seed)
     assert first == again
     for fault in first.faults:
-        assert fault.targets and all(0 <= (target["rank"] or 0) < 8 for target in fault.targets)
-        fault.build()
+        assert fault.targets and all(0 <= (target.rank or 0) < 8 for target in fault.targets)
+        assert fault.in_words()
 
 
 def test_a_fault_beyond_the_blast_radius_is_refused() -> None:

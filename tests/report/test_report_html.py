@@ -218,5 +218,5 @@ def test_without_a_twin_or_steps_the_page_says_so() -> None:
     assert "No fault was injected" in Page(page_of(report_runs.no_outage())).text
 
 
-def test_the_command_to_reproduce_names_the_plan() -> None:
+def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
     assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in page_of(report_runs.spot_evict())

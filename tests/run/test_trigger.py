@@ -4,14 +4,16 @@ import json
 import pathlib
 from typing import Any
 
-from harness.plan.making import PlannedFault
+from harness.plan.model import Limits, PlannedFault
 from harness.run.trigger import Firing, Holds, Progress, obstacle
 
 SECOND = 10**9
 
 
 def fault(identity: str = "a", **when: Any) -> PlannedFault:
-    return PlannedFault(identity, "rank_kill", {}, when, ({"node_index": 0, "rank": 0},), True)
+    return PlannedFault(
+        id=identity, fault="rank_kill", parameters={}, when=when, targets=({"node_index": 0, "rank": 0},)
+    )
 
 
 def trainer(rank: int) -> dict[str, Any]:
@@ -102,12 +104,14 @@ def test_holds_are_armed_at_once_unless_they_wait_for_something(tmp_path: pathli
 
 
 def on_node(index: int, **moments_s: int) -> Firing:
-    planned = PlannedFault(f"n{index}", "node_loss", {}, {"step": 1}, ({"node_index": index, "rank": None},), True)
+    planned = PlannedFault(
+        id=f"n{index}", fault="node_loss", parameters={}, when={"step": 1}, targets=({"node_index": index},)
+    )
     return Firing(planned, 0, {name: at * SECOND for name, at in moments_s.items()}, fired=bool(moments_s))
 
 
 def test_a_fault_waits_while_it_would_break_too_many_nodes() -> None:
-    limits = {"nodes_at_once": 1}
+    limits = Limits(nodes_at_once=1)
     due = on_node(1)
     assert obstacle(due, [on_node(0)], limits, 9 * SECOND) is None  # that one has not fired either
     assert obstacle(due, [on_node(0, injected=1)], limits, 9 * SECOND)
@@ -116,11 +120,11 @@ def test_a_fault_waits_while_it_would_break_too_many_nodes() -> None:
     assert obstacle(due, [on_node(0, injected=1, healed=2, recovered=3)], limits, 9 * SECOND) is None
     assert obstacle(due, [on_node(0, healed=2)], limits, 9 * SECOND) is None  # it never acted
     assert obstacle(on_node(0), [on_node(0, injected=1)], limits, 9 * SECOND) is None  # the same node is no further one
-    assert obstacle(due, [on_node(0, injected=1)], {"nodes_at_once": None}, 9 * SECOND) is None
+    assert obstacle(due, [on_node(0, injected=1)], Limits(), 9 * SECOND) is None
 
 
 def test_a_fault_waits_out_the_pause_after_the_latest_recovery() -> None:
-    limits = {"cool_down_ns": 10 * SECOND}
+    limits = Limits(cool_down_ns=10 * SECOND)
     over = [on_node(0, injected=1, healed=5, recovered=3), on_node(1, injected=1, healed=2, recovered=7)]
     assert obstacle(on_node(0), over, limits, 17 * SECOND - 1)
     assert obstacle(on_node(0), over, limits, 17 * SECOND) is None

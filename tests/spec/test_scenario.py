@@ -7,8 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
+from harness.campaign.reading import json_schema, load_scenario, score_bounds
 from harness.errors import ScenarioError, UsageError
-from harness.spec.scenario import find_scenario, json_schema, load_scenario, parse_scenario
+from harness.spec.scenario import find_scenario, parse_scenario
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 
@@ -37,22 +38,22 @@ profiles:
 
 def problems(text: str) -> list[str]:
     with pytest.raises(ScenarioError) as caught:
-        parse_scenario(text, "s.yaml")
+        parse_scenario(text, "s.yaml", scores=score_bounds())
     return caught.value.problems
 
 
 def test_a_good_scenario() -> None:
     scenario = parse_scenario(GOOD, "s.yaml")
     assert scenario.workload.nodes == 2
-    assert scenario.faults[0].parameters == {"notice": "5s", "replacement": {"after": "5s"}}
+    assert scenario.faults[0].action.notice_s == 5.0
 
 
 def test_a_profile_lies_over_it() -> None:
     scenario = parse_scenario(GOOD, "s.yaml", "cluster")
     assert scenario.workload.nodes == 8
     assert scenario.workload.steps == 100
-    assert scenario.faults[0].parameters["notice"] == "120s"
-    assert scenario.faults[0].parameters["replacement"] == {"after": "5s"}
+    assert scenario.faults[0].action.notice_s == 120.0
+    assert scenario.faults[0].action.model_dump(mode="json")["replacement"] == {"after": "5s"}
 
 
 @pytest.mark.parametrize(
@@ -76,17 +77,17 @@ def test_a_profile_lies_over_it() -> None:
         (
             "fault: preemption",
             "fault: preemtion",
-            "s.yaml:9:5: faults.0.fault: there is no fault 'preemtion'; did you mean preemption?",
+            "s.yaml:9:5: faults.0.fault: unknown fault 'preemtion'; did you mean preemption?",
         ),
         ("{step: 50}", "{step: 50, after: 3s}", "s.yaml:10:5: faults.0.when: step + after is no trigger; allowed:"),
         ("{step: 50}", "{every: 5s}", "need times:"),
-        ("{step: 50}", "{following: other}", "there is no other fault 'other'"),
+        ("{step: 50}", "{following: other}", "unknown other fault 'other'"),
         ("{node: any}", "{rank: 1}", "preemption acts on a node"),
         ("{node: any}", "{node: some}", "s.yaml:11:14: faults.0.target.node"),
         (
             "recovery_time: {max: 60s}",
             "recovery: {max: 60s}",
-            "s.yaml:15:3: expect.recovery: there is no score 'recovery'",
+            "s.yaml:15:3: expect.recovery: unknown score 'recovery'",
         ),
         (
             "recovery_time: {max: 60s}",
@@ -118,12 +119,12 @@ def test_what_is_no_scenario_is_one_clear_error(text: str) -> None:
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="no profile 'large'; this scenario has: cluster"):
+    with pytest.raises(UsageError, match="unknown profile 'large'; choose one of: cluster"):
         parse_scenario(GOOD, "s.yaml", "large")
 
 
 def test_a_profile_of_an_unknown_fault_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="there is no fault 'evikt'; there is evict"):
+    with pytest.raises(ScenarioError, match=r"unknown fault 'evikt'; did you mean evict\?"):
         parse_scenario(GOOD.replace("faults: {evict: {notice", "faults: {evikt: {notice"), "s.yaml", "cluster")
 
 

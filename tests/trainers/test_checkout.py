@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from harness.trainers import checkout
-from harness.trainers.checkout import commit_of
+from harness.trainers.shared import checkout
+from harness.trainers.shared.checkout import commit_of
 
 
 def git(folder: pathlib.Path, *words: str) -> str:

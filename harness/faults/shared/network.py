@@ -8,22 +8,19 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness import units
 from harness.backends.agent.types import Arrivals
 from harness.backends.contract import Disturbance, Node, Traffic
 from harness.errors import FaultError, UsageError
-from harness.faults.contract import Context, Duration, Fault, Target
+from harness.faults.contract import Context, Fault, Target
+from harness.units import Duration
 
 Direction = Literal["egress", "ingress", "both"]
 TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invalid; reached is usually 5 %
 
 
 class NetworkFault(Fault):
-    """Acts on some of the targets' traffic for a while."""
+    """Acts on some of the targets' traffic."""
 
-    duration: Duration | Literal["forever"] = Field(
-        "10s", description="How long it lasts; forever: until the run ends."
-    )
     direction: Direction = Field("both", description="What the node sends (egress), receives (ingress), or both.")
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 
@@ -38,17 +35,29 @@ class NetworkFault(Fault):
             self._acting[-1].heal()
             self._acting.pop()
 
-    def stay(self, context: Context) -> None:
-        if self.duration == "forever":
-            context.wait(float("inf"), until=lambda: False)
-        context.wait(seconds(self.duration))
-
     def ways(self) -> list[bool]:
         """The directions that are disturbed, as the `back` of a measurement from the node: out, or back to it."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
-class NicFault(NetworkFault):
+class LastingFault(NetworkFault):
+    """Acts for a while, or until the run ends."""
+
+    duration: Duration | Literal["forever"] = Field(
+        Duration("10s"), description="How long it lasts; forever: until the run ends."
+    )
+
+    def stay(self, context: Context) -> None:
+        if self.duration == "forever":
+            context.wait(float("inf"), until=lambda: False)
+        else:
+            context.wait(self.duration.s)
+
+    def for_how_long(self) -> str:
+        return "until the run ends" if self.duration == "forever" else f"for {self.duration}"
+
+
+class NicFault(LastingFault):
     """A network interface of the target that does not do what it should."""
 
     peers: Literal["all"] | list[int] = Field(
@@ -68,9 +77,6 @@ class NicFault(NetworkFault):
     def with_whom(self) -> str:
         return "" if self.peers == "all" else f" in traffic with node {', '.join(map(str, self.peers))}"
 
-    def for_how_long(self) -> str:
-        return "until the run ends" if self.duration == "forever" else f"for {self.duration}"
-
     def _peers_of(self, node: Node, context: Context) -> list[Node]:
         places = context.cluster.nodes
         wrong = [index for index in self.peers if not 0 <= int(index) < len(places)]
@@ -80,10 +86,6 @@ class NicFault(NetworkFault):
         if not found:
             raise UsageError(f"peers: {list(self.peers)}: none is another node than {node.name}")
         return found
-
-
-def seconds(duration: str) -> float:
-    return units.parse_duration_ns(duration) / 1e9
 
 
 def way(back: bool) -> str:

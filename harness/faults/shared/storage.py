@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from pydantic import Field, PrivateAttr
 
-from harness import units
 from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Disturbance, Verb
-from harness.faults.contract import Context, Duration, Fault, Target, name_nodes
+from harness.faults.contract import Context, Fault, Folder, Target, name_nodes
+from harness.units import Duration
 
 
 class StorageFault(Fault):
     """One rule on each target's view of a folder, for `duration`."""
 
-    directory: str = Field("checkpoints", description="The folder disturbed, below the run's.")
+    directory: Folder = Field("checkpoints", description="The folder disturbed, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
-    duration: Duration = Field("10s", description="How long it acts.")
+    duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
     needs = frozenset({Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
@@ -42,7 +42,7 @@ class StorageFault(Fault):
         for target in targets:
             self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
         context.injected()
-        context.wait(units.parse_duration_ns(self.duration) / 1e9)
+        context.wait(self.duration.s)
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         for target, counts in zip(targets, found, strict=True):
             # Where nothing was tried, there was nothing to fail. But if nobody tried anything, the fault never acted.

@@ -1,0 +1,46 @@
+"""Scenarios and stored plans from files, checked with everything that is known here: also the bounds of each score."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from harness.campaign.store import Store
+from harness.judge.score import load_score, score_names
+from harness.plan import stored
+from harness.plan.model import Plan
+from harness.spec import scenario, schema
+from harness.spec.bounds import ScoreBounds
+from harness.spec.scenario import Scenario
+
+
+def score_bounds() -> ScoreBounds:
+    """Of each score in `harness/judge/scores/`, the model of what may stand under its name in `expect:`."""
+    return {name: load_score(name).Bounds for name in score_names()}
+
+
+def load_scenario(
+    path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
+    return scenario.load_scenario(path, profile, overrides, score_bounds())
+
+
+def json_schema() -> dict[str, Any]:
+    return schema.json_schema(score_bounds())
+
+
+def load_plan(path: pathlib.Path) -> Plan:
+    """A stored plan. Raises `ScenarioError` with every mistake found."""
+    return stored.load_plan(path, score_bounds())
+
+
+def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
+    """A file as given, or the plan of a run: of its folder, its id or the beginning of it, or `last`."""
+    given = pathlib.Path(name)
+    if given.exists() and not given.is_dir():
+        return given
+    if (given / "plan.json").exists():
+        return given / "plan.json"
+    return Store(reports).find(name) / "plan.json"

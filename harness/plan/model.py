@@ -1,0 +1,189 @@
+"""The plan: what a run will do, with nothing left to chance. Typed, and the same in `plan.json` as here.
+
+It is written to `plan.json`, it is the first event of the log, and `chaos run --plan` plays it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    computed_field,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from harness.backends.contract import Workload as Launch
+from harness.faults.contract import Fault, NamedFault, Target
+from harness.spec.secrets import refuse_literals
+from harness.trainers.contract import Workload
+from harness.trainers.shared.outcome import outcome_digest
+
+Path = tuple[str | int, ...]
+NS_MAX = 2**63 - 1  # 292 years
+OCCURRENCES_MAX = 100_000  # faults of a plan, each firing counted
+TARGETS_MAX = 1_000_000  # of all of them together
+
+Expect = dict[str, dict[str, JsonValue]]
+"""Score → its bounds as the scenario has them. What they mean is for the score to say: it reads them from the log."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class When(_Model):
+    """The exact moment: all that is given must hold. `after_ns` counts from the start, or from the followed event."""
+
+    step: int | None = Field(None, ge=1)
+    phase: str | None = None
+    following: str | None = None
+    event: Literal["injected", "effect", "recovered", "healed"] | None = None
+    after_ns: int | None = Field(None, ge=0, le=NS_MAX)
+
+    @model_serializer
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in self if value is not None}
+
+
+class PlannedFault(NamedFault):
+    """One fault, built, with its moment and its targets."""
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
+    when: When
+    targets: tuple[Target, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_derived(cls, given: Any) -> Any:
+        return {key: value for key, value in given.items() if key != "kills"} if isinstance(given, dict) else given
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def kills(self) -> bool:
+        return self.action.kills
+
+    def nodes(self) -> set[int]:
+        """0-based places of the nodes it acts on."""
+        return {target.node_index for target in self.targets}
+
+    def in_words(self) -> str:
+        return self.action.describe(self.targets)
+
+
+class Header(_Model):
+    """Of the scenario, what reports show."""
+
+    name: str
+    title: str
+    tags: tuple[str, ...] = ()
+    price_per_gpu_hour: float | None = None
+
+
+class Abort(_Model):
+    """When a run is given up."""
+
+    if_no_step_for_ns: int = Field(ge=0, le=NS_MAX)
+    wall_clock_ns: int = Field(ge=0, le=NS_MAX)
+
+
+class Limits(_Model):
+    """How much may be broken at once."""
+
+    nodes_at_once: int | None = Field(None, ge=1)
+    cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
+
+
+class Plan(_Model):
+    version: Literal[1] = 1
+    run_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+    seed: int
+    backend: str
+    profile: str | None = None
+    scenario: Header
+    workload: Workload
+    faults: tuple[PlannedFault, ...] = Field((), max_length=OCCURRENCES_MAX)
+    expect: Expect = {}
+    abort: Abort
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Plan:
+        if problems := list(self._contradictions()):
+            details = [
+                InitErrorDetails(type=PydanticCustomError("plan", "{why}", {"why": why}), loc=path, input=None)
+                for path, why in problems
+            ]
+            raise ValidationError.from_exception_data("Plan", details)
+        return self
+
+    def _contradictions(self) -> Iterator[tuple[Path, str]]:
+        """(where, why) of what no run could do. Linear in faults and targets."""
+        if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
+            yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
+        ids: set[str] = set()
+        every = {fault.id for fault in self.faults}
+        for place, fault in enumerate(self.faults):
+            at: Path = ("faults", place)
+            if fault.id in ids:
+                yield (*at, "id"), f"{fault.id!r} is already the id of another fault; ids are unique"
+            ids.add(fault.id)
+            yield from (((*at, key), f"fault {fault.id}: {why}") for key, why in self._misplaced(fault, every))
+
+    def _misplaced(self, fault: PlannedFault, ids: set[str]) -> Iterator[tuple[str, str]]:
+        steps, places, allowed = self.workload.steps, self.workload.nodes, self.limits.nodes_at_once
+        if fault.when.step is not None and fault.when.step >= steps:
+            yield "when", f"step {fault.when.step} never comes before the end; the workload has {steps} steps"
+        followed = fault.when.following
+        if followed is not None and (followed == fault.id or followed not in ids):
+            yield "when", f"it follows {followed!r}, which is no other fault of this plan"
+        if not all(0 <= target.node_index < places and self._has(target, fault.action) for target in fault.targets):
+            yield "targets", f"not all are a {fault.action.aims_at} of this workload: {self.workload.in_words()}"
+        if allowed is not None and len(fault.nodes()) > allowed:
+            yield "targets", f"it acts on {len(fault.nodes())} nodes; limits: nodes_at_once is {allowed}"
+
+    def _has(self, target: Target, fault: Fault) -> bool:
+        if target.rank is None:
+            return fault.aims_at == "node"
+        return 0 <= target.rank < self.workload.world_size and self.workload.node_of(target.rank) == target.node_index
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+    @field_validator("workload")
+    @classmethod
+    def _no_secrets(cls, workload: Workload) -> Workload:
+        refuse_literals(workload.trainer.environment())
+        return workload
+
+    @classmethod
+    def from_json(cls, data: object) -> Plan:
+        """Raises pydantic's `ValidationError`."""
+        return cls.model_validate(data)
+
+    def launch(self) -> Launch:
+        """What the backend starts on every node. Pure."""
+        launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
+        return replace(launch, notice_s=max((fault.action.notice_s for fault in self.faults), default=0.0))
+
+    def outcome_digest(self) -> str:
+        """Names what decides this plan's outcome if it has no faults."""
+        return outcome_digest(self.workload, self.seed, self.backend)
+
+    def again(self, run_id: str) -> Plan:
+        """The same under another id."""
+        return self.model_copy(update={"run_id": run_id})
+
+    def without_faults(self, run_id: str, nodes: int | None = None) -> Plan:
+        """The fault-free run: same seed, same workload; with `nodes`, on another number of nodes."""
+        workload = self.workload.on_nodes(nodes or self.workload.nodes)
+        return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

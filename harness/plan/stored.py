@@ -1,0 +1,49 @@
+"""A stored plan, read again: strict, bounded, and every mistake with its file and key."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import NoReturn
+
+from harness.errors import ScenarioError, choice
+from harness.plan.model import Plan
+from harness.spec.bounds import ScoreBounds
+from harness.spec.document import PROBLEMS_MAX, Path, checked, read_text
+
+BYTES_MAX = 256 * 2**20
+
+
+def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
+    """Raises `ScenarioError` with every mistake found, `UsageError` for a file that cannot be read."""
+    return parse_plan(read_text(path, BYTES_MAX), str(path), scores)
+
+
+def parse_plan(text: str, source: str, scores: ScoreBounds | None = None) -> Plan:
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise ScenarioError([f"{source}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from error
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError([f"{source}: not valid JSON: {str(error)[:200]}"]) from error
+    plan, problems = checked(Plan, data)
+    if plan and scores is not None:
+        problems = [*_expectations(plan, scores)]
+    if plan is None or problems:
+        lines = [f"{source}: {'.'.join(map(str, path)) or 'the plan'}: {message}" for path, message in problems]
+        raise ScenarioError(lines[:PROBLEMS_MAX])
+    return plan
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def _expectations(plan: Plan, scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
+    """Unknown scores and wrong bounds."""
+    for name, bounds in plan.expect.items():
+        if name in scores:
+            yield from ((("expect", name, *path), message) for path, message in checked(scores[name], bounds)[1])
+        else:
+            yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"

@@ -1,0 +1,324 @@
+"""A YAML file as plain data that knows its places: every mistake is told with file:line:column and what is allowed.
+
+Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no duplicate keys) and bounded, whatever
+the file holds: see the limits below.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import stat
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import ScenarioError, UsageError, choice
+from harness.spec.secrets import is_secret
+
+BYTES_MAX = 4 * 2**20
+VALUES_MAX = 1_000_000  # keys and values, those that aliases repeat included
+DEPTH_MAX = 40
+DIGITS_MAX = 300
+PROBLEMS_MAX = 50
+SHOWN_MAX = 80  # characters of a bad value
+
+_Checked = TypeVar("_Checked", bound=BaseModel)
+Path = tuple[str | int, ...]
+Mark = tuple[int, int]  # line and column, both from 1
+
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_TAG = "tag:yaml.org,2002:"
+_TAGS = ("str", "int", "float", "bool", "null", "map", "seq")
+_NULLS = ("", "~", "null", "Null", "NULL")
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_SPECIAL = re.compile(r"(?:[-+]?\.inf|\.nan)\Z", re.IGNORECASE)
+
+
+class MarkedMap(dict[Any, Any]):
+    """A mapping with the place of each key."""
+
+    def __init__(self, data: Mapping[Any, Any], marks: Mapping[Any, Mark]):
+        super().__init__(data)
+        self.marks = dict(marks)
+
+
+class MarkedList(list[Any]):
+    """A list with the place of each item."""
+
+    def __init__(self, data: Sequence[Any], marks: Sequence[Mark]):
+        super().__init__(data)
+        self.marks = list(marks)
+
+
+def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
+    """The text of a regular file. Raises `UsageError`; waits for nobody and reads no device."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UsageError(f"{path}: cannot be read: it is not a regular file")
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise UsageError(f"{path}: cannot be read: it is larger than the {bytes_max / 2**20:g} MiB that are allowed")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: cannot be read: it is not UTF-8 text") from error
+
+
+class Document:
+    """A YAML file as plain data, and the problems found so far. Raises `ScenarioError` for what is not YAML."""
+
+    def __init__(self, text: str, source: str):
+        self.source = source
+        self.problems: list[str] = []
+        reader = _Reader(text, self)
+        try:
+            self.data: Any = reader.read()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            raise self._refuse(place, f"not valid YAML: {error.problem}") from error
+        except yaml.reader.ReaderError as error:
+            before = text[: error.position] if isinstance(error.position, int) else ""
+            raise self._refuse((before.count("\n") + 1, 1), f"not valid YAML: {error.reason}") from error
+        except _Refused as error:
+            raise self._refuse(error.mark, error.message) from None
+        self.raise_problems()
+
+    def _refuse(self, mark: Mark, message: str) -> ScenarioError:
+        return ScenarioError([*self.problems, self._line(mark, message)])
+
+    def _line(self, mark: Mark, message: str) -> str:
+        return f"{self.source}:{mark[0]}:{mark[1]}: {message}"
+
+    def at(self, path: Path, message: str) -> str:
+        """`file:line:column: where: message`, at the nearest known ancestor of `path`."""
+        where = ".".join(short(str(part)) for part in path)
+        return self._line(self._mark(path), f"{where + ': ' if where else ''}{message}")
+
+    def _mark(self, path: Path) -> Mark:
+        here, mark = self.data, (1, 1)
+        for part in path:
+            if isinstance(here, MarkedMap) and part in here:
+                mark = here.marks.get(part, mark)
+            elif isinstance(here, MarkedList) and isinstance(part, int) and part < len(here):
+                mark = here.marks[part]
+            else:
+                break
+            here = here[part]
+        return mark
+
+    def problem(self, path: Path, message: str) -> None:
+        self.problems.append(self.at(path, message))
+
+    def problem_at(self, mark: Mark, message: str) -> None:
+        self.problems.append(self._line(mark, message))
+
+    def raise_problems(self) -> None:
+        if self.problems:
+            found = list(dict.fromkeys(self.problems))
+            more = (
+                [f"{self.source}: and {len(found) - PROBLEMS_MAX} mistakes more"] if len(found) > PROBLEMS_MAX else []
+            )
+            raise ScenarioError(found[:PROBLEMS_MAX] + more)
+
+    def check(
+        self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
+    ) -> _Checked | None:
+        """The model, or `None` and its problems. `keys` tells which keys may stand in the mapping at a path."""
+        found, problems = checked(model, data, keys)
+        for path, message in problems:
+            self.problem((*at, *path), message)
+        return found
+
+
+class _Refused(Exception):
+    def __init__(self, mark: Mark, message: str):
+        self.mark, self.message = mark, message
+
+
+class _Reader:
+    """Builds plain data from the parser's events, so that nothing is held twice and every limit holds at once."""
+
+    def __init__(self, text: str, document: Document):
+        self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
+        self.document = document
+        self.values = 0
+        self.anchors: dict[str, tuple[Any, int]] = {}  # name → value, and how many values it holds
+
+    def read(self) -> Any:
+        data = None
+        for number, event in enumerate(each for each in self.events if isinstance(each, yaml.DocumentStartEvent)):
+            if number:
+                raise _Refused(_mark(event), "not valid YAML: a file holds one document")
+            data = self._value(next(self.events), 0)
+        return data
+
+    def _value(self, event: Any, depth: int) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        before = self.values
+        self._count(event, 1)
+        if depth > DEPTH_MAX:
+            raise _Refused(_mark(event), f"nested deeper than the {DEPTH_MAX} levels that are allowed")
+        if event.tag not in (None, "!") and event.tag.removeprefix(_TAG) not in _TAGS:
+            allowed = ", ".join(f"!!{tag}" for tag in _TAGS)
+            raise _Refused(_mark(event), f"unknown tag {short(event.tag)!r}; choose one of: {allowed}")
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent):
+            value = self._mapping(depth)
+        else:
+            value = self._sequence(depth)
+        if event.anchor:
+            self.anchors[event.anchor] = value, self.values - before
+        return value
+
+    def _alias(self, event: Any) -> Any:
+        if event.anchor not in self.anchors:
+            raise _Refused(_mark(event), f"not valid YAML: unknown alias {short(event.anchor)!r}")
+        value, size = self.anchors[event.anchor]
+        self._count(event, size)
+        return value
+
+    def _count(self, event: Any, size: int) -> None:
+        self.values += size
+        if self.values > VALUES_MAX:
+            raise _Refused(_mark(event), f"more than the {VALUES_MAX:,} keys and values that are allowed")
+
+    def _mapping(self, depth: int) -> MarkedMap:
+        data: dict[Any, Any] = {}
+        marks: dict[Any, Mark] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            mark = _mark(event)
+            key = self._value(event, depth + 1)
+            if isinstance(key, (dict, list)):
+                raise _Refused(mark, "not valid YAML: a key is a plain word")
+            key = key if isinstance(key, str) else str(key)
+            if key in data:
+                self.document.problem_at(mark, f"{short(key)!r} stands here twice")
+            data[key], marks[key] = self._value(next(self.events), depth + 1), mark
+        return MarkedMap(data, marks)
+
+    def _sequence(self, depth: int) -> MarkedList:
+        data, marks = [], []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            marks.append(_mark(event))
+            data.append(self._value(event, depth + 1))
+        return MarkedList(data, marks)
+
+
+def _mark(event: Any) -> Mark:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _scalar(event: Any) -> Any:
+    """YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
+    text: str = event.value
+    plain = event.tag in (None, "!") and event.implicit[0]
+    kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
+    found = text if kind == "str" else _typed(text)
+    if len(text) > DIGITS_MAX and not isinstance(found, str):
+        raise _Refused(_mark(event), f"a number of more than the {DIGITS_MAX} digits that are allowed")
+    if kind not in ("plain", "str") and type(found).__name__ != {"null": "NoneType"}.get(kind, kind):
+        raise _Refused(_mark(event), f"{short(text)!r} is not of the type !!{kind}")
+    return found
+
+
+def _typed(text: str) -> Any:
+    if text in _NULLS:
+        return None
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if _INT.match(text):
+        return int(text[:DIGITS_MAX], {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if _FLOAT.match(text):
+        return float(text)
+    return float(text.replace(".", "")) if _SPECIAL.match(text) else text
+
+
+def short(text: str) -> str:
+    """At most `SHOWN_MAX` characters of it."""
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
+
+
+def checked(
+    model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
+) -> tuple[_Checked | None, list[tuple[Path, str]]]:
+    """The model, or `None` and (path, message) for each place where the data is not what the model asks for."""
+    try:
+        return model.model_validate(data), []
+    except ValidationError as error:
+        known = keys or (lambda path: keys_at(model, path))
+        return None, [(path, _message(problem, path, known)) for path, problem in _unique(error).items()]
+
+
+def _unique(error: ValidationError) -> dict[Path, Mapping[str, Any]]:
+    """One problem per place: of a union's alternatives the one that got furthest is what the writer meant."""
+    best: dict[Path, Mapping[str, Any]] = {}
+    for problem in error.errors(include_url=False):
+        best.setdefault(_document_path(problem["loc"]), problem)
+    above = {path[:length] for path in best for length in range(len(path))}
+    return {path: problem for path, problem in best.items() if path not in above}
+
+
+_UNION_TAGS = re.compile(r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|str|float)$|\[.*\]|\(.*\)")
+
+
+def _document_path(loc: Sequence[str | int]) -> Path:
+    """pydantic's location without what is not in the document: names of union members, a fault's `parameters`."""
+    return tuple(
+        part
+        for place, part in enumerate(loc)
+        if isinstance(part, int) or not (_UNION_TAGS.search(part) or (place == 2 and part == "parameters"))
+    )
+
+
+def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequence[str]]) -> str:
+    kind, text = problem["type"], problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if kind == "extra_forbidden":
+        return f"unknown key; {choice(path[-1], keys(path[:-1]))}"
+    if kind == "missing":
+        return "is missing"
+    if kind == "value_error":
+        return _cut(text)
+    value = problem["input"]
+    shown = short(repr(value)) if not isinstance(value, (dict, list, BaseModel)) else type(value).__name__
+    if any(isinstance(part, str) and is_secret(part) for part in path):
+        shown = "the value"
+    return _cut(
+        f"{shown} is not allowed: it should be {text}" if problem["msg"].startswith("Input") else f"{shown}: {text}"
+    )
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= 500 else message[:499] + "…"
+
+
+def keys_at(model: type[BaseModel], path: Path) -> list[str]:
+    """The keys that may stand in the mapping at `path` of the model's document."""
+    here: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, str) and here is not None:
+            fields = {field.alias or name: field for name, field in here.model_fields.items()}
+            here = _model_in(fields[part].annotation) if part in fields else None
+    return [field.alias or name for name, field in here.model_fields.items()] if here else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The one model that an annotation such as `list[M] | None` speaks of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]
+    return found[0] if len(found) == 1 else None

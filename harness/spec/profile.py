@@ -1,0 +1,48 @@
+"""A profile: the same scenario on another size of machine, laid over it key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import choice
+from harness.spec.document import Document, MarkedList, MarkedMap, Path
+
+KEYS = ("workload", "faults", "expect", "abort", "limits", "repeat", "title")
+_WHOLE = ("when", "target")  # replaced as a whole: half of one trigger and half of another are none
+
+
+def lay_profile(document: Document, overlay: Any, path: Path) -> None:
+    """Lays what stands at `path` over the document; `faults` of a profile are keyed by fault id."""
+    if not isinstance(overlay, dict):
+        document.problem(path, "a profile is a mapping like {workload: {nodes: 8}}")
+        return
+    known = {key: value for key, value in overlay.items() if key in KEYS}
+    for key in overlay.keys() - known.keys():
+        document.problem((*path, key), f"unknown key; {choice(key, KEYS)}")
+    if "faults" in known:
+        known["faults"] = _faults(document, known["faults"], (*path, "faults"))
+    document.data = _laid(document.data, MarkedMap(known, getattr(overlay, "marks", {})))
+
+
+def _faults(document: Document, overlay: Any, path: Path) -> Any:
+    """The document's list of faults with those of the profile laid over them."""
+    faults = document.data.get("faults")
+    if not isinstance(overlay, dict):
+        document.problem(path, "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")
+        return faults
+    laid = list(faults) if isinstance(faults, list) else []
+    places = {str(fault.get("id")): place for place, fault in enumerate(laid) if isinstance(fault, dict)}
+    for fault_id, value in overlay.items():
+        if fault_id in places:
+            laid[places[fault_id]] = _laid(laid[places[fault_id]], value)
+        else:
+            document.problem((*path, fault_id), f"unknown fault {fault_id!r}; {choice(fault_id, places)}")
+    return MarkedList(laid, faults.marks) if isinstance(faults, MarkedList) else faults
+
+
+def _laid(base: Any, over: Any) -> Any:
+    if not (isinstance(base, MarkedMap) and isinstance(over, Mapping)):
+        return over
+    data = {key: value if key in _WHOLE else _laid(base.get(key), value) for key, value in over.items()}
+    return MarkedMap({**base, **data}, {**base.marks, **getattr(over, "marks", {})})

@@ -1,0 +1,58 @@
+"""A suite: scenarios by name, each perhaps with a profile, a number of runs, and overrides."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.errors import ScenarioError
+from harness.spec.document import Document, read_text
+from harness.spec.scenario import REPEAT_MAX, Line, Name, find_scenario
+
+SCENARIOS_MAX = 1000
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Entry(_Model):
+    """One scenario of a suite. `overrides` may hold what a profile may."""
+
+    scenario: str
+    profile: str | None = None
+    repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
+    overrides: dict[str, Any] = {}
+
+
+class Suite(_Model):
+    version: Literal[1]
+    name: Name
+    title: Line
+    canary: str = Field("canary", description="The scenario that must fail; looked up beside the suite.")
+    scenarios: list[str | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [Entry(scenario=each) if isinstance(each, str) else each for each in self.scenarios]
+
+
+def load_suite(path: pathlib.Path) -> Suite:
+    """Reads and checks a file. Raises `ScenarioError` with every mistake found."""
+    return parse_suite(read_text(path), str(path))
+
+
+def parse_suite(text: str, source: str) -> Suite:
+    document = Document(text, source)
+    suite = document.check(Suite, document.data)
+    document.raise_problems()
+    if suite is None:
+        raise ScenarioError([document.at((), "a suite is a mapping that starts with version: 1")])
+    return suite
+
+
+def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
+    """A path as given, or `<scenarios>/suites/<name>.yaml`."""
+    return find_scenario(name, scenarios / "suites")

@@ -1,0 +1,169 @@
+"""The Trainer contract, and the workload that a trainer runs.
+
+One file in `harness/trainers/` per kind of trainer; the file name is its name in the YAML. A kind without parameters
+is written as its name (`trainer: reference`), one with parameters as a mapping that holds that name as a key
+(`trainer: {command: [python, train.py]}`). The file holds `TRAINER`, a subclass of `Trainer`.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import pathlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic_core import CoreSchema, core_schema
+
+from harness.backends.contract import Workload as Launch
+from harness.errors import UsageError
+
+NODES_MAX = 4096
+RANKS_PER_NODE_MAX = 64
+STEPS_MAX = 1_000_000_000
+
+
+class Trainer(BaseModel, abc.ABC):
+    """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @abc.abstractmethod
+    def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
+        """The commands that run the workload. Pure; placeholders are filled by the backend."""
+
+    @abc.abstractmethod
+    def files(self) -> list[pathlib.Path]:
+        """The files here that decide the trainer's outcome. Raises `UsageError` for one that is missing."""
+
+    def environment(self) -> Mapping[str, str]:
+        """The variables that the scenario sets for its processes; secrets are references such as `${HF_TOKEN}`."""
+        return {}
+
+    def in_words(self) -> str:
+        """What `chaos explain` calls it."""
+        return f"the {self.name} trainer"
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def to_json(self) -> str | dict[str, Any]:
+        """As it is written in YAML."""
+        return self.model_dump(mode="json") or self.name
+
+
+def trainer_names() -> list[str]:
+    import harness.trainers
+
+    modules = pkgutil.iter_modules(harness.trainers.__path__)
+    return sorted(module.name for module in modules if not module.ispkg and module.name != "contract")
+
+
+def load_trainer(name: str) -> type[Trainer]:
+    """The `TRAINER` of `harness/trainers/<name>.py`."""
+    if name not in trainer_names():
+        raise UsageError(f"unknown trainer {name!r}; choose one of: {', '.join(trainer_names())}")
+    trainer: type[Trainer] = importlib.import_module(f"harness.trainers.{name}").TRAINER
+    return trainer
+
+
+def build_trainer(written: object) -> Trainer:
+    """From its form in YAML. Raises `ValueError` for what is none, pydantic's error for wrong parameters."""
+    if isinstance(written, Trainer):
+        return written
+    own = written if isinstance(written, Mapping) else {}
+    name = next((name for name in trainer_names() if name == written or name in own), None)
+    if name is None:
+        allowed = ", ".join(_example(name) for name in trainer_names())
+        raise ValueError(f"unknown trainer; choose one of: {allowed}")
+    return load_trainer(name).model_validate(dict(own))
+
+
+def _example(name: str) -> str:
+    fields = load_trainer(name).model_fields
+    return f"{{{name}: …}}" if name in fields else name
+
+
+class _ByItsForm:
+    """Lets a field hold any kind of trainer."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        form = core_schema.plain_serializer_function_ser_schema(Trainer.to_json)
+        return core_schema.no_info_plain_validator_function(build_trainer, serialization=form)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        kinds = {name: load_trainer(name) for name in trainer_names()}
+        forms = [
+            kind.model_json_schema() if name in kind.model_fields else {"const": name} for name, kind in kinds.items()
+        ]
+        return {"anyOf": forms, "default": "reference"}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Checkpoint(_Model):
+    every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
+    keep: int = Field(2, ge=1, le=STEPS_MAX, description="How many checkpoints are kept.")
+    store: Literal["directory", "s3"] = Field(
+        "directory", description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
+    )
+
+
+class Shards(_Model):
+    """The source of Python's standard library, cut into files in the run's folder `data/`."""
+
+    shards: int = Field(8, ge=1, le=1000)
+
+
+class Workload(_Model):
+    """What the job is asked to do, and how large it is. The same type from the YAML to the run."""
+
+    trainer: Annotated[Trainer, _ByItsForm] = Field(default_factory=lambda: load_trainer("reference")())
+    nodes: int = Field(2, ge=1, le=NODES_MAX)
+    min_nodes: int = Field(
+        None, validate_default=True, ge=1, description="The job goes on with this many; default: all of them."
+    )
+    ranks_per_node: int = Field(1, ge=1, le=RANKS_PER_NODE_MAX)
+    steps: int = Field(200, ge=1, le=STEPS_MAX)
+    checkpoint: Checkpoint = Checkpoint()
+    data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
+    args: list[str] = Field([], description="Further arguments of the reference trainer.")
+
+    @field_validator("min_nodes", mode="before")
+    @classmethod
+    def _default_is_all(cls, given: object, info: ValidationInfo) -> object:
+        return info.data.get("nodes", 1) if given is None else given
+
+    @field_validator("min_nodes")
+    @classmethod
+    def _not_above_all(cls, given: int, info: ValidationInfo) -> int:
+        nodes = info.data.get("nodes", given)
+        if given > nodes:
+            raise ValueError(f"min_nodes is {given}, more than the {nodes} nodes there are")
+        return given
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole job."""
+        return self.nodes * self.ranks_per_node
+
+    def in_words(self) -> str:
+        return f"nodes 0 to {self.nodes - 1}, ranks 0 to {self.world_size - 1}"
+
+    def node_of(self, rank: int) -> int:
+        """The 0-based place of the node that holds the rank."""
+        return rank // self.ranks_per_node
+
+    def on_nodes(self, nodes: int) -> Workload:
+        """The same work on exactly so many nodes."""
+        return self.model_copy(update={"nodes": nodes, "min_nodes": nodes})
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")

@@ -1,0 +1,69 @@
+"""The trainer that comes with the harness: `trainer: reference`."""
+
+from __future__ import annotations
+
+import pathlib
+
+from harness.backends.contract import Workload as Launch
+from harness.trainers.contract import Trainer, Workload
+
+STORE_PORT = 29400
+S3_PORT = 29500
+S3_BUCKET = "checkpoints"
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class ReferenceTrainer(Trainer):
+    """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
+
+    def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
+        command = (*_launcher(workload, run_id), *_training(workload, seed))
+        store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
+        if workload.checkpoint.store != "s3":
+            return Launch(command, workload.nodes, workload.ranks_per_node, control=store)
+        # fsspec reads settings of a file system from the environment; botocore wants some region and some key.
+        settings = (
+            *("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}"),
+            *("AWS_ACCESS_KEY_ID=rehearsal", "AWS_SECRET_ACCESS_KEY=rehearsal", "AWS_DEFAULT_REGION=us-east-1"),
+        )
+        module = "harness.faults.load.object_store"
+        server = ("{python}", "-m", module, str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+        control = (*server, *store)
+        return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, control=control)
+
+    def files(self) -> list[pathlib.Path]:
+        return [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "emitter" / "__init__.py"]
+
+
+def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:
+    return (
+        *("{python}", "-m", "reference_trainer.launch"),
+        *("--nnodes", f"{workload.min_nodes}:{workload.nodes}"),
+        *("--nproc-per-node", str(workload.ranks_per_node)),
+        *("--rdzv-endpoint", f"{{control}}:{STORE_PORT}"),
+        *("--rdzv-id", run_id),
+        *("--local-addr", "{address}"),
+        "--",
+    )
+
+
+def _training(workload: Workload, seed: int) -> tuple[str, ...]:
+    return (
+        *("--steps", str(workload.steps)),
+        *("--seed", str(seed)),
+        *_checkpoint_place(workload),
+        *("--checkpoint-every", str(workload.checkpoint.every_steps)),
+        *("--keep", str(workload.checkpoint.keep)),
+        *(("--data", "{run_dir}/data") if workload.data else ()),
+        *workload.args,
+    )
+
+
+def _checkpoint_place(workload: Workload) -> tuple[str, ...]:
+    if workload.checkpoint.store != "s3":
+        return ("--checkpoint-dir", "{run_dir}/checkpoints")
+    staging = "{run_dir}/staging/{index}-{incarnation}"  # a new node comes with an empty disk
+    return ("--checkpoint-dir", f"s3://{S3_BUCKET}/job", "--staging-dir", staging)
+
+
+TRAINER = ReferenceTrainer

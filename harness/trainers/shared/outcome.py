@@ -1,0 +1,81 @@
+"""What decides the outcome of a fault-free run: the workload with its data and source, and this machine."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import sysconfig
+from typing import Any
+
+from harness.trainers.contract import Trainer, Workload
+from harness.trainers.shared import checkout
+
+
+def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
+    """The shards of a run's own training data: the same on every run with the same Python."""
+    if not workload.data:
+        return
+    files = sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = b"".join(file.read_bytes() for file in files)
+    size = -(-len(text) // workload.data.shards)
+    (run_dir / "data").mkdir()
+    for number, start in enumerate(range(0, len(text), size)):
+        (run_dir / "data" / f"shard-{number:03d}.txt").write_bytes(text[start : start + size])
+
+
+def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
+    """Names what decides a fault-free run bit for bit: workload, seed, trainer source, torch, Python, CPU, backend."""
+    decides = {
+        "workload": workload.to_json(),
+        "seed": seed,
+        "backend": backend,
+        "source": _source_digest(workload.trainer),
+        "torch": _version("torch"),
+        "python": sys.version,
+        "machine": [platform.machine(), _cpu_model()],
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def environment_facts() -> dict[str, Any]:
+    """Machine, moment and commit of a run, for its report. No host name, no path, no environment variable."""
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "harness": _version("chaos-harness"),
+        "begun_at": datetime.datetime.now(datetime.UTC).isoformat(),
+        **({"commit": commit} if (commit := checkout.commit_of(pathlib.Path.cwd())) else {}),
+    }
+
+
+def _source_digest(trainer: Trainer) -> str:
+    digest = hashlib.sha256()
+    for file in trainer.files():
+        with file.open("rb") as content:  # a word of a command may name a large one
+            digest.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
