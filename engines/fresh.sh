@@ -16,6 +16,7 @@ PYTHON=${PYTHON:-python3}
 STATE=$ENGINES_DIR/fresh
 RELEASE=bookworm # its Python, 3.11, is the oldest that is supported
 PACKAGES=python3,python3-venv,make,git,ca-certificates # what the README names
+USER_ID=59321 # of the ordinary user; nobody of this host is likely to have it
 SHORT_S_MAX=900
 FULL_S_MAX=7200
 # Quick, without an engine, and near to what a machine has or lacks. Picked by name, wherever they are.
@@ -81,18 +82,13 @@ group_mounts() { # each hierarchy as "MOUNT CONTROLLERS", the latter as /proc/se
 visit() { # USER COMMANDS: in a new copy of the base; the folder goes when no process of the visit is left
     local work status=0 janitor machine
     mkdir -p "$STATE"/cache/{apt,pip-root,pip-user}
-    chown 1000:1000 "$STATE/cache/pip-user"
+    chown -R "$USER_ID:$USER_ID" "$STATE/cache/pip-user"
     work=$(mktemp -d "$STATE/visit.XXXXXX")
     exec 8>"$work/lock"
     flock 8
     setsid "$SELF" _remove "$work" 8>&- </dev/null >/dev/null 2>&1 &
     janitor=$!
-    cp -a --reflink=auto "$BASE" "$work/root"
-    copy_source "$work/root/home/tester/chaos-harness"
-    "$PYTHON" "$ROOT/engines/package_sources.py" "$work/root" >"$work/binds"
-    echo "$1" >"$work/owner"
-    printf '%s\n' "$2" >"$work/root/commands"
-    : >"$work/groups"
+    prepare "$work" "$1" "$2" || die "the minimal system could not be prepared"
     setpriv --pdeathsig KILL "$SELF" _machine "$work" </dev/null &
     machine=$!
     join_network "$machine" "$work" || { kill -9 "$machine"; die "the visit got no network: $(cat "$work/network.log")"; }
@@ -101,6 +97,13 @@ visit() { # USER COMMANDS: in a new copy of the base; the folder goes when no pr
     exec 8>&-
     wait "$janitor" || true
     return "$status"
+}
+
+prepare() { # FOLDER USER COMMANDS
+    cp -a --reflink=auto "$BASE" "$1/root" &&
+        copy_source "$1/root/home/tester/chaos-harness" &&
+        "$PYTHON" "$ROOT/engines/package_sources.py" "$1/root" >"$1/binds" &&
+        echo "$2" >"$1/owner" && printf '%s\n' "$3" >"$1/root/commands" && : >"$1/groups"
 }
 
 machine() { # FOLDER: becomes what the visit hangs on; the new namespaces end with it
@@ -187,7 +190,8 @@ inside() { # FOLDER
     cd /
     umount --lazy /.old
     rmdir /.old
-    useradd --uid 1000 --no-create-home --shell /bin/bash tester
+    groupadd --gid "$USER_ID" tester
+    useradd --uid "$USER_ID" --gid "$USER_ID" --no-create-home --shell /bin/bash tester
     cp /etc/skel/.[a-z]* /home/tester/
     [ "$owner" = root ] || chown -R tester:tester /home/tester
     exec /usr/bin/env -i TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
@@ -220,7 +224,6 @@ commands() { # USER
     if [ -n "${RUN:-}" ]; then
         printf 'as %s %q\n' "$user" "$RUN"
     elif [ -n "${SHORT:-}" ]; then
-        echo "export PIP_NO_COMPILE=no" # pip's way to say yes; compiling all of PyTorch takes longer than what is used
         printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='-k \"$QUICK_TESTS\"'"
         printf 'as root %q\n' "make test ARGS='-k \"$QUICK_TESTS\"'"
     else

@@ -54,7 +54,7 @@ _ALL = [
     *_base("hostname", "hostname", "names a machine of its own"),
     *_base("mawk", "awk", "reads tables of the kernel"),
     *_base("mount", "mount umount", "mount and unmount"),
-    *_base("passwd", "useradd", "makes an ordinary user"),
+    *_base("passwd", "groupadd useradd", "makes an ordinary user"),
     *_base("sed", "sed", "changes text"),
     *_base("tar", "tar", "packs a system into an image"),
     *_base("util-linux", "flock nsenter pivot_root setpriv setsid unshare", "namespaces, users, locks"),

@@ -125,7 +125,7 @@ def calls_in_shell(text: str, file: str = "", shared: Collection[str] = ()) -> s
 
 
 def _heads_of_shell(text: str) -> Iterator[tuple[str, int]]:
-    """(first word of a command, its line); a wrapper's command counts as one."""
+    """(first word of a command, its line). What a wrapper runs is a command, too."""
     expected, wrapped = True, False
     around: list[tuple[bool, bool]] = []
     for kind, word, line in _shell_tokens(text):
@@ -144,7 +144,10 @@ def _heads_of_shell(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _shell_tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    """("word", "end", "open" or "close", text, line). A substitution in double quotes is a command, other text there is part of a word."""
+    """("word", "end", "open" or "close", text, line).
+
+    A substitution in double quotes is a command; other text there is a part of a word.
+    """
     at, line, word, quoted = 0, 1, "", False
     brackets: list[tuple[str, bool]] = []  # each open one, and whether it stands in double quotes
     while match := (QUOTED if quoted else TOKEN).match(text, at):

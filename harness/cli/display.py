@@ -1,53 +1,88 @@
-"""Live progress: one line that moves on a terminal, a few plain lines elsewhere."""
+"""The terminal as an observer: one line that moves on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
+import pathlib
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status as Spinner
 from rich.text import Text
 
-from harness.report.words import one_line
-from harness.run.job import Status
+from harness.campaign.observers import Stage
+from harness.cli.output import safe
+from harness.cli.terminal import print_report
+from harness.judge.score import Scorecard
+from harness.report import model
+from harness.report.words import plain
+from harness.run.observers import Status
 
 REFRESH_S = 0.1
 
 
 class Display:
-    """Observes a run: takes its typed status, and shows it. It has no say in the run."""
+    """Prints what a `CampaignObserver` hears. What a trainer said is shown as plain text."""
 
     def __init__(self, console: Console):
         self.console = console
-        self._spinner: Spinner | None = console.status("starting") if console.is_terminal else None
+        self._spinner: Spinner | None = None
         self._shown_at = 0.0
         self._faults = ""
 
     def __enter__(self) -> Display:
-        if self._spinner:
-            self._spinner.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._spinner:
-            self._spinner.stop()
+        self._stop_spinner()
 
-    def say(self, line: str) -> None:
-        """One line about what happens next."""
-        self.console.print(Text(one_line(line) if line.strip() == line else "  " + one_line(line)), soft_wrap=True)
+    def stage(self, stage: Stage) -> None:
+        why = " once more: the one that was kept went at another pace" if stage.again else ""
+        self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "canary"))
+        self._faults = ""
+        if self.console.is_terminal:
+            self._spinner = self.console.status("starting")
+            self._spinner.start()
 
-    def show(self, status: Status) -> None:
-        """Draws the line anew; what changed about the faults gets a line of its own."""
-        if status.faults != self._faults:
-            self._faults = status.faults
-            if status.faults:  # none any more: the next run has begun
-                self.say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {status.faults}")
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        self._stop_spinner()
+        if stage.kind == "fault-free run":
+            self._say(f"  {how}")
+
+    def status(self, status: Status) -> None:
+        faults = ", ".join(f"{fault.id} {fault.moment}" for fault in status.faults)
+        if faults != self._faults:
+            self._faults = faults
+            self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {faults}")
         now = time.monotonic()
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            line = f"{status.phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s"
-            self._spinner.update(Text(one_line(line)))
+            phase = safe(status.phase)
+            self._spinner.update(f"{phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
+
+    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        print_report(model.from_scorecard(card), files.get("report.html"), self.console)
+
+    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {scenarios} scenarios · seed {seed}")
+
+    def canary(self, card: Scorecard) -> None:
+        self._say(f"  {card.verdict}: {card.reasons[0]}")
+
+    def scenario(self, name: str, title: str) -> None:
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)}")
+
+    def not_run(self, reason: str) -> None:
+        self._say(f"  inconclusive: {reason}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(plain(line)), soft_wrap=True)
+
+    def _stop_spinner(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None

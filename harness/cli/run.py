@@ -11,9 +11,10 @@ from rich.table import Table
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
-from harness.campaign.fault_free import forget_twins
-from harness.campaign.gate import Gate, run_gate
+from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.gate import Gate, Stopped, run_gate
 from harness.campaign.reading import find_plan, load_plan
+from harness.cli.display import Display
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -25,13 +26,15 @@ from harness.cli.options import (
 )
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.scenarios import plan_of
-from harness.cli.terminal import show_card
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import together
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
+from harness.run.stop import StopRequest
 from harness.spec.suite import find_suite
+
+stop = StopRequest()  # what a signal asks of the run that is going; see `main`
 
 
 def run(
@@ -42,7 +45,9 @@ def run(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
-    fresh_twin: Annotated[bool, typer.Option("--fresh-twin", help="Make the fault-free run anew.")] = False,
+    fresh_fault_free: Annotated[
+        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
+    ] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -63,8 +68,8 @@ def run(
     check_capabilities(planned, engine.probe())
     title = f"[bold]{safe(name)}[/] · {safe(planned.scenario.title)}"
     out.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
-    if fresh_twin:
-        forget_twins(planned, reports.resolve())
+    if fresh_fault_free:
+        forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
     raise typer.Exit(_rehearse(plans, reports.resolve(), engine))
 
@@ -79,7 +84,8 @@ def _only_the_plan(context: typer.Context) -> None:
 
 def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> int:
     """Runs them one after the other; returns the exit code."""
-    cards, interrupted = run_repeatedly(plans, reports, engine, out, show_card)
+    with Display(out) as display:
+        cards, interrupted = run_repeatedly(plans, reports, engine, display, stop)
     if interrupted:
         return INTERRUPTED
     result = together(cards)
@@ -103,8 +109,12 @@ def gate(
 
     Example: chaos gate pre-launch
     """
-    setting = Gate(backend, seed, reports.resolve(), scenarios, out, show_card)
-    answer = run_gate(find_suite(suite, scenarios), setting)
+    with Display(out) as display:
+        setting = Gate(backend, seed, reports.resolve(), scenarios, display, stop)
+        try:
+            answer = run_gate(find_suite(suite, scenarios), setting)
+        except Stopped as stopped:
+            raise KeyboardInterrupt from stopped
     table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
     for row in answer.rows:
         table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])

@@ -10,7 +10,7 @@ import typer
 from harness.campaign.store import Store
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import out, print_json
-from harness.cli.terminal import print_report, show_card
+from harness.cli.terminal import print_report
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
@@ -59,5 +59,6 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 def _judge(folder: pathlib.Path) -> Verdict:
     card = judge(load_evidence(folder), folder.resolve().name)
-    show_card(card, write_reports(card, folder))
+    files = write_reports(card, folder)
+    print_report(model.from_scorecard(card), files["report.html"], out)
     return card.verdict

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.output import SIGNS, STYLES, out
-from harness.judge.score import Scorecard
-from harness.report import model, view
+from harness.cli.output import SIGNS, STYLES
+from harness.report import view
 from harness.report.model import Report
 from harness.report.words import one_line
 
@@ -34,11 +32,6 @@ def print_report(report: Report, page: pathlib.Path | None, console: Console) ->
     if not console.is_terminal:
         console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
     console.print(summary(report, page))
-
-
-def show_card(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-    """Prints a run that was just judged."""
-    print_report(model.from_scorecard(card), files.get("report.html"), out)
 
 
 def _figures(report: Report) -> Table:

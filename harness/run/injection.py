@@ -6,6 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.contract import Cluster, Node
@@ -20,22 +21,25 @@ POLL_S = 0.002
 RANK_APPEARS_S = 10.0
 
 
+@dataclass(frozen=True)
+class LiveJob:
+    """What rehearsals and their faults may use of the job they act on."""
+
+    cluster: Cluster
+    progress: Progress
+    emit: Emitter
+    journal: Journal
+    holds: Holds
+    firings: dict[str, Firing] = field(default_factory=dict)  # of all rehearsals that have begun
+
+
 class Injection:
     """Runs in a thread of its own; is the `harness.faults.contract.Context` of its fault."""
 
-    def __init__(
-        self,
-        firing: Firing,
-        plan: Plan,
-        cluster: Cluster,
-        progress: Progress,
-        emit: Emitter,
-        journal: Journal,
-        holds: Holds,
-    ):
-        self.firing, self.plan, self.cluster, self.progress = firing, plan, cluster, progress
-        self._emit, self._journal, self._holds = emit, journal, holds
-        self.run_dir = journal.run_dir
+    def __init__(self, firing: Firing, plan: Plan, job: LiveJob):
+        self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
+        self._emit, self._journal, self._holds = job.emit, job.journal, job.holds
+        self.run_dir = job.journal.run_dir
         self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()

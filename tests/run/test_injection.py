@@ -11,8 +11,8 @@ from harness.backends.agent.types import MemoryUse, ProcessState
 from harness.errors import NodeGone
 from harness.faults.contract import Target
 from harness.plan.model import Plan, PlannedFault, When
-from harness.run.injection import Injection
-from harness.run.trigger import Firing, Holds, Progress
+from harness.run.injection import Injection, LiveJob
+from harness.run.trigger import Firing, Progress
 
 
 class FakeNode:
@@ -80,16 +80,8 @@ def injection_of(
         def release(self, identity: str) -> None: ...
         def stop_acting(self, identity: str) -> None: ...
 
-    made = Injection(
-        Firing(planned, 0),
-        cast(Plan, Plans()),
-        cast(Any, cluster),
-        progress,
-        cast(Any, emit),
-        cast(Any, FakeJournal()),
-        cast(Holds, NoHolds()),
-    )
-    return made, cluster, log
+    parts: list[Any] = [cluster, progress, emit, FakeJournal(), NoHolds()]
+    return Injection(Firing(planned, 0), cast(Plan, Plans()), LiveJob(*parts)), cluster, log
 
 
 def living_on(node: int) -> Progress:
