@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+INTERRUPTED = 130  # the exit code of a command that was stopped
 WORD_MAX = 80  # of a name that nobody knows, as shown
 
 

@@ -60,7 +60,7 @@ _ALL = [
     *_base("util-linux", "flock nsenter pivot_root setpriv setsid unshare", "namespaces, users, locks"),
     Program("python3", "python3", "runs everything", ("setup",)),
     Program("make", "make", "sets everything up", ("setup",)),
-    Program("git", "git", "tells what belongs to the project", ("setup", "fresh")),
+    Program("git", "git", "tells what belongs to the project, and a commit", ("setup", "fresh")),
     Program("ip", "iproute2", "networks of nodes; tests look at them", ("tests", "slurm", "kubernetes")),
     Program("tc", "iproute2", "tests look at network queues with it", ("tests",)),
     Program("nft", "nftables", "tests look at packet rules with it", ("tests",)),

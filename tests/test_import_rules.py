@@ -26,7 +26,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"emitter"},
     "timeline": {"log", "emitter"},
     "judge": {"log", "emitter", "timeline", "theory"},
-    "report": _JUDGING,
+    "report.words": set(),
+    "report.charts": {"report.words"},  # plain data in, a picture out
+    "report": _JUDGING | {"report.words", "report.charts"},
     "backends.agent": {"emitter"},
     "backends": {"log", "emitter", "backends.agent"},
     "faults": {"log", "emitter", "backends.agent", "backends"},
@@ -34,8 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spec": _ACTING,
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
-    "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report"},
-    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "campaign"},
+    "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
+    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words", "campaign"},
     "__main__": {"cli"},
     "": set(),
 }
@@ -137,6 +139,7 @@ def test_a_violation_is_seen() -> None:
     assert violations("harness.backends.slurm.node", {"harness.backends.docker.node"})
     assert violations("harness.backends.agent.rpc", {"harness.backends.contract"})
     assert violations("harness.spec.scenario", {"harness.plan.making"})
+    assert violations("harness.report.charts.loss", {"harness.timeline.timeline"})
     assert violations("harness.run.job", {"torch"})
     assert violations("reference_trainer.train", {"harness.plan.making"})
     assert not violations("reference_trainer.train", {"harness.events", "torch"})

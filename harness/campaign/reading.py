@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from harness.judge.evidence import find_run
+from harness.campaign.store import Store
 from harness.judge.score import load_score, score_names
 from harness.plan import stored
 from harness.plan.model import Plan
@@ -43,4 +43,4 @@ def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
         return given
     if (given / "plan.json").exists():
         return given / "plan.json"
-    return find_run(name, reports) / "plan.json"
+    return Store(reports).find(name) / "plan.json"

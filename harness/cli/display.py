@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
-from rich.markup import escape
 from rich.status import Status as Spinner
+from rich.text import Text
 
 from harness.campaign.observers import Stage
-from harness.cli.terminal import plain, print_scorecard
+from harness.cli.output import safe
+from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
+from harness.report import model
+from harness.report.words import plain
 from harness.run.observers import Status
 
 REFRESH_S = 0.1
@@ -58,26 +61,26 @@ class Display:
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            phase = escape(plain(status.phase))
+            phase = safe(status.phase)
             self._spinner.update(f"{phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        print_scorecard(card, files, self.console)
+        print_report(model.from_scorecard(card), files.get("report.html"), self.console)
 
     def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        self.console.print(f"[bold]{name}[/] · {escape(title)} · {scenarios} scenarios · seed {seed}")
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {scenarios} scenarios · seed {seed}")
 
     def canary(self, card: Scorecard) -> None:
         self._say(f"  {card.verdict}: {card.reasons[0]}")
 
     def scenario(self, name: str, title: str) -> None:
-        self.console.print(f"[bold]{escape(name)}[/] · {escape(title)}")
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)}")
 
     def not_run(self, reason: str) -> None:
         self._say(f"  inconclusive: {reason}")
 
     def _say(self, line: str) -> None:
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(Text(plain(line)), soft_wrap=True)
 
     def _stop_spinner(self) -> None:
         if self._spinner:

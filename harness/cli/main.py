@@ -1,351 +1,134 @@
-"""The commands. The only place where an error becomes an exit code, and where anything is printed."""
+"""The `chaos` command. Only here does an error become an exit code: see `harness.errors`.
+
+Commands are imported after the signal handler and inside the net that catches what they raise, so that even a broken
+installation ends with one clear line and exit code 3.
+"""
 
 from __future__ import annotations
 
-import json
-import pathlib
+import os
 import shutil
+import signal
 import sys
-from collections.abc import Mapping
-from typing import Annotated
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from harness.errors import INTERRUPTED, ChaosError
 
-from harness.backends.contract import Verb, load_backend
-from harness.backends.request_text import native_text
-from harness.campaign.experiment import new_run_id, run_repeatedly
-from harness.campaign.fault_free import forget_fault_free
-from harness.campaign.gate import Gate, Stopped, run_gate
-from harness.campaign.reading import find_plan, json_schema, load_plan, load_scenario
-from harness.cli import doctor as doctor_module
-from harness.cli.display import Display
-from harness.cli.terminal import STYLES, print_scorecard
-from harness.errors import ChaosError, UsageError
-from harness.faults.contract import load_fault
-from harness.judge.evidence import find_run, load_evidence
-from harness.judge.repeats import together
-from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
-from harness.log import schema as log_schema
-from harness.plan.capabilities import check_capabilities
-from harness.plan.making import make_plan
-from harness.plan.model import Plan, When
-from harness.report import write_reports
-from harness.run import undo
-from harness.run.stop import StopRequest
-from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import find_suite
+if TYPE_CHECKING:
+    import typer
 
-INTERRUPTED = 130
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+UNEXPECTED = 3
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-stop = StopRequest()
+HELP = """Break a distributed training on purpose, and measure whether it survives.
 
-ScenarioArg = Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")]
-RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
-BackendOption = Annotated[str, typer.Option(help="Where the nodes are.")]
-PlanOption = Annotated[
-    str, typer.Option("--plan", help="Instead of a scenario: a stored plan.json, or the run that it is to be taken of.")
-]
-SeedOption = Annotated[int, typer.Option(help="Decides everything that is random.")]
-ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
-ReportsOption = Annotated[pathlib.Path, typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS")]
-ScenariosOption = Annotated[pathlib.Path, typer.Option(help="Where scenarios are looked up.", envvar="CHAOS_SCENARIOS")]
+chaos launches a trainer, injects a real fault from a scenario, undoes it, and scores recovery time, wasted \
+GPU-hours and loss continuity. The verdict is the exit code: 0 pass, 1 fail, 2 usage error, 3 inconclusive or \
+invalid, 4 this machine cannot run it.
 
-REPORTS = _ROOT / "reports"
-SCENARIOS = _ROOT / "scenarios"
+Examples:
+
+  chaos run spot-evict           one scenario, on virtual nodes of this machine
+
+  chaos list --runs --since 7d   the runs of the last week and their verdicts
+"""
 
 
-@app.command()
-def run(
-    context: typer.Context,
-    scenario: Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")] = "",
-    plan: PlanOption = "",
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
-    fresh_fault_free: Annotated[
-        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
-    ] = False,
-    reports: ReportsOption = REPORTS,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Runs a scenario and judges it. Exit: 0 pass, 1 fail, 3 inconclusive or invalid, 4 cannot run here."""
-    if plan:
-        _only_the_plan(context)
-        times, planned = repeat or 1, load_plan(find_plan(plan, reports))
-    else:
-        spec, planned = _plan(scenario, backend, seed, profile, scenarios)
-        times = repeat or spec.repeat
-    name = planned.scenario.name
-    engine = load_backend(planned.backend)
-    check_capabilities(planned, engine.probe())
-    title = f"[bold]{name}[/] · {escape(planned.scenario.title)}"
-    out.print(f"{title} · backend {planned.backend} · seed {planned.seed}")
-    if fresh_fault_free:
-        forget_fault_free(planned, reports.resolve())
-    plans = (planned.again(new_run_id(name)) for _ in range(times))
-    with Display(out) as display:
-        cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, display, stop)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    result = together(cards)
-    if len(cards) > 1:
-        out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
-        for reason in result.reasons:
-            out.print(f"  {reason}", markup=False, soft_wrap=True)
-    raise typer.Exit(EXIT_CODES[result.verdict])
+def make_app() -> typer.Typer:
+    """The command line with all its commands."""
+    import typer
 
+    from harness.cli import listing, machine, options, run, runs, scenarios
 
-@app.command()
-def gate(
-    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    reports: ReportsOption = REPORTS,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Rehearses a suite of scenarios, after a canary that must fail. Exits by the worst verdict."""
-    with Display(out) as display:
-        setting = Gate(backend, seed, reports.resolve(), scenarios, display, stop)
-        answer = run_gate(find_suite(suite, scenarios), setting)
-    table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
-    for row in answer.rows:
-        table.add_row(*map(escape, row.cells[:4]), style=STYLES[row.result.verdict])
-    out.print(table)
-    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {escape(answer.reason)}", soft_wrap=True)
-    out.print(f"Report: {reports / answer.run_id / 'report.html'}", style="dim", soft_wrap=True)
-    raise typer.Exit(EXIT_CODES[answer.verdict])
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
+    panels: dict[str, list[Callable[..., None]]] = {
+        "Run": [run.run, run.gate],
+        "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
+        "Stored runs": [runs.show, runs.score, runs.report],
+        "This machine": [machine.doctor, machine.heal],
+    }
+    for panel, commands in panels.items():
+        for command in commands:
+            app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
 
-
-@app.command()
-def score(run: RunArg, reports: ReportsOption = REPORTS) -> None:
-    """Judges a stored run again, from its event log alone."""
-    raise typer.Exit(EXIT_CODES[_judge(find_run(run, reports))])
-
-
-@app.command()
-def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
-    """Writes a stored run's report files again. Exits 0 whatever the verdict."""
-    _judge(find_run(run, reports))
-
-
-@app.command(name="list")
-def list_(
-    faults: Annotated[bool, typer.Option("--faults", help="The faults, not the scenarios.")] = False,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """The scenarios, or with --faults every fault: what it does, its parameters, and where it works."""
-    if faults:
-        _list_faults()
-        return
-    table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
-    for path in sorted(scenarios.glob("*.yaml")):
-        spec = load_scenario(path)
-        table.add_row(spec.name, spec.title, ", ".join(spec.tags))
-    out.print(table)
-
-
-@app.command()
-def validate(files: Annotated[list[str], typer.Argument(help="Scenario files or names.")]) -> None:
-    """Checks scenario files, with all their profiles, without running anything."""
-    problems: list[str] = []
-    for name in files:
-        try:
-            path = find_scenario(name, SCENARIOS)
-            spec = load_scenario(path)
-            for profile in (None, *spec.profiles):
-                make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
-            blind = "" if spec.expect else ", but it expects nothing: it passes whatever its faults cost"
-            out.print(f"{path}: ok{blind}")
-        except UsageError as error:
-            problems.append(str(error))
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-@app.command()
-def schema(
-    events: Annotated[
-        bool, typer.Option("--events", help="Of a line of the event log, not of scenario files.")
-    ] = False,
-) -> None:
-    """The JSON Schema of scenario files, for editors; or with --events that of the event log."""
-    sys.stdout.write(json.dumps(log_schema.json_schema() if events else json_schema(), indent=2) + "\n")
-
-
-@app.command()
-def explain(
-    scenario: ScenarioArg,
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """What will be done to what, in words. Launches nothing."""
-    spec, plan = _plan(scenario, backend, seed, profile, scenarios)
-    for line in _explanation(spec, plan):
-        out.print(line, soft_wrap=True)
-
-
-@app.command()
-def plan(
-    scenario: ScenarioArg,
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    as_: Annotated[str, typer.Option("--as", help="For an engine with a choice, e.g. jobset on kubernetes.")] = "",
-    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """What would be asked of the backend's engine, in its own words. Asks nothing of it, launches nothing."""
-    if output not in ("yaml", "json"):
-        raise UsageError(f"--output {output}: allowed are yaml and json")
-    spec, planned = _plan(scenario, backend, seed, profile, scenarios)
-    engine, workload = load_backend(backend), planned.launch()
-    request = engine.render_as(workload, as_, spec.name) if as_ or engine.kinds else engine.render(workload)
-    sys.stdout.write(native_text(request, output))
-
-
-@app.command()
-def doctor() -> None:
-    """Which backends and faults work on this machine, and what is missing for the rest."""
-    findings, capabilities = doctor_module.examine()
-    for finding in findings:
-        out.print(f"{_mark(finding.ok)} {finding.what}: {escape(finding.detail)}", soft_wrap=True)
-    for name, capability in capabilities.items():
-        out.print(
-            f"{_mark(capability.available)} [bold]backend {name}[/]: {escape(capability.summary)}", soft_wrap=True
-        )
-        for verb in Verb:
-            if capability.available and verb not in capability.verbs:
-                reason = capability.missing.get(verb, "not there")
-                out.print(f"    {_mark(False)} {verb.value}: {escape(reason)}", soft_wrap=True)
-    for name, _, can in doctor_module.fault_table(capabilities):
-        words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
-        words = words or "no backend runs here"
-        out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
-    fit = all(finding.ok for finding in findings if finding.needed)
-    if not fit or not any(c.available for c in capabilities.values()):
-        raise typer.Exit(4)
-
-
-@app.command()
-def heal(reports: ReportsOption = REPORTS) -> None:
-    """Undoes whatever killed runs left behind. Touches only what this harness made. Idempotent."""
-    healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
-    out.print(f"healed {', '.join(healed)}" if healed else "nothing to heal")
-    if failed:
-        raise ChaosError("\n".join(failed))
-
-
-def _plan(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
-    load_backend(backend)
-    if not name:
-        raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
-    spec = load_scenario(find_scenario(name, scenarios), profile)
-    return spec, make_plan(spec, seed, backend, new_run_id(spec.name), profile)
-
-
-def _only_the_plan(context: typer.Context) -> None:
-    """What a plan holds already cannot be given beside it."""
-    for name in ("scenario", "backend", "seed", "profile"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
-
-
-def _judge(run_dir: pathlib.Path) -> Verdict:
-    scorecard = judge(load_evidence(run_dir), run_dir.name)
-    _show(scorecard, write_reports(scorecard, run_dir))
-    return scorecard.verdict
-
-
-def _show(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-    print_scorecard(card, files, out)
-
-
-def _explanation(spec: Scenario, plan: Plan) -> list[str]:
-    work = plan.workload
-    lines = [
-        f"[bold]{spec.name}[/]: {spec.title}",
-        f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
-        f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
-        f"A checkpoint every {work.checkpoint.every_steps} steps.",
-        "First the same run without any fault, unless one with this seed is cached.",
-    ]
-    for planned in plan.faults:
-        lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
-    if nodes_at_once := plan.limits.nodes_at_once:
-        lines.append(f"  Never more than {nodes_at_once} node(s) with a fault at work: another fault waits.")
-    if cool_down_ns := plan.limits.cool_down_ns:
-        lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
-    for name, bounds in plan.expect.items():
-        lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
-    lines.append(
-        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
-        f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."
-    )
-    return lines
-
-
-def _when_in_words(when: When) -> str:
-    after = f"{when.after_ns / 1e9:g} s after " if when.after_ns is not None else ""
-    base = f"{when.following} is {when.event}" if when.following else "the start"
-    parts = []
-    if when.step is not None:
-        parts.append(f"when every rank has completed step {when.step}")
-    if when.following or after:
-        parts.append(f"{after or 'once '}{base}")
-    if when.phase:
-        parts.append(f"as soon as a rank enters {when.phase}")
-    return ", ".join(parts)
-
-
-def _list_faults() -> None:
-    _, capabilities = doctor_module.examine()
-    for name, about, can in doctor_module.fault_table(capabilities):
-        out.print(f"[bold]{name}[/] — {about}", soft_wrap=True)
-        for key, field in load_fault(name).model_fields.items():
-            default = "required" if field.is_required() else f"default {field.default}"
-            out.print(f"    {key}: {field.description or ''} ({default})", soft_wrap=True)
-        out.print("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()), soft_wrap=True)
-
-
-def _mark(ok: bool) -> str:
-    return "[green]✓[/]" if ok else "[red]✗[/]"
+    app.callback()(options.chaos)
+    return app
 
 
 def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
-    stop.on_signals()
+    signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
-        code = app(standalone_mode=False)
+        code = _app_that_stops()(standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except ChaosError as error:
-        err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, Stopped, typer.Abort):
-        err.print("interrupted")
-        sys.exit(INTERRUPTED)
-    except OSError as error:
-        err.print(f"error: {_disk_words(error)}", style="red", markup=False, soft_wrap=True)
-        sys.exit(3)
-    except Exception as error:  # the command line's own mistakes; typer keeps their common class to itself
-        show = getattr(error, "show", None)
-        if show is None:
-            raise
+    except (KeyboardInterrupt, Exception) as error:
+        sys.exit(_exit_code(error))
+
+
+def _app_that_stops() -> typer.Typer:
+    """From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start."""
+    app = make_app()
+    from harness.cli.run import stop
+
+    stop.on_signals()
+    return app
+
+
+def _exit_code(error: BaseException) -> int:
+    """Says what went wrong, and returns the exit code for it."""
+    if isinstance(error, ChaosError):
+        _say(f"error: {error}")
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        _say("interrupted", "")
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # whoever read the output has gone; nothing more can be said to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return UNEXPECTED
+    if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
         show()
-        sys.exit(2)
+        return 2
+    if isinstance(error, OSError) and error.strerror:
+        _say(f"error: {error.strerror}: {error.filename or ''} ({_free()} free on this disk){_kept(error)}")
+        return UNEXPECTED
+    _say(f"error: unexpected {type(error).__name__}: {error}{_kept(error)}")
+    return UNEXPECTED
 
 
-def _disk_words(error: OSError) -> str:
-    free = shutil.disk_usage(".").free / 2**20
-    return f"{error.strerror}: {error.filename or ''} ({free:.0f} MiB free on this disk)"
+def _kept(error: BaseException) -> str:
+    """Where the traceback is; for whoever mends it, not for whoever reads the error."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
+        with open(descriptor, "w", errors="replace") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return ""
+    return f"\nThe traceback is in {name}"
+
+
+def _say(text: str, style: str = "red") -> None:
+    """On standard error. Plain when what makes it pretty is what is broken."""
+    try:
+        from rich.text import Text
+
+        from harness.cli.output import err
+        from harness.report.words import plain
+
+        err.print(Text(plain(text), style=style), soft_wrap=True)
+    except Exception:
+        sys.stderr.write(ascii(text)[1:-1].replace("\\n", "\n") + "\n")
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _free() -> str:
+    try:
+        return f"{shutil.disk_usage('.').free / 2**20:.0f} MiB"
+    except OSError:
+        return "unknown space"

@@ -3,60 +3,48 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from harness.judge.score import Scorecard, Verdict
+from harness.cli.output import SIGNS, STYLES
 from harness.report import view
+from harness.report.model import Report
+from harness.report.words import one_line
 
-SIGNS = {Verdict.PASS: "✔", Verdict.FAIL: "✖", Verdict.INCONCLUSIVE: "?", Verdict.INVALID: "!"}
-STYLES = {
-    Verdict.PASS: "bold green",
-    Verdict.FAIL: "bold red",
-    Verdict.INCONCLUSIVE: "bold yellow",
-    Verdict.INVALID: "bold magenta",
-}
 PLAIN_WIDTH = 200  # so that lines in a log file are not broken
 
 
-def summary(card: Scorecard, report: pathlib.Path | None = None) -> Group:
-    """What `print_scorecard` prints, for callers with a console of their own."""
-    word = Text(f"{SIGNS[card.verdict]} {card.verdict.value.upper()}", style=STYLES[card.verdict])
-    first = Text.assemble(word, "  ", Text(plain(view.headline(card))))
-    others = [Text(f"  - {plain(reason)}") for reason in view.reasons(card)[1:6]]
-    parts: list[Text | Table] = [first, *others, _figures(card)]
-    if report is not None:
-        parts.append(Text(f"Report: {report}", style="dim"))
+def summary(report: Report, page: pathlib.Path | None = None) -> Group:
+    """Verdict, reasons and figures of a run, and where its HTML report is."""
+    word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
+    first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
+    others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
+    parts: list[Text | Table] = [first, *others, _figures(report)]
+    if page is not None:
+        parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
 
 
-def print_scorecard(card: Scorecard, files: Mapping[str, pathlib.Path], console: Console | None = None) -> None:
-    """Prints the summary and where the HTML report of `files` is. Plain, unwrapped text when not on a terminal."""
-    console = console or Console(highlight=False)
+def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
+    """Prints the summary. Plain, unwrapped text when not on a terminal."""
     if not console.is_terminal:
         console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
-    console.print(summary(card, files.get("report.html")))
+    console.print(summary(report, page))
 
 
-def plain(value: str) -> str:
-    """One line without control characters: a log must not steer the terminal."""
-    return "".join(c if c.isprintable() else " " for c in value)
-
-
-def _figures(card: Scorecard) -> Table:
+def _figures(report: Report) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column(justify="right", style="bold")
     table.add_column()
     table.add_column(style="dim")
-    for figure in view.figures(card):
+    for figure in view.figures(report):
         verdict = (
-            Text(f"{SIGNS[figure.verdict]} {figure.bound}", style=STYLES[figure.verdict])
+            Text(f"{SIGNS[figure.verdict]} {one_line(figure.bound)}", style=STYLES[figure.verdict])
             if figure.verdict
             else Text("")
         )
-        table.add_row(f"  {figure.name}", figure.value, verdict, plain(figure.detail))
+        table.add_row(f"  {figure.name}", Text(one_line(figure.value)), verdict, Text(one_line(figure.detail)))
     return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 
-from harness.errors import UsageError
 from harness.judge.score import Evidence
 from harness.log import files
 from harness.timeline import timeline, window
@@ -36,22 +35,3 @@ def part_of(whole: Evidence) -> Evidence:
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
     """Puts another run's events into `run_dir/name`, by hard links where the file system has them."""
     files.attach(other / "events", run_dir / name / "events")
-
-
-def find_run(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """A run by path, by id, by the beginning of its id, or the newest one as `last`."""
-    runs = sorted((path.parent for path in reports.glob("*/plan.json")), key=lambda path: path.stat().st_mtime)
-    if name == "last" and runs:
-        return runs[-1]
-    given = pathlib.Path(name)
-    if (given / "events").is_dir():
-        return given
-    matching = [run for run in runs if run.name.startswith(name)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise UsageError(
-            f"{name!r} is the beginning of {len(matching)} runs: {', '.join(run.name for run in matching)}"
-        )
-    known = ", ".join(run.name for run in runs[-5:]) or "none yet"
-    raise UsageError(f"there is no run {name!r} in {reports}; newest: {known}")

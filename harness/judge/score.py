@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import enum
 import importlib
-import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from harness import units
 from harness.errors import UsageError
 from harness.timeline.timeline import FaultRecord, Timeline
 
-REPORT_SCHEMA = 1
 S = 1_000_000_000
 
 
@@ -59,7 +57,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Expectation:
-    """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass."""
+    """One line of the report's table: `recovery_time.max` ≤ `60 s`, observed `4.21 s`, pass.
+
+    `bound_value` and `observed_value` are the same two in `unit`, where the bound is a number; `observed_value` is
+    `None` where nothing was measured or what was measured was not over yet.
+    """
 
     name: str
     bound: str
@@ -67,6 +69,9 @@ class Expectation:
     verdict: Verdict
     reason: str = ""
     share: float | None = None  # of an upper bound that was used, so that runs can be taken together
+    bound_value: float | None = None
+    observed_value: float | None = None
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,24 +114,31 @@ Percent = Annotated[
 
 
 def at_most(
-    name: str, observed: float | None, bound: float, show: Callable[[Any], str], reason: str = ""
+    name: str, observed: float | None, bound: float, show: Callable[[Any], str], reason: str = "", unit: str = ""
 ) -> Expectation:
-    """`observed` must not exceed `bound`; what could not be measured is inconclusive."""
+    """`observed` must not exceed `bound`, both in `unit`; what could not be measured is inconclusive."""
+    numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
-        return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason or "there is nothing to measure")
+        reason = reason or "there is nothing to measure"
+        return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
     verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
     text = reason or f"{show(observed)} is more than {show(bound)}"
     share = observed / bound if bound > 0 else None
     text = "" if verdict is Verdict.PASS else text
-    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, text, share)
+    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, text, share, **numbers)
 
 
-def at_least(name: str, observed: float | None, bound: float, show: Callable[[Any], str]) -> Expectation:
+def at_least(
+    name: str, observed: float | None, bound: float, show: Callable[[Any], str], unit: str = ""
+) -> Expectation:
+    """`observed` must reach `bound`, both in `unit`; what could not be measured is inconclusive."""
+    numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
-        return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, "there is nothing to measure")
+        reason = "there is nothing to measure"
+        return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
     verdict = Verdict.PASS if observed >= bound else Verdict.FAIL
-    text = f"{show(observed)} is less than {show(bound)}"
-    return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, "" if verdict is Verdict.PASS else text)
+    text = "" if verdict is Verdict.PASS else f"{show(observed)} is less than {show(bound)}"
+    return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, text, **numbers)
 
 
 def score_names() -> list[str]:
@@ -239,41 +251,3 @@ def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
         "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
         "healed": fault.healed is not None,
     }
-
-
-def to_report_json(card: Scorecard) -> dict[str, Any]:
-    """`report.json`: stable, versioned, strict JSON. What is not a finite number becomes null."""
-    report: dict[str, Any] = _strict(
-        {
-            "schema": REPORT_SCHEMA,
-            "run_id": card.run_id,
-            "scenario": card.scenario,
-            "backend": card.backend,
-            "seed": card.seed,
-            "verdict": card.verdict.value,
-            "reasons": list(card.reasons),
-            "faults": list(card.faults),
-            "scores": card.scores,
-            "metrics": card.metrics,
-            "expectations": [
-                {"name": e.name, "bound": e.bound, "observed": e.observed, "verdict": e.verdict.value}
-                | ({"reason": e.reason} if e.reason else {})
-                for e in card.expectations
-            ],
-            "environment": card.environment,
-        }
-    )
-    return report
-
-
-def _strict(value: Any) -> Any:
-    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

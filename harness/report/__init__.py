@@ -1,16 +1,14 @@
-"""Reports: report.json, report.html, report.md and junit.xml, each a pure function of a Scorecard."""
+"""Reports: report.json, report.html, report.md and junit.xml, each drawn from a `Report` (and charts from the log)."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import tempfile
 from collections.abc import Mapping
 
-from harness.judge import score
 from harness.judge.score import Scorecard
-from harness.report import html, junit, markdown
+from harness.report import html, junit, markdown, model
 
 
 def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -19,11 +17,12 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
     first one is written, so that an error leaves the earlier set untouched.
     """
+    report = model.from_scorecard(scorecard)
     contents = {
-        "report.json": _json(scorecard),
-        "report.html": html.render(scorecard),
-        "report.md": markdown.render(scorecard),
-        "junit.xml": junit.render(scorecard),
+        "report.json": model.json_text(report.to_json()),
+        "report.html": html.render(report, scorecard.evidence),
+        "report.md": markdown.render(report),
+        "junit.xml": junit.render(report),
     }
     return write_files(contents, run_dir)
 
@@ -31,11 +30,6 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
 def write_files(contents: Mapping[str, str], folder: pathlib.Path) -> dict[str, pathlib.Path]:
     """Writes files, each as a whole; returns their paths by name."""
     return {name: _replace(folder / name, text) for name, text in contents.items()}
-
-
-def _json(scorecard: Scorecard) -> str:
-    values = score.to_report_json(scorecard)
-    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _replace(path: pathlib.Path, text: str) -> pathlib.Path:

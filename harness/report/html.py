@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no network, made from a Scorecard alone."""
+"""The HTML report: one file that needs no network, drawn from a `Report`, and its charts from the event log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness.judge.score import Scorecard
-from harness.report import view
+from harness.judge.score import Evidence
+from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
-from harness.report.charts import lanes as ranks
-from harness.timeline.timeline import Episode, Timeline
+from harness.report.model import Episode, Report
+from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, words
 
 RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events
@@ -25,10 +25,11 @@ NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
 
 
-def render(card: Scorecard) -> str:
-    """The page. Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`."""
+def render(report: Report, evidence: Evidence | None = None) -> str:
+    """The page; charts and lists of log events need the evidence. Everything that comes from a log or a scenario is
+    escaped by the template or by `svg.tag`."""
     script = _resource("report.js")
-    more = {"js": Markup(script), **_page(card), **_charts(card), **_tables(card)}
+    more = {"js": Markup(script), **_page(report), **_tables(report), **_log(report, evidence)}
     return fill("report.jinja", _script_policy(script), **more)
 
 
@@ -41,10 +42,17 @@ def fill(template: str, policy: str = NOTHING_LOADED, **values: Any) -> str:
 @functools.cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(_resource)
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_harmless
+    )
     environment.filters["nb"] = unbroken
-    environment.globals.update(words=view.words, expectation_name=view.expectation_name, line_sample=_line_sample)
+    environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample)
     return environment
+
+
+def _harmless(value: object) -> object:
+    """Without what could turn the direction of text; Markup is our own."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
@@ -66,120 +74,112 @@ def _script_policy(script: str) -> str:
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
 
-def _page(card: Scorecard) -> dict[str, Any]:
+def _page(report: Report) -> dict[str, Any]:
     return {
-        "card": card,
-        "headline": view.headline(card),
-        "reasons": view.reasons(card),
-        "figures": view.figures(card),
-        "reproduce": view.reproduce(card),
+        "report": report,
+        "headline": view.headline(report),
+        "reasons": view.reasons(report),
+        "figures": view.figures(report),
+        "reproduce": view.reproduce(report),
+        "timeline_words": _timeline_words(report),
+        "loss_words": _loss_words(report),
         "most_rows": ROWS_MAX,
         "most_episodes": EPISODES_MAX,
     }
 
 
-def _charts(card: Scorecard) -> dict[str, Any]:
-    run = card.evidence.run
-    cast, compared = ranks.choose(run), loss.compare(run, card.evidence.twin)
+def _tables(report: Report) -> dict[str, Any]:
+    lines, total = view.accounts(report)
     return {
-        "timeline": [gantt.timeline_chart(run, cast, narrow) for narrow in (False, True)],
-        "timeline_words": _timeline_words(run, cast.total),
-        "phases": gantt.phases_used(run),
-        "has_rolled_back": bool((~run.steps.survives).any()),
-        "has_faults": any(fault.injected is not None for fault in run.faults),
-        "has_failed_exits": any(ranks.died(p) for p in run.processes),
-        "episodes": _episodes(run),
-        "loss": [loss.loss_chart(compared, narrow) for narrow in (False, True)],
-        "step_time": [loss.step_time_chart(compared, narrow) for narrow in (False, True)],
-        "loss_words": _loss_words(card),
-        "resumes": loss.resume_steps(run),
-    }
-
-
-def _tables(card: Scorecard) -> dict[str, Any]:
-    run = card.evidence.run
-    lines, total = view.accounts(card)
-    committed = [e for e in run.checkpoints if e.get("event") != "checkpoint.started"]
-    return {
+        "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
         "total": total,
         "bars": _stacked(lines),
-        "wasted": _wasted(card),
-        "baseline_words": view.baseline_words(card) if lines else "",
-        "closed_forms": (expected := view.closed_forms(card)),
-        "closed_forms_words": view.closed_forms_words(card) if expected else "",
-        "has_reasons": any(e.reason for e in card.expectations),
-        "faults": view.fault_rows(card),
-        "notices": view.event_rows(run.notices, run),
-        "anomalies": view.event_rows(run.anomalies, run),
-        "checkpoints": view.event_rows(committed, run),
-        "problems": view.problems(run),
-        "metrics": view.metric_rows(card),
-        "environment": view.flat(card.environment),
-        "plan": json.dumps(run.plan, indent=2, ensure_ascii=False, default=str),
+        "wasted": _wasted(report),
+        "baseline_words": view.baseline_words(report) if lines else "",
+        "closed_forms": (expected := view.closed_forms(report)),
+        "closed_forms_words": view.closed_forms_words(report) if expected else "",
+        "has_reasons": any(e.reason for e in report.expectations),
+        "faults": view.fault_rows(report),
+        "metrics": view.metric_rows(report),
+        "environment": view.flat(report.environment),
     }
 
 
-def _timeline_words(run: Timeline, total: int) -> str:
-    lasted = svg.seconds_text((run.end - run.begin) / 1e9)
-    if not len(run.steps):
+def _log(report: Report, evidence: Evidence | None) -> dict[str, Any]:
+    """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
+    if evidence is None:
+        return {"log": None, "charts": None}
+    run, shown = drawing.chronicle(evidence.run), drawing.curves(evidence)
+    lanes = drawing.cast(evidence.run)
+    few = drawing.cast(evidence.run, RECOVERY_LANES_MAX)
+    drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
+    lists = drawing.log_lists(evidence.run)
+    charts = {
+        "timeline": [gantt.timeline_chart(run, lanes, narrow) for narrow in (False, True)],
+        "lanes": len(lanes.lanes),
+        "phases": drawing.phases_used(run),
+        "has_rolled_back": bool(shown.rolled_back),
+        "has_faults": bool(run.faults),
+        "has_checkpoints": bool(run.checkpoints),
+        "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
+        "recoveries": {
+            n + 1: [gantt.recovery_chart(run, run.recoveries[n], few, narrow) for narrow in (False, True)]
+            for n in drawn
+        },
+        "loss": [loss.loss_chart(shown, narrow) for narrow in (False, True)],
+        "step_time": [loss.step_time_chart(shown, narrow) for narrow in (False, True)],
+        "resumes": bool(shown.resumes),
+    }
+    plan = json.dumps(lists.plan, indent=2, ensure_ascii=False, default=str)
+    return {"log": lists, "charts": charts, "plan": plan}
+
+
+def _timeline_words(report: Report) -> str:
+    run = report.run
+    if run.furthest_step is None or run.ranks is None:
+        return "The report is of an earlier version, which does not tell the course of the run."
+    lasted = seconds(run.duration_s)
+    if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."
-    furthest = int(run.steps.step.max())
-    words = f"{furthest:,} steps on {total:,} {'rank' if total == 1 else 'ranks'} in {lasted}."
-    if total > ranks.LANES_MAX:
-        words += f" Drawn are the {ranks.LANES_MAX} ranks that fared worst, worst first, below one lane for all."
+    said = f"{run.furthest_step:,} steps on {run.ranks:,} {'rank' if run.ranks == 1 else 'ranks'} in {lasted}."
     if run.outcome != "completed":
         reason = f": {run.outcome_reason}" if run.outcome_reason else ""
-        words += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."
-    return words
+        said += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."
+    return said
 
 
-def _loss_words(card: Scorecard) -> str:
-    if not len(card.evidence.run.steps):
+def _loss_words(report: Report) -> str:
+    if report.run.furthest_step == 0:
         return "No step was completed, so there is no loss to show."
-    if card.evidence.twin is None:
+    if report.run.twin is False:
         return "There is no fault-free twin to compare with."
-    words = "Compared step by step with a run of the same seed without faults"
-    mode = card.scores.get("loss_continuity", {}).get("mode")
-    words += f" (mode {mode}): " if mode else ": "
-    return words + view.continuity_words(card) + "."
+    said = "Compared step by step with a run of the same seed without faults"
+    mode = report.loss_continuity.mode
+    said += f" (mode {mode}): " if mode else ": "
+    return said + view.continuity_words(report) + "."
 
 
-def _episodes(run: Timeline) -> list[dict[str, Any]]:
-    """The longest first, as they are drawn."""
-    cast = ranks.choose(run, RECOVERY_LANES_MAX)
-    ordered = view.longest_first(run)
-    drawn = [
-        [gantt.episode_chart(run, episode, cast, narrow) for narrow in (False, True)]
-        for _, episode in ordered[:EPISODES_MAX]
-    ]
-    rest: list[list[Markup]] = [[] for _ in ordered[EPISODES_MAX:]]
-    return [
-        _episode(run, number, episode) | {"charts": charts}
-        for (number, episode), charts in zip(ordered, drawn + rest, strict=True)
-    ]
-
-
-def _episode(run: Timeline, number: int, episode: Episode) -> dict[str, Any]:
-    took = "never" if episode.t_regained is None else svg.seconds_text((episode.end - episode.t_stop) / 1e9)
-    first = "never" if episode.t_first is None else svg.seconds_text((episode.t_first - episode.t_stop) / 1e9)
-    sums = view.phase_sums(episode)
-    phase, longest = max(sums, key=lambda item: item[1], default=("unknown", 0))
-    if episode.t_regained is None:
-        words = f"Progress stopped after step {episode.furthest_step:,} and never came back"
-        words += f": {svg.seconds_text((episode.end - episode.t_stop) / 1e9)} until the end of the run."
+def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
+    lasted = seconds(view.lasted_s(report, episode))
+    took = "never" if episode.seconds is None else lasted
+    first = seconds(episode.first_step_seconds, "never")
+    phase, longest = max(episode.phases.items(), key=lambda item: item[1], default=("unknown", 0.0))
+    if episode.seconds is None:
+        said = f"Progress stopped after step {episode.furthest_step:,} and never came back"
+        said += f": {lasted} until the end of the run."
     else:
-        words = f"Progress stopped after step {episode.furthest_step:,} and passed it again {took} later"
-        words += f"; the first new step was done after {first}."
+        said = f"Progress stopped after step {episode.furthest_step:,} and passed it again {took} later"
+        said += f"; the first new step was done after {first}."
     return {
         "number": number,
         "title": f"Recovery {number}",
-        "words": words + f" The longest phase: {view.words(phase).lower()}, {svg.seconds_text(longest / 1e9)}.",
-        "at": view.from_begin(run, episode.t_stop),
-        "faults": ", ".join(episode.faults) or view.DASH,
+        "words": said + f" The longest phase: {words(phase).lower()}, {seconds(longest)}.",
+        "at": seconds(episode.t_stop),
+        "faults": ", ".join(episode.faults) or DASH,
         "took": took,
         "first": first,
-        "longest": f"{view.words(phase)}, {svg.seconds_text(longest / 1e9)}",
+        "longest": f"{words(phase)}, {seconds(longest)}",
     }
 
 
@@ -194,15 +194,12 @@ def _stacked(lines: list[view.Account]) -> list[Markup]:
     return bars
 
 
-def _wasted(card: Scorecard) -> str:
-    values = card.scores.get("wasted_gpu_hours", {})
-    amount = values.get("gpu_seconds_wasted")
-    shown = view.gpu_seconds(float(amount)) if isinstance(amount, int | float) else view.DASH
-    words = (
-        f"{shown} ({view.percent(values.get('percent'))}), by faults {view.percent(values.get('percent_by_faults'))}"
-    )
-    dollars = values.get("dollars_wasted")
-    return words + (f", ${dollars:,.2f}" if isinstance(dollars, int | float) else "")
+def _wasted(report: Report) -> str:
+    values = report.wasted_gpu_hours
+    amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
+    shown = DASH if amount is None else gpu_seconds(amount)
+    said = f"{shown} ({percent(values.percent)}), by faults {percent(values.percent_by_faults)}"
+    return said + ("" if dollars is None else f", ${dollars:,.2f}")
 
 
 def _line_sample(class_: str) -> Markup:

@@ -6,14 +6,16 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Verdict
 from harness.report import view
+from harness.report.model import Report
+from harness.report.words import plain
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 
 
-def render(card: Scorecard) -> str:
-    return document([suite_of(card)])
+def render(report: Report) -> str:
+    return document([suite_of(report)])
 
 
 def document(suites: Iterable[ElementTree.Element]) -> str:
@@ -24,40 +26,44 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def suite_of(card: Scorecard) -> ElementTree.Element:
+def suite_of(report: Report) -> ElementTree.Element:
     """The test suite of one run."""
-    run = card.evidence.run
-    verdicts = [card.verdict, *(e.verdict for e in card.expectations)]
+    verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
     failures = sum(verdict is Verdict.FAIL for verdict in verdicts)
     errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for verdict in verdicts)
     suite = ElementTree.Element(
         "testsuite",
-        name=clean(card.scenario),
+        name=clean(report.scenario),
         tests=str(len(verdicts)),
         failures=str(failures),
         errors=str(errors),
         skipped="0",
-        time=f"{(run.end - run.begin) / 1e9:.3f}",
+        time=f"{report.run.duration_s or 0:.3f}",
     )
-    _properties(suite, card)
-    case(suite, card.scenario, "verdict", card.verdict, view.headline(card), "\n".join(card.reasons))
-    for e in card.expectations:
+    _properties(suite, report)
+    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), "\n".join(report.reasons))
+    for e in report.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
-        case(suite, card.scenario, e.name, e.verdict, message, e.reason)
+        case(suite, report.scenario, e.name, e.verdict, message, e.reason)
     return suite
 
 
 def clean(value: object) -> str:
-    """Without the characters that XML cannot hold, not even escaped."""
-    return _ILLEGAL.sub("�", str(value))
+    """Without what could steer a viewer, and the characters that XML cannot hold, not even escaped."""
+    return _ILLEGAL.sub("�", plain(value))
 
 
-def _properties(suite: ElementTree.Element, card: Scorecard) -> None:
-    values = [("run_id", card.run_id), ("backend", card.backend), ("seed", str(card.seed)), ("verdict", card.verdict)]
-    for score, figures in card.scores.items():
+def _properties(suite: ElementTree.Element, report: Report) -> None:
+    values = [
+        ("run_id", report.run_id),
+        ("backend", report.backend),
+        ("seed", str(report.seed)),
+        ("verdict", report.verdict),
+    ]
+    for score, figures in report.scores.items():
         plain = {name: figure for name, figure in figures.items() if isinstance(figure, int | float | str)}
         values += view.flat(plain, f"{score}.")
-    values += view.flat(card.metrics, "metrics.")
+    values += view.flat(report.metrics, "metrics.")
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in values:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))

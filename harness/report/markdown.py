@@ -5,38 +5,46 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Verdict
 from harness.report import view
-from harness.report.charts.svg import seconds_text
+from harness.report.model import Report
+from harness.report.words import DASH, one_line, seconds, words
 
 SIGNS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔", Verdict.INVALID: "⚠️"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")
 
 
-def render(card: Scorecard) -> str:
+def render(report: Report) -> str:
     parts = [
-        f"# {SIGNS[card.verdict]} {card.verdict.value.capitalize()}: {text(view.headline(card))}",
-        f"**{text(card.title or card.scenario)}** · scenario {code(card.scenario)} · backend {code(card.backend)}"
-        f" · seed {code(str(card.seed))} · run {code(card.run_id)}",
-        "\n".join(f"- {text(reason)}" for reason in view.reasons(card)[1:]),
-        _figures(card),
-        _expectations(card),
-        _recoveries(card),
-        _accounts(card),
-        _closed_forms(card),
-        _faults(card),
-        "## Play it again\n\n```sh\n" + "\n".join(view.reproduce(card)).replace("```", "") + "\n```",
+        f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline(report))}",
+        _identity(report),
+        "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
+        _figures(report),
+        _expectations(report),
+        _recoveries(report),
+        _accounts(report),
+        _closed_forms(report),
+        _faults(report),
+        "## Play it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _identity(report: Report) -> str:
+    told = [("scenario", report.scenario), ("backend", report.backend), ("seed", str(report.seed))]
+    told += [("commit", report.commit)] if report.commit else []
+    told += [("run", report.run_id)]
+    names = " · ".join(f"{name} {code(value)}" for name, value in told)
+    return f"**{text(report.title or report.scenario)}** · {names}"
+
+
 def text(value: object) -> str:
     """Words from a log as plain text: no markup, no HTML, no table break."""
-    return _SPECIAL.sub(r"\\\1", " ".join(str(value).split()))
+    return _SPECIAL.sub(r"\\\1", one_line(value))
 
 
 def code(value: str) -> str:
-    return "`" + " ".join(value.replace("`", "'").replace("|", "¦").split()) + "`"
+    return "`" + one_line(value).replace("`", "'").replace("|", "¦") + "`"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -46,47 +54,47 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _figures(card: Scorecard) -> str:
-    rows = [(f.name, f.value, f.bound or view.DASH, f.verdict or view.DASH, f.detail) for f in view.figures(card)]
+def _figures(report: Report) -> str:
+    rows = [(f.name, f.value, f.bound or DASH, f.verdict or DASH, f.detail) for f in view.figures(report)]
     return table(["", "Observed", "Bound", "Verdict", ""], rows)
 
 
-def _expectations(card: Scorecard) -> str:
-    if not card.expectations:
+def _expectations(report: Report) -> str:
+    if not report.expectations:
         return ""
-    rows = [(f"{SIGNS[e.verdict]} {e.verdict}", e.name, e.bound, e.observed, e.reason) for e in card.expectations]
+    rows = [(f"{SIGNS[e.verdict]} {e.verdict}", e.name, e.bound, e.observed, e.reason) for e in report.expectations]
     return "## Expectations\n\n" + table(["Verdict", "Expectation", "Bound", "Observed", "Reason"], rows)
 
 
-def _recoveries(card: Scorecard) -> str:
+def _recoveries(report: Report) -> str:
     parts = []
-    for number, episode in view.longest_first(card.evidence.run)[:3]:
-        took = seconds_text((episode.end - episode.t_stop) / 1e9)
-        ended = f"recovered in {took}" if episode.t_regained is not None else f"never recovered, {took} until the end"
-        rows = [(view.words(phase), seconds_text(ns / 1e9)) for phase, ns in view.phase_sums(episode)]
+    for number, episode in view.longest_first(report)[:3]:
+        took = seconds(view.lasted_s(report, episode))
+        ended = f"recovered in {took}" if episode.seconds is not None else f"never recovered, {took} until the end"
+        rows = [(words(phase), seconds(amount)) for phase, amount in episode.phases.items()]
         parts.append(f"## Recovery {number}: {ended}\n\n" + table(["Phase", "Time"], rows, right=[1]))
     return "\n\n".join(parts)
 
 
-def _accounts(card: Scorecard) -> str:
-    lines, total = view.accounts(card)
+def _accounts(report: Report) -> str:
+    lines, total = view.accounts(report)
     if total is None:
         return ""
     rows = [(line.label, line.seconds, line.percent) for line in [*lines, total]]
     ledger = table(["Account", "GPU-seconds", "Share"], rows, right=[1, 2])
-    return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(card))}"
+    return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(report))}"
 
 
-def _closed_forms(card: Scorecard) -> str:
-    rows = view.closed_forms(card)
+def _closed_forms(report: Report) -> str:
+    rows = view.closed_forms(report)
     if not rows:
         return ""
     forms = table(["", "Measured", "Closed form"], rows, right=[1, 2])
-    return f"## Held against closed forms\n\n{text(view.closed_forms_words(card))}\n\n{forms}"
+    return f"## Held against closed forms\n\n{text(view.closed_forms_words(report))}\n\n{forms}"
 
 
-def _faults(card: Scorecard) -> str:
+def _faults(report: Report) -> str:
     keys = ["id", "kind", "target", "injected", "measured", "expected", "healed"]
-    rows = [[row[key] for key in keys] for row in view.fault_rows(card)]
+    rows = [[row[key] for key in keys] for row in view.fault_rows(report)]
     head = ["Fault", "Kind", "Target", "Injected at", "Effect measured", "Expected", "Undone"]
     return "## Faults\n\n" + table(head, rows, right=[3, 4, 5]) if rows else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from harness.judge.repeats import Together
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
-from harness.report import junit, markdown
+from harness.report import junit, markdown, model
 
 SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
@@ -64,7 +63,7 @@ def _json(answer: Answer) -> str:
         "canary": _json_row(answer.canary),
         "scenarios": [_json_row(row) for row in answer.rows],
     }
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return model.json_text(content)
 
 
 def _json_row(row: Row) -> dict[str, object]:
@@ -107,4 +106,6 @@ def _junit(answer: Answer) -> str:
     gate = ElementTree.Element("testsuite", {"name": junit.clean(answer.suite), **counts})
     for name, verdict, reasons in cases:
         junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons))
-    return junit.document([gate, *(junit.suite_of(card) for row in answer.rows for card in row.cards)])
+    return junit.document(
+        [gate, *(junit.suite_of(model.from_scorecard(card)) for row in answer.rows for card in row.cards)]
+    )

@@ -1,4 +1,4 @@
-"""What a report says, before it is HTML, Markdown or terminal text: words, figures and tables."""
+"""What a report says, before it is HTML, Markdown or terminal text: figures and tables, drawn from a `Report`."""
 
 from __future__ import annotations
 
@@ -10,47 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.score import Expectation, Scorecard, Verdict
-from harness.timeline.timeline import Episode, Timeline
-from harness.units import format_duration
+from harness.judge.score import Verdict
+from harness.report.model import Episode, Expectation, LossContinuity, Report
+from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
 
-DASH = "–"
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
     Verdict.FAIL: "At least one bound was not met.",
     Verdict.INCONCLUSIVE: "The evidence does not allow a yes or a no.",
     Verdict.INVALID: "The fault did not act as planned, so nothing was tested.",
 }
-NAMES = {
-    "interrupted_step": "Interrupted step",
-    "detect": "Detect",
-    "drain": "Drain",
-    "teardown": "Teardown",
-    "reschedule": "Wait for capacity",
-    "startup": "Start-up",
-    "rendezvous": "Rendezvous",
-    "restore": "Restore",
-    "first_step": "First new step",
-    "recompute": "Recompute",
-    "running": "Running",
-    "finish": "Finish",
-    "wasted_gpu_hours": "Wasted GPU-hours",
-}
-PHASE_MEANING = {
-    "interrupted_step": "the step that was under way when progress stopped",
-    "detect": "from the injection to the first evidence of it",
-    "drain": "save and leave within the notice",
-    "teardown": "stop what is left of the job",
-    "reschedule": "wait for capacity",
-    "startup": "processes start and import",
-    "rendezvous": "the process group forms",
-    "restore": "load the checkpoint",
-    "first_step": "the first step after the restore",
-    "recompute": "repeat the steps that were rolled back",
-}
-_SINGULAR = {"nodes": "node", "processes": "process", "ranks": "rank", "files": "file", "packets": "packet"}
-_UNIT_S = {"µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "m": 60, "h": 3600}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*(µs|us|ms|min|s|m|h)(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -77,14 +46,14 @@ class Account:
     share: float
 
 
-def headline(card: Scorecard) -> str:
-    return reasons(card)[0] if card.reasons else VERDICT_MEANING[card.verdict]
+def headline(report: Report) -> str:
+    return reasons(report)[0] if report.reasons else VERDICT_MEANING[report.verdict]
 
 
-def reasons(card: Scorecard) -> list[str]:
+def reasons(report: Report) -> list[str]:
     """The reasons as sentences: a score's or expectation's name in front becomes words."""
-    names = {e.name for e in card.expectations} | set(card.scores)
-    return [_sentence(reason.strip(), names) for reason in card.reasons]
+    names = {e.name for e in report.expectations} | set(report.scores)
+    return [_sentence(reason.strip(), names) for reason in report.reasons]
 
 
 def _sentence(reason: str, names: Collection[str]) -> str:
@@ -94,60 +63,18 @@ def _sentence(reason: str, names: Collection[str]) -> str:
     return reason[:1].upper() + reason[1:]
 
 
-def seconds(value: object, missing: str = DASH) -> str:
-    """`4.21 s` from a number of seconds; `missing` for anything that is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return missing
-    return format_duration(round(value * 1e9)) if value else "0 s"
-
-
-def quantity(value: object, unit: str = "") -> str:
-    """A measured number in few digits with its unit; other things as they are."""
-    if value is None:
-        return DASH
-    if isinstance(value, float) and unit == "s":
-        return seconds(value)
-    if isinstance(value, float) and math.isfinite(value):
-        value = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
-    elif isinstance(value, int) and not isinstance(value, bool):
-        value = f"{value:,}"
-    return f"{value} {_SINGULAR.get(unit, unit) if value == '1' else unit}".strip()
-
-
-def percent(value: object) -> str:
-    if isinstance(value, int | float) and math.isfinite(value):
-        return f"{value:.1f} %"
-    return DASH
-
-
-def words(name: str) -> str:
-    """`straggler_drag` → `Straggler drag`."""
-    return NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
-
-
-def from_begin(run: Timeline, at: object) -> str:
-    """When something happened, counted from the start of the run."""
-    return seconds((at - run.begin) / 1e9) if isinstance(at, int) else DASH
-
-
-def expectation_name(name: str) -> str:
-    """`wasted_gpu_hours.max_percent` → `Wasted GPU-hours, percent`; that it is a maximum, the bound's ≤ says."""
-    score, _, bound = name.partition(".")
-    bound = bound.removeprefix("max").removeprefix("min").strip("_")
-    return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
-
-
-def figures(card: Scorecard) -> list[Figure]:
+def figures(report: Report) -> list[Figure]:
     """Recovery time, first new step, waste by faults and loss continuity, each against its bound."""
-    return [_recovery(card), _first_step(card), _waste(card), _continuity(card)]
+    return [_recovery(report), _first_step(report), _waste(report), _continuity(report)]
 
 
-def _bound(card: Scorecard, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:
-    found = [e for e in card.expectations if e.name.startswith(score) and having in e.name and lacking not in e.name]
+def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:
+    found = [e for e in report.expectations if e.name.startswith(score) and having in e.name and lacking not in e.name]
     return next((e for e in found if e.verdict is not Verdict.PASS), found[0] if found else None)
 
 
-def _figure(name: str, value: str, detail: str, expectation: Expectation | None, observed: object) -> Figure:
+def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
+    """`measured`: what is shown is what the bound is on, so how much of it was used can be drawn."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -155,95 +82,83 @@ def _figure(name: str, value: str, detail: str, expectation: Expectation | None,
         bound = f"allowed {bound}"
     elif bound[:1].isalpha():
         bound = f"expected: {bound}"
-    return Figure(name, value, detail, bound, expectation.verdict, _share(observed, expectation.bound))
+    return Figure(name, value, detail, bound, expectation.verdict, expectation.share if measured else None)
 
 
-def _share(observed: object, bound: str) -> float | None:
-    if not isinstance(observed, int | float) or not math.isfinite(observed):
-        return None
-    if match := re.search(r"(\d+(?:\.\d+)?)\s*%", bound):
-        limit = float(match[1])
-    else:
-        limit = sum(float(amount) * _UNIT_S[unit] for amount, unit in _QUANTITY.findall(bound))
-    return observed / limit if limit > 0 else None
-
-
-def _recovery(card: Scorecard) -> Figure:
-    values = card.scores.get("recovery_time", {})
-    took, episodes = values.get("seconds"), card.evidence.run.episodes
-    expectation = _bound(card, "recovery_time", lacking="first_step")
-    if took is None and episodes and episodes[-1].t_regained is None:
-        stuck = episodes[-1].segments[-1].phase if episodes[-1].segments else "unknown"
-        return _figure("Recovery time", "Never", f"stuck in {words(stuck).lower()}", expectation, None)
-    slow = values.get("degraded", [])
-    if not episodes and took is None:
-        if any(interval["slowdown_before"] is None for interval in slow):
-            return _figure("Recovery time", "Never", "it never was back at its usual speed", expectation, None)
-        why = "it was as slow before the fault" if slow else _no_outage(card)
-        return _figure("Recovery time", DASH, why, expectation, None)
+def _recovery(report: Report) -> Figure:
+    values = report.recovery_time
+    episodes, slow = values.episodes, values.degraded
+    expectation = _bound(report, "recovery_time", lacking="first_step")
+    if values.seconds is None and episodes and episodes[-1].seconds is None:
+        stuck = words(report.run.stuck_in or "unknown").lower()
+        return _figure("Recovery time", "Never", f"stuck in {stuck}", expectation)
+    if not episodes and values.seconds is None:
+        if any(interval.slowdown_before is None for interval in slow):
+            return _figure("Recovery time", "Never", "it never was back at its usual speed", expectation)
+        why = "it was as slow before the fault" if slow else _no_outage(report)
+        return _figure("Recovery time", DASH, why, expectation)
     detail = "from the last step before to new progress"
     if len(episodes) > 1:
         detail = f"the longest of {len(episodes)} recoveries"
     elif not episodes:
         detail = "from the fault until back at its usual speed"
-    return _figure("Recovery time", seconds(took), detail, expectation, took)
+    return _figure("Recovery time", seconds(values.seconds), detail, expectation, measured=True)
 
 
-def _no_outage(card: Scorecard) -> str:
-    return "progress never stopped" if len(card.evidence.run.steps) else "no step was completed"
+def _no_outage(report: Report) -> str:
+    return "no step was completed" if report.run.furthest_step == 0 else "progress never stopped"
 
 
-def _first_step(card: Scorecard) -> Figure:
-    took = card.scores.get("recovery_time", {}).get("first_step_seconds")
-    expectation = _bound(card, "recovery_time", having="first_step")
-    missing = "Never" if card.evidence.run.episodes else DASH
-    detail = "until the first step after the fault" if card.evidence.run.episodes else _no_outage(card)
-    return _figure("First new step", seconds(took, missing), detail, expectation, took)
+def _first_step(report: Report) -> Figure:
+    values = report.recovery_time
+    expectation = _bound(report, "recovery_time", having="first_step")
+    missing = "Never" if values.episodes else DASH
+    detail = "until the first step after the fault" if values.episodes else _no_outage(report)
+    return _figure("First new step", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
 
 
-def _waste(card: Scorecard) -> Figure:
-    values = card.scores.get("wasted_gpu_hours", {})
-    share, allocated = values.get("percent_by_faults"), values.get("gpu_seconds_allocated")
-    expectation = _bound(card, "wasted_gpu_hours")
-    if not isinstance(share, int | float) or not isinstance(allocated, int | float):
-        return _figure("Wasted by faults", DASH, "no ledger", expectation, None)
-    lost = values.get("gpu_seconds_wasted_by_faults", allocated * share / 100)
-    detail = f"{gpu_seconds(lost)} of {gpu_seconds(allocated)}"
-    return _figure("Wasted by faults", percent(share), detail, expectation, share)
+def _waste(report: Report) -> Figure:
+    values = report.wasted_gpu_hours
+    share, allocated = values.percent_by_faults, values.gpu_seconds_allocated
+    expectation = _bound(report, "wasted_gpu_hours")
+    if share is None or allocated is None:
+        return _figure("Wasted by faults", DASH, "no ledger", expectation)
+    lost = values.gpu_seconds_wasted_by_faults
+    detail = f"{gpu_seconds(allocated * share / 100 if lost is None else lost)} of {gpu_seconds(allocated)}"
+    measured = expectation is not None and expectation.name.endswith("max_percent_by_faults")
+    return _figure("Wasted by faults", percent(share), detail, expectation, measured)
 
 
-def _continuity(card: Scorecard) -> Figure:
-    values = card.scores.get("loss_continuity", {})
-    expectation = _bound(card, "loss_continuity")
-    if card.evidence.twin is None or not values:
-        return _figure("Loss continuity", DASH, "no fault-free twin to compare with", expectation, None)
-    difference, at = values.get("max_abs_diff"), values.get("first_divergent_step")
-    samples = _samples(values)
+def _continuity(report: Report) -> Figure:
+    values = report.loss_continuity
+    expectation = _bound(report, "loss_continuity")
+    if report.run.twin is False or values.mode is None:
+        return _figure("Loss continuity", DASH, "no fault-free twin to compare with", expectation)
+    difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
     if difference == 0 and at is None:
-        return _figure("Loss continuity", "Identical", f"bit for bit with the twin; {samples}", expectation, None)
+        return _figure("Loss continuity", "Identical", f"bit for bit with the twin; {samples}", expectation)
     if at is not None:
-        samples = f"differs from step {at:,}; {samples}" if isinstance(at, int) else samples
-    gap = values.get("final_gap_percent")
-    if values.get("mode") == "final" and isinstance(gap, int | float):
+        samples = f"differs from step {at:,}; {samples}"
+    if values.mode == "final" and values.final_gap_percent is not None:
         detail = f"mean of the last steps against the twin's; {samples}"
-        return _figure("Loss continuity", f"{gap:+.2g} %", detail, expectation, None)
-    shown = f"{difference:.2g}" if isinstance(difference, int | float) else DASH
-    return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation, None)
+        return _figure("Loss continuity", f"{values.final_gap_percent:+.2g} %", detail, expectation)
+    shown = f"{difference:.2g}" if difference is not None else DASH
+    return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation)
 
 
-def continuity_words(card: Scorecard) -> str:
+def continuity_words(report: Report) -> str:
     """The finding on the losses as a clause: `identical bit for bit; every sample once`."""
-    values = card.scores.get("loss_continuity", {})
-    difference, at = values.get("max_abs_diff"), values.get("first_divergent_step")
+    values = report.loss_continuity
+    difference, at = values.max_abs_diff, values.first_divergent_step
     if difference == 0 and at is None:
         return f"identical, bit for bit; {_samples(values)}"
-    shown = f"the largest difference is {difference:.2g}" if isinstance(difference, int | float) else "not comparable"
-    first = f", the first one at step {at:,}" if isinstance(at, int) else ""
+    shown = f"the largest difference is {difference:.2g}" if difference is not None else "not comparable"
+    first = f", the first one at step {at:,}" if at is not None else ""
     return f"{shown}{first}; {_samples(values)}"
 
 
-def _samples(values: Mapping[str, Any]) -> str:
-    repeated, skipped = values.get("samples_repeated"), values.get("samples_skipped")
+def _samples(values: LossContinuity) -> str:
+    repeated, skipped = values.samples_repeated, values.samples_skipped
     if repeated is None and skipped is None:
         return "samples not logged"
     if not repeated and not skipped:
@@ -251,48 +166,42 @@ def _samples(values: Mapping[str, Any]) -> str:
     return f"{quantity(repeated or 0)} samples repeated, {quantity(skipped or 0)} skipped"
 
 
-def gpu_seconds(value: float) -> str:
-    return f"{value:,.1f} GPU-s" if value < 36_000 else f"{value / 3600:,.1f} GPU-h"
-
-
-def accounts(card: Scorecard) -> tuple[list[Account], Account | None]:
+def accounts(report: Report) -> tuple[list[Account], Account | None]:
     """The ledger's lines, productive first and then the largest, and their total; nothing without a ledger."""
-    values = card.scores.get("wasted_gpu_hours", {})
-    booked = {name: float(amount) for name, amount in values.get("accounts", {}).items()}
-    allocated = values.get("gpu_seconds_allocated")
-    if not booked or not isinstance(allocated, int | float):
+    booked, allocated = report.wasted_gpu_hours.accounts, report.wasted_gpu_hours.gpu_seconds_allocated
+    if not booked or allocated is None:
         return [], None
     names = sorted(booked, key=lambda name: (name != "productive", -booked[name]))
     names = [name for name in names if booked[name] > 0 or name == "productive"]
     digits = 3 if allocated < 1000 else 1 if allocated < 1_000_000 else 0
-    rounded = _rounded([booked[name] for name in names], float(allocated), digits)
-    lines = [_account(name, amount, float(allocated), digits) for name, amount in zip(names, rounded, strict=True)]
-    return lines, _account("allocated", float(allocated), float(allocated), digits)
+    rounded = _rounded([booked[name] for name in names], allocated, digits)
+    lines = [_account(name, amount, allocated, digits) for name, amount in zip(names, rounded, strict=True)]
+    return lines, _account("allocated", allocated, allocated, digits)
 
 
-def closed_forms(card: Scorecard) -> list[tuple[str, str, str]]:
+def closed_forms(report: Report) -> list[tuple[str, str, str]]:
     """(what, measured, by closed form); nothing where no failure was recovered from."""
-    found = card.scores.get("wasted_gpu_hours", {}).get("closed_forms") or {}
-    if not found.get("failures") or found.get("ettr") is None:
+    found = report.wasted_gpu_hours.closed_forms
+    if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
-    best = " · ".join(f"{name} {seconds(found[f'interval_s_{name.lower()}'])}" for name in ("Young", "Daly"))
+    best = f"best: Young {seconds(found.interval_s_young)} · Daly {seconds(found.interval_s_daly)}"
     return [
-        ("ETTR, first step to last", percent(100 * found["ettr"]), percent(100 * found["ettr_expected"])),
-        ("Work lost by a failure", seconds(found["lost_s"]), f"{seconds(found['lost_s_expected'])}, half an interval"),
-        ("Work between two checkpoints", seconds(found["interval_s"]), f"best: {best}"),
+        ("ETTR, first step to last", percent(100 * found.ettr), percent(100 * found.ettr_expected)),
+        ("Work lost by a failure", seconds(found.lost_s), f"{seconds(found.lost_s_expected)}, half an interval"),
+        ("Work between two checkpoints", seconds(found.interval_s), best),
     ]
 
 
-def closed_forms_words(card: Scorecard) -> str:
-    found = card.scores["wasted_gpu_hours"]["closed_forms"]
-    rate = f"a failure every {seconds(found['mean_time_to_failure_s'])} that costs {seconds(found['restart_s'])}"
+def closed_forms_words(report: Report) -> str:
+    found = report.wasted_gpu_hours.closed_forms
+    rate = f"a failure every {seconds(found.mean_time_to_failure_s)} that costs {seconds(found.restart_s)}"
     text = f"By closed form from this run's own rates: {rate} besides lost work, and a checkpoint that stops training"
-    return f"{text} for {seconds(found['checkpoint_s'])}. Expected are means over failures at random moments."
+    return f"{text} for {seconds(found.checkpoint_s)}. Expected are means over failures at random moments."
 
 
-def baseline_words(card: Scorecard) -> str:
+def baseline_words(report: Report) -> str:
     """From how much the band was taken that straggler drag exceeds."""
-    return f"Straggler drag is what exceeds the band of {card.scores['wasted_gpu_hours'].get('baseline', 'none')}."
+    return f"Straggler drag is what exceeds the band of {report.wasted_gpu_hours.baseline}."
 
 
 def _account(name: str, amount: float, allocated: float, digits: int) -> Account:
@@ -316,41 +225,34 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
     return [unit / scale for unit in units]
 
 
-def phase_sums(episode: Episode) -> list[tuple[str, int]]:
-    """(phase, nanoseconds) of one episode in the order in which the phases first came."""
-    sums: dict[str, int] = {}
-    for segment in episode.segments:
-        sums[segment.phase] = sums.get(segment.phase, 0) + segment.end - segment.begin
-    return list(sums.items())
-
-
-def longest_first(run: Timeline) -> list[tuple[int, Episode]]:
+def longest_first(report: Report) -> list[tuple[int, Episode]]:
     """(number from 1, episode): those that never ended first, then the longest."""
-    numbered = list(enumerate(run.episodes, start=1))
-    return sorted(numbered, key=lambda item: (item[1].t_regained is not None, item[1].t_stop - item[1].end))
+    numbered = enumerate(report.recovery_time.episodes, start=1)
+    return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
 
-def fault_rows(card: Scorecard) -> list[dict[str, str]]:
+def lasted_s(report: Report, episode: Episode) -> float | None:
+    """From the last step before it until progress was regained, or until the run ended."""
+    if episode.seconds is not None or report.run.duration_s is None:
+        return episode.seconds
+    return report.run.duration_s - episode.t_stop
+
+
+def fault_rows(report: Report) -> list[dict[str, str]]:
     """The faults table: what, whom, when, whether its effect was measured, and whether it was undone."""
-    records = {record.id: record for record in card.evidence.run.faults}
-    rows = []
-    for fault in card.faults:
-        record = records.get(str(fault.get("id")))
-        effect = fault.get("effect") or {}
-        unit = str(effect.get("unit") or "")
-        rows.append(
-            {
-                "id": str(fault.get("id", DASH)),
-                "kind": str(fault.get("kind", DASH)),
-                "target": target_text(fault.get("target")),
-                "injected": from_begin(card.evidence.run, record.injected) if record else DASH,
-                "measured": quantity(effect.get("measured"), unit),
-                "expected": quantity(effect.get("expected"), unit),
-                "healed": "yes" if fault.get("healed") else "no",
-                "error": str(record.error) if record and record.error else "",
-            }
-        )
-    return rows
+    return [
+        {
+            "id": fault.id,
+            "kind": fault.kind,
+            "target": target_text(fault.target),
+            "injected": seconds(fault.t_injected),
+            "measured": quantity(fault.effect.measured, fault.effect.unit or ""),
+            "expected": quantity(fault.effect.expected, fault.effect.unit or ""),
+            "healed": "yes" if fault.healed else "no",
+            "error": fault.error,
+        }
+        for fault in report.faults
+    ]
 
 
 def target_text(target: object) -> str:
@@ -378,9 +280,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def metric_rows(card: Scorecard) -> list[tuple[str, str]]:
+def metric_rows(report: Report) -> list[tuple[str, str]]:
     """A metric's name without its unit, and its value with it."""
-    return [(_metric_name(name), metric_text(name, card.metrics[name])) for name in card.metrics]
+    return [(_metric_name(name), metric_text(name, report.metrics[name])) for name in report.metrics]
 
 
 def _metric_name(name: str) -> str:
@@ -405,59 +307,7 @@ def metric_text(name: str, value: object) -> str:
     return DASH if value is None else str(value)
 
 
-def reproduce(card: Scorecard) -> list[str]:
-    """The commands that play this run again, from its stored plan, and the one that judges it again."""
-    run = f"reports/{card.run_id}"
-    return [shlex.join(["chaos", "run", "--plan", f"{run}/plan.json"]), shlex.join(["chaos", "score", run])]
-
-
-def problems(run: Timeline) -> list[str]:
-    """What is wrong with the evidence itself."""
-    found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
-    if run.dropped:
-        found.append(f"{run.dropped:,} events were lost because the disk took no more")
-    return [*found, *run.problems]
-
-
-def event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[tuple[str, str, str]]:
-    """(when, where, what) of log events, for plain lists."""
-    return [(from_begin(run, event.get("at")), _where(event), _what(event)) for event in events]
-
-
-def _where(event: Mapping[str, Any]) -> str:
-    node, rank = event.get("node"), event.get("rank")
-    return DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
-
-
-_NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns", "mono_ns"}
-
-
-def _what(event: Mapping[str, Any]) -> str:
-    """`committed: step 20, kind periodic, 15 MiB, duration 27 ms` from the fields of a log event."""
-    fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
-    _, dot, edge = str(event.get("event", "")).partition(".")
-    return f"{edge}: {fields}" if dot else fields
-
-
-def _field(key: str, value: object) -> str:
-    if isinstance(value, int) and key == "bytes":
-        return size(value)
-    if isinstance(value, int) and key.endswith("_ns"):
-        return f"{key.removesuffix('_ns')} {format_duration(value)}"
-    return f"{key} {short_path(str(value))}"
-
-
-_DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
-
-
-def short_path(text: str) -> str:
-    """Absolute paths by their last two parts: `…/checkpoints/step-00000020`. Where it ran is nobody's business."""
-    return _DIRECTORIES.sub("…/", text)
-
-
-def size(amount: float) -> str:
-    """`15.0 MiB`."""
-    power = next((power for power in range(1, 5) if amount < 1024 ** (power + 1)), 5)
-    if amount < 1024:
-        return f"{amount:.0f} B"
-    return f"{amount / 1024**power:.1f} {'KMGTP'[power - 1]}iB"
+def reproduce(report: Report) -> list[str]:
+    """The commands that play this run again, and the one that judges it again."""
+    folder = f"reports/{report.run_id}"
+    return [shlex.join(["chaos", "run", "--plan", f"{folder}/plan.json"]), shlex.join(["chaos", "score", folder])]

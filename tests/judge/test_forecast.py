@@ -10,7 +10,7 @@ from judging import Logs, remove, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard
-from harness.report import html, markdown
+from harness.report import html, markdown, model
 from harness.theory import closed_forms
 
 JOB = Job(nodes=2, steps=600, every=30)
@@ -59,12 +59,12 @@ def test_many_random_failures_cost_what_the_closed_form_says() -> None:
 def test_without_a_failure_nothing_is_expected() -> None:
     card = run([])
     assert found(card)["failures"] == 0 and found(card)["ettr_expected"] is None
-    assert "closed form" not in markdown.render(card)
+    assert "closed form" not in markdown.render(model.from_scorecard(card))
 
 
 def test_the_reports_show_both() -> None:
     card = run([Outage(47, "rank")])
-    for text in (markdown.render(card), html.render(card)):
+    for text in (markdown.render(model.from_scorecard(card)), html.render(model.from_scorecard(card))):
         assert "Held against closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
 

@@ -20,8 +20,9 @@ from mutants.bent import BROKEN, JOB
 from simulator import Job, Outage, simulate
 
 from harness.campaign.fault_free import fault_free_plans
-from harness.judge.score import Evidence, Scorecard, judge, to_report_json
+from harness.judge.score import Evidence, Scorecard, judge
 from harness.plan.making import make_plan
+from harness.report import model
 from harness.spec.scenario import parse_scenario
 from harness.timeline import timeline
 
@@ -156,7 +157,7 @@ def report(name: str) -> dict[str, Any]:
     if name == "planned":
         return planned()
     card = CASES[name]()
-    whole = to_report_json(card)
+    whole = model.from_scorecard(card).to_json()
     if name.startswith("broken"):
         return {key: whole[key] for key in ("verdict", "reasons")} | {"metrics": whole["metrics"]}
     run = card.evidence.run
@@ -165,11 +166,10 @@ def report(name: str) -> dict[str, Any]:
 
 def differences(found: Any, expected: Any, where: str = "") -> list[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
-        keys = [*found, *(key for key in expected if key not in found)]
         return [
             line
-            for key in keys
-            for line in differences(found.get(key, "no value"), expected.get(key, "no value"), f"{where}.{key}")
+            for key in expected  # a report may come to hold more
+            for line in differences(found.get(key, "no value"), expected[key], f"{where}.{key}")
         ]
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         pairs = enumerate(zip(found, expected, strict=True))
@@ -190,7 +190,7 @@ def test_no_report_is_left_over() -> None:
 
 
 def test_a_difference_is_found() -> None:
-    assert differences({"a": [1.0, {"b": None}]}, {"a": [1, {"b": 2}], "c": 0}) == [
+    assert differences({"a": [1.0, {"b": None}], "new": 1}, {"a": [1, {"b": 2}], "c": 0}) == [
         ".a[1].b: None instead of 2",
         ".c: 'no value' instead of 0",
     ]

@@ -30,13 +30,19 @@ def line(
 
 
 def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
-    assert line() == Expectation("recovery_time.max", "≤ 10.00 s", "0 s", Verdict.PASS, share=0.0)
+    assert line() == Expectation("recovery_time.max", "≤ 10.00 s", "0 s", Verdict.PASS, "", 0.0, 10.0, 0.0, "s")
     unmeasured = line(unmeasured="no fault struck")
     assert (unmeasured.observed, unmeasured.verdict, unmeasured.reason) == (
         "—",
         Verdict.INCONCLUSIVE,
         "no fault struck",
     )
+    assert (unmeasured.bound_value, unmeasured.observed_value, unmeasured.unit) == (10.0, None, "s")
+
+
+def test_a_span_that_is_not_over_was_not_observed_in_full() -> None:
+    assert line(span(4, ended=False)).observed_value is None
+    assert line(span(4)).observed_value == 4.0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from simulator import Job, Outage, simulate
 
 from harness.judge import ledger, slowdown
 from harness.judge.score import Evidence, Verdict, judge
+from harness.report import model
 from harness.report.view import figures
 
 JOB = Job(nodes=2, steps=80, every=100)
@@ -122,7 +123,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
     assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
     (interval,) = card.scores["recovery_time"]["degraded"]
     assert interval["recovered"] is recovered and 2 < interval["slowdown_before"] < 4
-    shown = next(figure for figure in figures(card) if figure.name == "Recovery time")
+    shown = next(figure for figure in figures(model.from_scorecard(card)) if figure.name == "Recovery time")
     assert shown.value != "Never", "that would accuse it"
     assert {line.name: line.verdict for line in card.expectations if line.verdict is not Verdict.PASS} == {
         "recovery_time.max": Verdict.INCONCLUSIVE,

@@ -19,7 +19,8 @@ from mutants.bent import (
 )
 from simulator import KINDS, Job, Outage, simulate
 
-from harness.judge.score import Verdict, to_report_json
+from harness.judge.score import Verdict
+from harness.report import model
 from harness.timeline.timeline import Timeline
 
 
@@ -475,7 +476,7 @@ def test_the_clocks_decide_about_waste_when_it_matters() -> None:
 
 
 def test_report_json_is_what_the_contract_says() -> None:
-    report = to_report_json(verdict(simulate(JOB, KILL, seed=5), loss_is_nan))
+    report = model.from_scorecard(verdict(simulate(JOB, KILL, seed=5), loss_is_nan)).to_json()
     assert list(report) == [
         *("schema", "run_id", "scenario", "backend", "seed", "verdict", "reasons", "faults", "scores", "metrics"),
         *("expectations", "environment"),

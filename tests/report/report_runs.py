@@ -359,12 +359,18 @@ def scorecard(
                 "60 s",
                 "never" if recovery is None else f"{recovery:.2f} s",
                 Verdict.FAIL if recovery is None and run.episodes else Verdict.PASS,
+                bound_value=60.0,
+                observed_value=recovery,
+                unit="s",
             ),
             Expectation(
                 "wasted_gpu_hours.max_percent_by_faults",
                 "25 %",
                 f"{percent:.1f} %",
                 Verdict.PASS if percent <= 25 else Verdict.FAIL,
+                bound_value=25.0,
+                observed_value=percent,
+                unit="%",
             ),
             Expectation(
                 "loss_continuity.mode",
@@ -384,6 +390,8 @@ def _episode_values(run: Timeline, episode: Episode) -> dict[str, Any]:
         phases[segment.phase] = phases.get(segment.phase, 0.0) + (segment.end - segment.begin) / S
     regained = episode.t_regained
     return {
+        "t_stop": (episode.t_stop - run.begin) / S,
+        "furthest_step": episode.furthest_step,
         "seconds": (regained - episode.t_stop) / S if regained else None,
         "first_step_seconds": (episode.t_first - episode.t_stop) / S if episode.t_first else None,
         "faults": list(episode.faults),
@@ -396,7 +404,7 @@ def _fault_values(fault: FaultRecord, begin: int) -> dict[str, Any]:
     return {
         "id": fault.id,
         "kind": fault.kind,
-        "target": fault.targets[0]["node"] if fault.targets else "",
+        "target": [dict(target) for target in fault.targets],
         "t_injected": (fault.injected - begin) / S if fault.injected is not None else None,
         "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
         "healed": fault.healed is not None,
@@ -466,7 +474,7 @@ def no_outage() -> Scorecard:
 
 def hostile() -> Scorecard:
     """Names and reasons that try to be markup."""
-    evil = '<script>alert("x")</script>|`*_\x1b[31m'
+    evil = '<script>alert("x")</script>|`*_\x1b[31m\u202e\x9b2J[red]'
     card = spot_evict()
     run = card.evidence.run
     run = replace(
@@ -487,7 +495,7 @@ def hostile() -> Scorecard:
         backend=evil,
         reasons=[evil, evil],
         environment={evil: evil},
-        faults=[{"id": evil, "kind": evil, "target": evil, "effect": {"measured": evil, "unit": evil}}],
+        faults=[{"id": evil, "kind": evil, "target": [{"node": evil}], "effect": {"measured": evil, "unit": evil}}],
         metrics={evil: evil},
         expectations=[Expectation(evil, evil, evil, Verdict.FAIL, evil)],
         evidence=replace(card.evidence, run=run),

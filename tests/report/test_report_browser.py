@@ -13,7 +13,7 @@ import report_runs
 import tools
 
 from harness.judge.score import Scorecard
-from harness.report import html
+from harness.report import html, model
 
 CARDS: list[Callable[[], Scorecard]] = [
     report_runs.spot_evict,
@@ -23,6 +23,10 @@ CARDS: list[Callable[[], Scorecard]] = [
     report_runs.empty,
     report_runs.hostile,
 ]
+
+
+def page_of(card: Scorecard) -> str:
+    return html.render(model.from_scorecard(card), card.evidence)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def browser() -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("pages")
     for make in CARDS:
-        (folder / f"{make.__name__}.html").write_text(html.render(make()), encoding="utf-8")
+        (folder / f"{make.__name__}.html").write_text(page_of(make()), encoding="utf-8")
     return folder
 
 

@@ -15,14 +15,18 @@ from rich.console import Console
 import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation, Verdict
-from harness.report import junit, markdown, view
+from harness.report import junit, markdown, model, view
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 
 
+def hostile() -> model.Report:
+    return model.from_scorecard(report_runs.hostile())
+
+
 def test_junit_has_a_case_for_the_verdict_and_for_each_expectation() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=FOUR)
-    suite = ElementTree.fromstring(junit.render(card).split("\n", 1)[1]).find("testsuite")
+    suite = ElementTree.fromstring(junit.render(model.from_scorecard(card)).split("\n", 1)[1]).find("testsuite")
     assert suite is not None
     outcome = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
     assert outcome == {
@@ -40,14 +44,14 @@ def test_junit_has_a_case_for_the_verdict_and_for_each_expectation() -> None:
 
 
 def test_junit_of_hostile_text_is_well_formed() -> None:
-    suites = ElementTree.fromstring(junit.render(report_runs.hostile()).split("\n", 1)[1])
-    assert "\x1b" not in junit.render(report_runs.hostile())
+    suites = ElementTree.fromstring(junit.render(hostile()).split("\n", 1)[1])
+    assert "\x1b" not in junit.render(hostile())
     assert next(suites.iter("testcase")).get("name") == "verdict"
     assert len(list(suites.iter("testcase"))) == 2
 
 
 def test_markdown_has_everything_a_ci_summary_needs() -> None:
-    text = markdown.render(report_runs.never_recovered())
+    text = markdown.render(model.from_scorecard(report_runs.never_recovered()))
     assert text.startswith("# ❌ Fail: ")
     for e in report_runs.never_recovered().expectations:
         assert markdown.text(e.name) in text
@@ -57,7 +61,7 @@ def test_markdown_has_everything_a_ci_summary_needs() -> None:
 
 
 def test_markdown_tables_keep_their_columns_whatever_the_log_says() -> None:
-    text = markdown.render(report_runs.hostile())
+    text = markdown.render(hostile())
     assert "<script>" not in text.replace("\\<script\\>", "").split("```")[0].replace("`<script>", "")
     for block in text.split("\n\n"):
         rows = [line for line in block.split("\n") if line.startswith("|")]
@@ -78,9 +82,8 @@ def test_a_ledger_that_does_not_add_up_is_not_made_to() -> None:
 
 def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     out = io.StringIO()
-    terminal.print_scorecard(
-        report_runs.spot_evict(), {"report.html": pathlib.Path("/r/report.html")}, Console(file=out)
-    )
+    report = model.from_scorecard(report_runs.spot_evict())
+    terminal.print_report(report, pathlib.Path("/r/report.html"), Console(file=out))
     text = out.getvalue()
     assert "\x1b" not in text
     assert text.splitlines()[0].startswith("✔ PASS  Recovered in")
@@ -91,7 +94,7 @@ def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
 
 def test_a_log_cannot_steer_the_terminal() -> None:
     out = io.StringIO()
-    terminal.print_scorecard(report_runs.hostile(), {}, Console(file=out, force_terminal=True, color_system=None))
+    terminal.print_report(hostile(), None, Console(file=out, force_terminal=True, color_system=None))
     assert "\x1b[31m" not in out.getvalue()
 
 

@@ -10,7 +10,7 @@ import pytest
 import report_runs
 
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html, view
+from harness.report import html, model, words
 from harness.report.charts import svg
 
 CARDS = [
@@ -23,6 +23,12 @@ CARDS = [
     report_runs.no_outage,
     report_runs.hostile,
 ]
+
+
+def page_of(card: Scorecard) -> str:
+    return html.render(model.from_scorecard(card), card.evidence)
+
+
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LIMIT_BYTES = 1_000_000
 
@@ -74,13 +80,13 @@ def card(request: pytest.FixtureRequest) -> Scorecard:
 
 
 def test_every_element_is_closed_and_the_page_is_small(card: Scorecard) -> None:
-    source = html.render(card)
+    source = page_of(card)
     assert Page(source).open == []
     assert len(source.encode()) < LIMIT_BYTES
 
 
 def test_nothing_can_be_loaded(card: Scorecard) -> None:
-    source = html.render(card)
+    source = page_of(card)
     for tag, attributes in Page(source).elements:
         assert tag not in {"img", "iframe", "object", "embed", "base", "form", "use", "image"}
         for name, value in attributes.items():
@@ -92,17 +98,17 @@ def test_nothing_can_be_loaded(card: Scorecard) -> None:
 
 
 def test_the_page_forbids_loading_anything() -> None:
-    policies = [a["content"] for _, a in Page(html.render(report_runs.spot_evict())).elements if "http-equiv" in a]
+    policies = [a["content"] for _, a in Page(page_of(report_runs.spot_evict())).elements if "http-equiv" in a]
     assert len(policies) == 1
     assert str(policies[0]).startswith("default-src 'none'; ")
 
 
 def test_the_page_is_a_pure_function_of_the_scorecard() -> None:
-    assert html.render(report_runs.spot_evict()) == html.render(report_runs.spot_evict())
+    assert page_of(report_runs.spot_evict()) == page_of(report_runs.spot_evict())
 
 
 def test_text_from_logs_is_never_markup() -> None:
-    source = html.render(report_runs.hostile())
+    source = page_of(report_runs.hostile())
     assert "<script>alert" not in source
     assert "&lt;script&gt;alert" in source
     assert [tag for tag, _ in Page(source).elements].count("script") == 1
@@ -110,7 +116,7 @@ def test_text_from_logs_is_never_markup() -> None:
 
 
 def test_the_policy_lets_only_our_own_script_run() -> None:
-    source = html.render(report_runs.spot_evict())
+    source = page_of(report_runs.spot_evict())
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
     policy = next(a["content"] for t, a in Page(source).elements if a.get("http-equiv") == "Content-Security-Policy")
     assert script and policy == html._script_policy(script[1])
@@ -119,46 +125,50 @@ def test_the_policy_lets_only_our_own_script_run() -> None:
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_verdict_and_reason_come_first_and_not_by_colour_alone(verdict: Verdict) -> None:
     card = replace(report_runs.spot_evict(), verdict=verdict, reasons=["because of this", "and of that"])
-    page = Page(html.render(card))
+    page = Page(page_of(card))
     word = page.text.index(verdict.value.capitalize(), page.text.index(card.title) + len(card.title))
     assert word < page.text.index("Because of this") < page.text.index("Recovery time")
     assert "And of that" in page.text
-    shapes = re.search(r'class="verdict \w+".*?<svg.*?<(circle|path) (.*?)/>', html.render(card), re.DOTALL)
+    shapes = re.search(r'class="verdict \w+".*?<svg.*?<(circle|path) (.*?)/>', page_of(card), re.DOTALL)
     assert shapes
 
 
 def test_the_four_verdicts_have_four_shapes() -> None:
     cards = [replace(report_runs.spot_evict(), verdict=verdict) for verdict in Verdict]
-    signs = {re.search(r'class="sign">\s*(<\w+ [^>]*>)', html.render(card))[1] for card in cards}  # type: ignore[index]
+    signs = {re.search(r'class="sign">\s*(<\w+ [^>]*>)', page_of(card))[1] for card in cards}  # type: ignore[index]
     assert len(signs) == len(Verdict)
 
 
 def test_every_expectation_is_in_the_table(card: Scorecard) -> None:
-    rows = Page(html.render(card)).rows
+    rows = Page(page_of(card)).rows
     for e in card.expectations:
-        shown = [row for row in rows if row[:1] == [e.verdict.value] and view.expectation_name(e.name) == row[1]]
+        shown = [
+            row
+            for row in rows
+            if row[:1] == [e.verdict.value] and words.plain(words.expectation_name(e.name)) == row[1]
+        ]
         assert shown, e
-        assert [e.bound, e.observed] == shown[0][2:4]
+        assert [words.plain(e.bound), words.plain(e.observed)] == shown[0][2:4]
 
 
 def test_every_fault_is_in_the_table_with_its_effect() -> None:
-    rows = Page(html.render(report_runs.double_evict())).rows
+    rows = Page(page_of(report_runs.double_evict())).rows
     assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "yes"] in rows
     assert [row[0] for row in rows if row[1:2] == ["preemption"]] == ["evict", "again"]
 
 
 def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
     card = report_runs.spot_evict()
-    source = html.render(card)
+    source = page_of(card)
     text = Page(source).text
-    for phase, nanoseconds in view.phase_sums(card.evidence.run.episodes[0]):
-        took = svg.seconds_text(nanoseconds / 1e9)
-        assert f"{view.words(phase)}: {took}" in text
+    for phase, amount in model.from_scorecard(card).recovery_time.episodes[0].phases.items():
+        took = svg.seconds_text(amount)
+        assert f"{words.words(phase)}: {took}" in text
         assert re.search(rf'class="(seconds|on .*)" text-anchor="\w+">{took}<', source), phase
 
 
 def test_the_account_table_adds_up_to_what_was_allocated(card: Scorecard) -> None:
-    source = html.render(card)
+    source = page_of(card)
     table = re.search(r'<table id="accounts">.*?</table>', source, re.DOTALL)
     assert table
     rows = Page(table[0]).rows[1:]
@@ -169,7 +179,7 @@ def test_the_account_table_adds_up_to_what_was_allocated(card: Scorecard) -> Non
 
 def test_a_thousand_ranks_show_the_worst_32_and_say_so() -> None:
     card = report_runs.thousand_ranks()
-    source = html.render(card)
+    source = page_of(card)
     wide = source[source.index('id="timeline"') : source.index('class="chart narrow"')]
     lanes = re.findall(r">Rank (\d+)<", wide)
     assert len(lanes) == 32
@@ -179,34 +189,34 @@ def test_a_thousand_ranks_show_the_worst_32_and_say_so() -> None:
 
 
 def test_ten_thousand_steps_are_thinned() -> None:
-    source = html.render(report_runs.long_run())
+    source = page_of(report_runs.long_run())
     paths = re.findall(r'class="run" d="([^"]*)"|d="([^"]*)" class="run"', source)
     assert paths
     assert max(len("".join(pair)) for pair in paths) < 60_000
 
 
 def test_the_loss_chart_says_where_the_run_resumed_and_what_was_rolled_back() -> None:
-    text = html.render(report_runs.spot_evict())
+    text = page_of(report_runs.spot_evict())
     assert "Resumed after step 80" in text
     assert "Steps 81 to 90 were done and rolled back" in text
     assert "0 at each of 300 steps" in text
 
 
 def test_losses_that_are_not_numbers_are_marked() -> None:
-    assert "39 steps without a finite loss, first at step 8,001" in html.render(report_runs.long_run())
+    assert "39 steps without a finite loss, first at step 8,001" in page_of(report_runs.long_run())
 
 
 def test_a_run_that_never_recovered_names_the_phase_it_is_stuck_in() -> None:
-    text = Page(html.render(report_runs.never_recovered())).text
+    text = Page(page_of(report_runs.never_recovered())).text
     assert "stuck in rendezvous" in text
     assert "never came back" in text
 
 
 def test_without_a_twin_or_steps_the_page_says_so() -> None:
-    assert "no fault-free twin" in Page(html.render(report_runs.no_outage())).text
-    assert "no step was completed" in Page(html.render(report_runs.empty())).text
-    assert "No fault was injected" in Page(html.render(report_runs.no_outage())).text
+    assert "no fault-free twin" in Page(page_of(report_runs.no_outage())).text
+    assert "no step was completed" in Page(page_of(report_runs.empty())).text
+    assert "No fault was injected" in Page(page_of(report_runs.no_outage())).text
 
 
 def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
-    assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in html.render(report_runs.spot_evict())
+    assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in page_of(report_runs.spot_evict())

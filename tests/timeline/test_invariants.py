@@ -12,7 +12,8 @@ from judging import EXPECT, Logs, load, twin_of, verdict
 from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.judge import ledger
-from harness.judge.score import Verdict, to_report_json
+from harness.judge.score import Verdict
+from harness.report import model
 from harness.timeline.timeline import Timeline
 
 OUTAGES = st.lists(
@@ -111,7 +112,7 @@ def test_a_stricter_bound_never_turns_a_failure_into_a_pass(history: History, on
 @settings(max_examples=15, deadline=None)
 @given(HISTORIES)
 def test_the_recovery_is_the_sum_of_its_phases(history: History) -> None:
-    report = to_report_json(verdict(history, expect=EXPECT, twin=twin_of(history.job)))
+    report = model.from_scorecard(verdict(history, expect=EXPECT, twin=twin_of(history.job))).to_json()
     for episode in report["scores"]["recovery_time"]["episodes"]:
         assert sum(episode["phases"].values()) == pytest.approx(episode["seconds"], abs=1e-6)
 

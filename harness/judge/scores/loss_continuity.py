@@ -89,7 +89,11 @@ class LossContinuity(Score):
         if bounds.mode == "final":
             lines.append(
                 at_most(
-                    "loss_continuity.max_nonfinite_steps", values["nonfinite_steps"], bounds.max_nonfinite_steps, str
+                    "loss_continuity.max_nonfinite_steps",
+                    values["nonfinite_steps"],
+                    bounds.max_nonfinite_steps,
+                    str,
+                    unit="steps",
                 )
             )
         if bounds.max_spike is not None:
@@ -234,9 +238,11 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
         gap = comparison.final_gap_percent
     if gap is None:
         return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the twin's")
+    numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
-        return Expectation(name, bound, _percent(gap), Verdict.PASS)
-    return Expectation(name, bound, _percent(gap), Verdict.FAIL, f"the final loss is {_percent(gap)} off the twin's")
+        return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
+    reason = f"the final loss is {_percent(gap)} off the twin's"
+    return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
 
 
 def _percent(value: float | None) -> str:
@@ -343,13 +349,13 @@ def _sample_lines(run: Timeline, bounds: ContinuityBounds, samples: Samples, cur
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
             text = "the losses are the twin's, bit for bit"
-            yield Expectation(name, f"≤ {bound}", text, Verdict.PASS)
+            yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
             reason = "the trainer does not report which samples a step consumed"
-            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, reason)
+            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, reason, bound_value=bound, unit="samples")
         else:
             reason = f"{observed} samples were {what}, first {samples.where}"
-            yield at_most(name, observed, bound, str, reason)
+            yield at_most(name, observed, bound, str, reason, "samples")
     if missing is not None:
         verdict, reason = missing
         yield Expectation(

@@ -156,11 +156,13 @@ def _expectations(values: dict[str, Any], bounds: MetricBounds) -> list[Expectat
         ("resume_success_min", "resume_success_percent", bounds.resume_success_min),
     ]
     lines = [
-        at_most(f"metrics.{name}", values[key], bound / unit if unit != 1 else bound, show)
+        at_most(
+            f"metrics.{name}", values[key], bound / unit if unit != 1 else bound, show, unit="s" if unit != 1 else ""
+        )
         for name, key, bound, unit, show in upper
         if bound is not None
     ]
-    lines += [at_least(f"metrics.{name}", values[key], b, _percent) for name, key, b in lower if b is not None]
+    lines += [at_least(f"metrics.{name}", values[key], b, _percent, "%") for name, key, b in lower if b is not None]
     return lines
 
 

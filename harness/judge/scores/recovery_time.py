@@ -153,26 +153,30 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 def _line(name: str, spans: list[_Span], bound: int, evidence: Evidence, unmeasured: str) -> Expectation:
     """The worst of `spans` against the bound; one of which nothing follows only if no other is too long."""
     text = f"≤ {format_duration(bound)}"
+    numbers: dict[str, Any] = {"bound_value": bound / S, "unit": "s"}
     if not spans and unmeasured:
-        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured)
+        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured, **numbers)
     if not spans:
-        return Expectation(name, text, "0 s", Verdict.PASS, share=0.0)
+        return Expectation(name, text, "0 s", Verdict.PASS, share=0.0, observed_value=0.0, **numbers)
     worst = max(spans, key=lambda s: (not s.doubt and (not s.ended or s.length > bound), not s.ended, s.length))
     length, ended, why, doubt = worst
     observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
+    numbers["observed_value"] = length / S if ended else None
     if doubt and (not ended or length > bound):
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, **numbers)
     if not ended:
-        return Expectation(name, text, observed, *_never(evidence, why, length, bound))
+        return Expectation(name, text, observed, *_never(evidence, why, length, bound), **numbers)
     if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts
         doubt = f"the clocks are only known to {format_duration(evidence.run.uncertainty_ns)}"
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, **numbers)
     if length > bound:
         reason = f"{observed} is more than {format_duration(bound)}"
-        return Expectation(name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None)
+        return Expectation(
+            name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None, **numbers
+        )
     if unmeasured:
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured)
-    return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured, **numbers)
+    return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None, **numbers)
 
 
 def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdict, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.judge import forecast, ledger, slowdown
@@ -75,13 +76,13 @@ def _line(
 ) -> Expectation:
     """`doubt`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
     not have caused."""
-    line = at_most(name, observed, bound, show)
+    line = at_most(name, observed, bound, show, unit="GPU-s" if "gpu_seconds" in name else "%")
     reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
     if abs(observed - bound) < doubt:
         reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
     if not reason:
         return line
-    return Expectation(line.name, line.bound, line.observed, Verdict.INCONCLUSIVE, reason)
+    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None)
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:

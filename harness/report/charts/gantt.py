@@ -4,19 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 from markupsafe import Markup
 
-from harness.report import view
 from harness.report.charts import lanes as ranks
 from harness.report.charts import svg
-from harness.timeline.timeline import Episode, FaultRecord, Segment, Timeline
 
 TITLE_GAP = 8.0
 MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
 CAPTION = 15.0  # px above a lane for the names of its nodes
 CHARACTER = 6.6  # px; a cautious width of one letter at the chart's font size
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the whole job was doing in [begin, end), in seconds since the start of the run."""
+
+    name: str  # its colour: `p-<name>` in the style sheet
+    label: str
+    begin: float
+    end: float
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One injected fault, in seconds since the start of the run. `story`: whom it hit and what it did."""
+
+    id: str
+    kind: str
+    injected: float
+    ended: float
+    story: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    at: float  # seconds since the start of the run
+    step: object
+    result: Literal["committed", "failed"]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery, in seconds since the start of the run; its phases leave no gap between `stop` and `end`."""
+
+    stop: float
+    end: float
+    first: float | None
+    regained: float | None
+    faults: Sequence[str]
+    phases: Sequence[Phase]
+
+    def seconds(self) -> dict[str, float]:
+        """The time of each phase by its label, in the order in which they first came."""
+        sums: dict[str, float] = {}
+        for phase in self.phases:
+            sums[phase.label] = sums.get(phase.label, 0.0) + phase.end - phase.begin
+        return sums
+
+
+@dataclass(frozen=True)
+class Chronicle:
+    """A whole run of `duration` seconds."""
+
+    duration: float
+    phases: Sequence[Phase]
+    faults: Sequence[Fault]
+    checkpoints: Sequence[Checkpoint]
+    recoveries: Sequence[Recovery]
 
 
 @dataclass(frozen=True)
@@ -41,62 +98,61 @@ def layout(narrow: bool, lanes: int) -> Layout:
     return Layout(358.0 if narrow else 1080.0, 46.0 if narrow else 104.0, height, pitch, narrow)
 
 
-def timeline_chart(run: Timeline, cast: ranks.Cast, narrow: bool = False) -> Markup:
+def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Markup:
     """The whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
     form = layout(narrow, len(cast.lanes))
-    x = form.scale(0.0, max(ranks.since_begin(run, run.end), 1e-6))
+    x = form.scale(0.0, max(run.duration, 1e-6))
     top = 4.0
     parts, marks = [], []
     parts.append(_row_label(form, "Job", top + 12))
-    parts.append(_job(run.segments, run, x, top, 17.0))
+    parts.append(_job(run.phases, x, top, 17.0))
     top += 26
     drawn, top = _faults(run, form, x, top)
     parts += drawn
     if run.checkpoints:
         parts.append(_row_label(form, form.name("Checkpoints", "Ckpt"), top + 11))
-        parts.append(_checkpoints(run, x, top + 7))
+        parts.append(_checkpoints(run.checkpoints, x, top + 7))
         top += 20
     lanes_top = top + 2
-    drawn, bottom = _lanes(run, cast, form, x, lanes_top)
+    drawn, bottom = _lanes(cast, form, x, lanes_top)
     parts += drawn
-    shade = [_episode_shade(episode, run, x, lanes_top - 2, bottom) for episode in run.episodes]
-    marks += [_injection(fault, run, x, 30.0, bottom) for fault in run.faults]
+    shade = [_recovery_shade(recovery, x, lanes_top - 2, bottom) for recovery in run.recoveries]
+    marks += [_injection(fault, x, 30.0, bottom) for fault in run.faults]
     axis = svg.time_axis(x, 0.0, bottom, per_tick=70 if narrow else 110)
-    label = f"Timeline of {cast.total} ranks over {svg.seconds_text(x.high)}, {len(run.episodes)} recoveries"
+    label = f"Timeline of {cast.total} ranks over {svg.seconds_text(x.high)}, {len(run.recoveries)} recoveries"
     return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks])
 
 
-def episode_chart(run: Timeline, episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
+def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow: bool = False) -> Markup:
     """One recovery: a row for each phase with its seconds, above the lanes of the ranks, on the same axis.
     Time counts from the moment progress stopped."""
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
-    stop, end = ranks.since_begin(run, episode.t_stop), ranks.since_begin(run, episode.end)
+    stop, end = recovery.stop, recovery.end
     around = max((end - stop) * 0.06, 1e-3)
-    x = form.scale(max(stop - around, 0.0), min(end + around, ranks.since_begin(run, run.end)))
-    sums = view.phase_sums(episode)
-    parts, top = [_moments(run, episode, x)], 20.0
-    for phase, total_ns in sums:
-        parts.append(_phase_row(run, episode, phase, total_ns, form, x, top))
+    x = form.scale(max(stop - around, 0.0), min(end + around, run.duration))
+    sums = recovery.seconds()
+    parts, top = [_moments(run, recovery, x)], 20.0
+    for label, total_s in sums.items():
+        parts.append(_phase_row([p for p in recovery.phases if p.label == label], total_s, form, x, top))
         top += 22
     lanes_top = top + 8
-    drawn, bottom = _lanes(run, cast, form, x, lanes_top)
-    marks = [_injection(fault, run, x, 16.0, bottom) for fault in run.faults]
-    marks += [svg.line(x(at), 16.0, x(at), bottom, "moment") for at in _edges(run, episode)]
+    drawn, bottom = _lanes(cast, form, x, lanes_top)
+    marks = [_injection(fault, x, 16.0, bottom) for fault in run.faults]
+    marks += [
+        svg.line(x(at), 16.0, x(at), bottom, "moment")
+        for at in (recovery.stop, recovery.first, recovery.regained)
+        if at is not None
+    ]
     axis = svg.time_axis(x, 16.0, bottom, origin_s=stop, per_tick=60 if narrow else 100)
-    took = "; ".join(f"{view.words(phase)} {svg.seconds_text(ns / 1e9)}" for phase, ns in sums)
+    took = "; ".join(f"{label} {svg.seconds_text(total_s)}" for label, total_s in sums.items())
     return svg.picture(form.width, bottom + 22, f"Phases of the recovery: {took}", [axis, *parts, *drawn, *marks])
 
 
-def _edges(run: Timeline, episode: Episode) -> list[float]:
-    marks = (episode.t_stop, episode.t_first, episode.t_regained)
-    return [ranks.since_begin(run, at) for at in marks if at is not None]
-
-
-def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
+def _moments(run: Chronicle, recovery: Recovery, x: svg.Scale) -> Markup:
     """Words above the marked moments, from the right to the left; one that would overlap is left out."""
-    named = [("recovered", episode.t_regained, "tick"), ("first new step", episode.t_first, "tick")]
-    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in episode.faults]
-    moments = [(name, x(ranks.since_begin(run, at)), class_) for name, at, class_ in named if at is not None]
+    named = [("recovered", recovery.regained, "tick"), ("first new step", recovery.first, "tick")]
+    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in recovery.faults]
+    moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
     marks = [moment for moment in moments if x.start <= moment[1] <= x.stop]
     parts, free = [], x.stop + 16
     for words, at, class_ in _together(sorted(marks, key=lambda mark: -mark[1])):
@@ -123,34 +179,26 @@ def _row_label(form: Layout, words: str, y: float) -> Markup:
     return svg.text(form.label - TITLE_GAP, y, words, "label", "end")
 
 
-def _job(segments: Sequence[Segment], run: Timeline, x: svg.Scale, y: float, height: float) -> Markup:
+def _job(phases: Sequence[Phase], x: svg.Scale, y: float, height: float) -> Markup:
     """What the whole job was doing, with the name written in where there is room."""
     parts = []
-    for segment in segments:
-        begin, end = ranks.since_begin(run, segment.begin), ranks.since_begin(run, segment.end)
-        name, took = view.words(segment.phase), svg.seconds_text(end - begin)
-        width = max(x.clamp(end) - x.clamp(begin), 0.7)
-        parts.append(svg.rect(x.clamp(begin), y, width, height, f"p-{segment.phase}", f"{name}: {took}"))
-        if len(name) * CHARACTER + 8 < width:
-            parts.append(svg.text(x(begin) + 5, y + height - 5, name, f"on on-{segment.phase}"))
+    for phase in phases:
+        took = svg.seconds_text(phase.end - phase.begin)
+        width = max(x.clamp(phase.end) - x.clamp(phase.begin), 0.7)
+        parts.append(svg.rect(x.clamp(phase.begin), y, width, height, f"p-{phase.name}", f"{phase.label}: {took}"))
+        if len(phase.label) * CHARACTER + 8 < width:
+            parts.append(svg.text(x(phase.begin) + 5, y + height - 5, phase.label, f"on on-{phase.name}"))
     return svg.join(parts)
 
 
-def _fault_end(fault: FaultRecord, run: Timeline) -> int:
-    ends = [at for at in (fault.recovered, fault.healed) if at is not None]
-    return min(ends, default=run.end)
-
-
-def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+def _faults(run: Chronicle, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """A bar for each fault from injection to its end, labelled; bars that would collide go one row down."""
-    faults = [fault for fault in run.faults if fault.injected is not None]
-    if not faults:
+    if not run.faults:
         return [], top
     parts = [_row_label(form, form.name("Faults", "Fault"), top + 11)]
     free: list[float] = []
-    for fault in sorted(faults, key=lambda f: f.injected or 0)[:60]:
-        left = x.clamp(ranks.since_begin(run, fault.injected or 0))
-        right = x.clamp(ranks.since_begin(run, _fault_end(fault, run)))
+    for fault in sorted(run.faults, key=lambda f: f.injected)[:60]:
+        left, right = x.clamp(fault.injected), x.clamp(fault.ended)
         words = fault.id if form.narrow or fault.id == fault.kind else f"{fault.id}: {fault.kind}"
         words = _cut(words, max(x.stop - right, left - x.start))
         needs = len(words) * CHARACTER + 6
@@ -159,7 +207,7 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
         row = next((i for i, until in enumerate(free) if until <= begin), len(free))
         free[row : row + 1] = [end]
         y = top + 16 * row
-        parts.append(svg.rect(left, y + 3, max(right - left, 3), 9, "fault", _fault_title(fault, run)))
+        parts.append(svg.rect(left, y + 3, max(right - left, 3), 9, "fault", fault.story))
         parts.append(
             svg.text(
                 left - 5 if flip else max(right, left + 3) + 5, y + 12, words, "fault-label", "end" if flip else "start"
@@ -173,26 +221,17 @@ def _cut(words: str, room: float) -> str:
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
-def _fault_title(fault: FaultRecord, run: Timeline) -> str:
-    at = view.from_begin(run, fault.injected)
-    targets = view.target_text(fault.targets)
-    effects = [f"measured {view.quantity(e.get('measured'), str(e.get('unit') or ''))}" for e in fault.effects]
-    return "\n".join([f"{fault.id}: {fault.kind} of {targets}", f"injected at {at}", *effects[:3]])
-
-
-def _injection(fault: FaultRecord, run: Timeline, x: svg.Scale, top: float, bottom: float) -> Markup:
-    if fault.injected is None:
-        return Markup("")
-    at = ranks.since_begin(run, fault.injected)
+def _injection(fault: Fault, x: svg.Scale, top: float, bottom: float) -> Markup:
+    at = fault.injected
     return svg.line(x(at), top, x(at), bottom, "injected") if x.low <= at <= x.high else Markup("")
 
 
-def _episode_shade(episode: Episode, run: Timeline, x: svg.Scale, top: float, bottom: float) -> Markup:
-    left, right = x(ranks.since_begin(run, episode.t_stop)), x(ranks.since_begin(run, episode.end))
+def _recovery_shade(recovery: Recovery, x: svg.Scale, top: float, bottom: float) -> Markup:
+    left, right = x(recovery.stop), x(recovery.end)
     return svg.rect(left, top, max(right - left, 1), bottom - top, "episode")
 
 
-def _checkpoints(run: Timeline, x: svg.Scale, y: float) -> Markup:
+def _checkpoints(checkpoints: Sequence[Checkpoint], x: svg.Scale, y: float) -> Markup:
     """A diamond for each committed checkpoint, a cross for a failed one; neighbours share one mark."""
     kinds: list[tuple[str, Callable[[float, float], str]]] = [
         ("committed", lambda at, y: f"M{at:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"),
@@ -200,35 +239,34 @@ def _checkpoints(run: Timeline, x: svg.Scale, y: float) -> Markup:
     ]
     parts = []
     for kind, shape in kinds:
-        events = [e for e in run.checkpoints if str(e.get("event", "")).endswith(kind)]
-        for group in _near(events, run, x):
-            at = x(ranks.since_begin(run, group[0]["at"]))
-            steps = ", ".join(dict.fromkeys(f"{e.get('step')}" for e in group[:12]))
+        for group in _near([one for one in checkpoints if one.result == kind], x):
+            at = x(group[0].at)
+            steps = ", ".join(dict.fromkeys(str(one.step) for one in group[:12]))
             many = f" and {len(group) - 12} more" if len(group) > 12 else ""
             title = svg.tag("title", f"Checkpoint {kind}: step {steps}{many}")
             parts.append(svg.tag("g", title, svg.tag("path", d=shape(at, y), class_=f"checkpoint-{kind}")))
     return svg.join(parts)
 
 
-def _near(events: Sequence[dict[str, Any]], run: Timeline, x: svg.Scale) -> list[list[dict[str, Any]]]:
-    groups: list[list[dict[str, Any]]] = []
+def _near(checkpoints: Sequence[Checkpoint], x: svg.Scale) -> list[list[Checkpoint]]:
+    groups: list[list[Checkpoint]] = []
     last = float("-inf")
-    for event in sorted(events, key=lambda e: e["at"]):
-        at = x(ranks.since_begin(run, event["at"]))
+    for checkpoint in sorted(checkpoints, key=lambda one: one.at):
+        at = x(checkpoint.at)
         if at - last < MARK_GAP:
-            groups[-1].append(event)
+            groups[-1].append(checkpoint)
         else:
-            groups.append([event])
+            groups.append([checkpoint])
             last = at
     return groups
 
 
-def _lanes(run: Timeline, cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     single = ranks.can_draw_single(cast, x)
     parts, y = [], top
     if cast.total > len(cast.lanes):
         parts.append(_row_label(form, form.name(f"All {cast.total:,} ranks", "All"), y + form.lane - 2))
-        parts.append(ranks.draw_all_ranks(run, cast, x, y, form.lane))
+        parts.append(ranks.draw_all_ranks(cast, x, y, form.lane))
         y += form.pitch + 4
     captions = form.pitch - form.lane > CAPTION
     for lane in cast.lanes:
@@ -250,38 +288,27 @@ def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:
     for i, life in enumerate(lane.lives):
         until = lane.lives[i + 1].started if i + 1 < len(lane.lives) else x.high
         room = x.clamp(until) - x.clamp(life.started)
-        again = f", incarnation {life.process.incarnation}" if life.process.incarnation > 1 else ""
-        name = next((n for n in (life.process.node + again, life.process.node) if len(n) * 6 < room), None)
+        again = f", incarnation {life.incarnation}" if life.incarnation > 1 else ""
+        name = next((n for n in (life.node + again, life.node) if len(n) * 6 < room), None)
         if name and x.low <= life.started <= x.high:
             parts.append(svg.text(x(life.started), y, name, "caption"))
     return svg.join(parts)
 
 
-def _phase_row(
-    run: Timeline, episode: Episode, phase: str, total_ns: int, form: Layout, x: svg.Scale, y: float
-) -> Markup:
-    """Name on the left, bars in the middle, the phase's seconds beside its last bar."""
-    took = svg.seconds_text(total_ns / 1e9)
-    parts = [svg.text(form.label - TITLE_GAP, y + 12, view.words(phase), "label", "end")]
+def _phase_row(phases: Sequence[Phase], total_s: float, form: Layout, x: svg.Scale, y: float) -> Markup:
+    """All of one kind: name on the left, bars in the middle, their seconds beside the last bar."""
+    took, kind = svg.seconds_text(total_s), phases[0]
+    parts = [svg.text(form.label - TITLE_GAP, y + 12, kind.label, "label", "end")]
     right = x.start
-    for segment in (s for s in episode.segments if s.phase == phase):
-        begin, end = ranks.since_begin(run, segment.begin), ranks.since_begin(run, segment.end)
-        width = max(x.clamp(end) - x.clamp(begin), 1.5)
-        title = f"{view.words(phase)}: {svg.seconds_text(end - begin)}\n{view.PHASE_MEANING.get(phase, '')}"
-        parts.append(svg.rect(x.clamp(begin), y + 1, width, 14, f"p-{phase}", title))
-        right = x.clamp(begin) + width
+    for phase in phases:
+        width = max(x.clamp(phase.end) - x.clamp(phase.begin), 1.5)
+        title = f"{phase.label}: {svg.seconds_text(phase.end - phase.begin)}\n{phase.meaning}"
+        parts.append(svg.rect(x.clamp(phase.begin), y + 1, width, 14, f"p-{phase.name}", title))
+        right = x.clamp(phase.begin) + width
     flip = right + len(took) * CHARACTER + 8 > x.stop
-    first = next(s for s in episode.segments if s.phase == phase)
-    left = x.clamp(ranks.since_begin(run, first.begin))
+    left = x.clamp(kind.begin)
     inside = flip and left - len(took) * CHARACTER - 6 < x.start
     at = right + 6 if not flip else right - 6 if inside else left - 6
-    class_ = f"on on-{phase}" if inside else "seconds"
+    class_ = f"on on-{kind.name}" if inside else "seconds"
     parts.append(svg.text(at, y + 12, took, class_, "end" if flip else "start"))
     return svg.join(parts)
-
-
-def phases_used(run: Timeline) -> list[str]:
-    """For the legend: phases that the chart shows, in the order of a recovery."""
-    used = {segment.phase for segment in run.segments}
-    order = [*view.NAMES]
-    return [phase for phase in order if phase in used] + sorted(used - set(order))

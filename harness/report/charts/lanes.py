@@ -1,4 +1,4 @@
-"""Which ranks to draw, and what each one did: steps, starts and exits as bars on a shared time axis."""
+"""What each rank did: steps, starts and exits as bars on a shared time axis."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from harness.report import view
 from harness.report.charts import svg
-from harness.timeline.story import CLEAN_CODES
-from harness.timeline.timeline import Process, Timeline
 
 Floats = npt.NDArray[np.float64]
-LANES_MAX = 32
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 BARS_MAX = 1200  # single steps with a tooltip each; more are drawn as density
 STEP_WIDTH_MIN = 3.0  # px; narrower steps melt into density
 BIN_WIDTH = 3.0
@@ -24,47 +22,45 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Life:
-    """One process of a rank, in seconds since the start of the run."""
+    """One process of a rank. Times are in seconds since the start of the run."""
 
-    process: Process
+    place: str  # `Rank 1 on node-0, incarnation 2, pid 4711`
+    story: str  # where it started from and how it ended
+    node: str
+    incarnation: int
     started: float
     rendezvous: float | None
     restored: float | None
     ended: float  # exit, or the last sign of life
-
-    @property
-    def place(self) -> str:
-        p = self.process
-        return f"Rank {p.rank} on {p.node}, incarnation {p.incarnation}, pid {p.pid}"
-
-    @property
-    def failed(self) -> bool:
-        return died(self.process)
-
-    def words(self) -> str:
-        p = self.process
-        source = view.short_path(p.source or "an unknown place")
-        start = f"restored step {p.restored_step} from {source}" if p.restored_step else "started from scratch"
-        if p.exit_code is None:
-            return f"{start}; no exit recorded"
-        return f"{start}; exit code {p.exit_code}" + (f" ({p.exit_reason})" if p.exit_reason else "")
+    exit_code: int | None
+    died: bool  # it ended, and neither because the work was done nor after an orderly drain
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank's life, in seconds since the start of the run."""
+    """One rank's life. Times are in seconds since the start of the run; all columns have shape (steps,)."""
 
     rank: int
     lives: Sequence[Life]
-    targeted: bool
-    begin: Floats  # of each step, ascending; shape (steps,)
+    targeted: bool  # a fault aimed at it
+    begin: Floats  # of each step, ascending
     end: Floats
-    step: npt.NDArray[np.int64]
+    step: Ints
     loss: Floats
-    survives: npt.NDArray[np.bool_]
+    survives: Bools
 
-    def within(self, low: float, high: float) -> npt.NDArray[np.bool_]:
+    def within(self, low: float, high: float) -> Bools:
         return (self.end > low) & (self.begin < high)
+
+
+@dataclass(frozen=True)
+class AllSteps:
+    """The steps of all ranks, in ns from `origin`; all columns have shape (steps,)."""
+
+    begin: Ints
+    end: Ints
+    survives: Bools
+    origin: int
 
 
 @dataclass(frozen=True)
@@ -74,81 +70,7 @@ class Cast:
     lanes: Sequence[Lane]
     total: int
     usual_s: float  # median of the surviving steps; 0 without any
-
-
-def died(process: Process) -> bool:
-    """It ended, and neither because the work was done nor after an orderly drain."""
-    return process.exit_code is not None and process.exit_code not in CLEAN_CODES
-
-
-def since_begin(run: Timeline, at: int) -> float:
-    return (at - run.begin) / 1e9
-
-
-def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, died, lost the most
-    time outside surviving steps."""
-    useful = _useful_seconds(run)
-    ranks = sorted(useful.keys() | {p.rank for p in run.processes})
-    hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
-    chosen = ranks
-    if len(ranks) > most:
-        chosen = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))[:most]
-    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), _usual_step_s(run))
-
-
-def _hit(run: Timeline) -> set[int]:
-    """Ranks that a fault aimed at, by number or through their node."""
-    hit: set[int] = set()
-    for target in (target for fault in run.faults for target in fault.targets):
-        if target.get("rank") is not None:
-            hit.add(int(target["rank"]))
-        else:
-            place = (target.get("node"), target.get("incarnation"))
-            hit.update(p.rank for p in run.processes if (p.node, p.incarnation) == place)
-    return hit
-
-
-def _useful_seconds(run: Timeline) -> dict[int, float]:
-    """Seconds in surviving steps of each rank that did any step."""
-    steps = run.steps
-    spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
-    ranks, group = np.unique(steps.rank, return_inverse=True)
-    sums = np.bincount(group, weights=spent, minlength=len(ranks))
-    return {int(rank): float(amount) for rank, amount in zip(ranks, sums, strict=True)}
-
-
-def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
-    steps = run.steps
-    rows = np.flatnonzero(steps.rank == rank)
-    lives = sorted((_life(run, p) for p in run.processes if p.rank == rank), key=lambda life: life.started)
-    return Lane(
-        rank=rank,
-        lives=lives,
-        targeted=targeted,
-        begin=(steps.begin[rows] - run.begin) / 1e9,
-        end=(steps.end[rows] - run.begin) / 1e9,
-        step=steps.step[rows],
-        loss=steps.loss[rows],
-        survives=steps.survives[rows],
-    )
-
-
-def _life(run: Timeline, process: Process) -> Life:
-    rendezvous, restored = process.rendezvous, process.restored
-    return Life(
-        process=process,
-        started=since_begin(run, process.started),
-        rendezvous=None if rendezvous is None else since_begin(run, rendezvous),
-        restored=None if restored is None else since_begin(run, restored),
-        ended=since_begin(run, process.last_seen if process.exited is None else process.exited),
-    )
-
-
-def _usual_step_s(run: Timeline) -> float:
-    kept = run.steps.survives
-    spent = (run.steps.end[kept] - run.steps.begin[kept]) / 1e9
-    return float(np.median(spent)) if len(spent) else 0.0
+    everybody: AllSteps
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
@@ -178,16 +100,17 @@ def draw_lane(lane: Lane, x: svg.Scale, y: float, height: float, usual_s: float,
         parts += _single_steps(lane, seen, x, y, height)
     else:
         parts += _density(lane.begin[seen], lane.end[seen], lane.survives[seen], x, y, height, usual_s)
-    parts += [_exit(life, x, y + height / 2) for life in lane.lives if life.failed]
+    parts += [_exit(life, x, y + height / 2) for life in lane.lives if life.died]
     return svg.join(parts)
 
 
-def draw_all_ranks(run: Timeline, cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
+def draw_all_ranks(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
     """One lane for all ranks together: full shade where every rank does its usual steps."""
-    low, high = run.begin + int(x.low * 1e9), run.begin + int(x.high * 1e9)
-    seen = np.flatnonzero((run.steps.end > low) & (run.steps.begin < high))
-    begin, end = (run.steps.begin[seen] - run.begin) / 1e9, (run.steps.end[seen] - run.begin) / 1e9
-    return svg.join(_density(begin, end, run.steps.survives[seen], x, y, height, cast.usual_s / max(cast.total, 1)))
+    steps = cast.everybody
+    low, high = steps.origin + int(x.low * 1e9), steps.origin + int(x.high * 1e9)
+    seen = np.flatnonzero((steps.end > low) & (steps.begin < high))
+    begin, end = (steps.begin[seen] - steps.origin) / 1e9, (steps.end[seen] - steps.origin) / 1e9
+    return svg.join(_density(begin, end, steps.survives[seen], x, y, height, cast.usual_s / max(cast.total, 1)))
 
 
 def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
@@ -197,7 +120,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 def _draw_life(life: Life, x: svg.Scale, y: float, height: float) -> Markup:
     """The process as a pale band with its start-up phases in it."""
-    parts = [_span(x, life.started, life.ended, y, height, "alive", f"{life.place}\n{life.words()}")]
+    parts = [_span(x, life.started, life.ended, y, height, "alive", f"{life.place}\n{life.story}")]
     marks = [("startup", life.started, life.rendezvous), ("restore", life.rendezvous, life.restored)]
     for phase, begin, end in marks:
         if begin is not None and end is not None:
@@ -218,11 +141,11 @@ def _exit(life: Life, x: svg.Scale, y: float) -> Markup:
         return Markup("")
     at, arm = x(life.ended), 4.0
     cross = f"M{at - arm:.1f} {y - arm:.1f}l{2 * arm} {2 * arm}m0 {-2 * arm}l{-2 * arm} {2 * arm}"
-    title = svg.tag("title", f"{life.place}\nexit code {life.process.exit_code} at {svg.seconds_text(life.ended)}")
+    title = svg.tag("title", f"{life.place}\nexit code {life.exit_code} at {svg.seconds_text(life.ended)}")
     return svg.tag("g", title, svg.tag("path", d=cross, class_="halo"), svg.tag("path", d=cross, class_="cross"))
 
 
-def _single_steps(lane: Lane, seen: npt.NDArray[np.bool_], x: svg.Scale, y: float, height: float) -> list[Markup]:
+def _single_steps(lane: Lane, seen: Bools, x: svg.Scale, y: float, height: float) -> list[Markup]:
     parts = []
     for i in np.flatnonzero(seen):
         begin, end = float(lane.begin[i]), float(lane.end[i])
@@ -238,7 +161,7 @@ def _single_steps(lane: Lane, seen: npt.NDArray[np.bool_], x: svg.Scale, y: floa
 def _density(
     begin: Floats,
     end: Floats,
-    survives: npt.NDArray[np.bool_],
+    survives: Bools,
     x: svg.Scale,
     y: float,
     height: float,
@@ -256,7 +179,7 @@ def _density(
     return [*parts, svg.boxes(_runs(rolled > np.maximum(kept, 0.02), edges, x), y, height, "rolled")]
 
 
-def _runs(marked: npt.NDArray[np.bool_], edges: Floats, x: svg.Scale) -> list[tuple[float, float]]:
+def _runs(marked: Bools, edges: Floats, x: svg.Scale) -> list[tuple[float, float]]:
     """Neighbouring marked bins as single bars, in pixels."""
     change = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False]))))
     return [(x(float(edges[a])), x(float(edges[b]))) for a, b in change.reshape(-1, 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,8 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from harness.report.charts import svg
-from harness.timeline.timeline import Steps, Timeline
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,117 +34,83 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One run by its surviving steps, ascending; all of shape (distinct steps,)."""
+class Line:
+    """One run by its surviving steps, ascending; all columns have shape (distinct steps,)."""
 
     step: Floats
-    loss: Floats  # of the lowest rank that did the step
+    loss: Floats
     took_s: Floats  # by the slowest rank
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What both charts draw, worked out once for all their variants."""
+class RolledBack:
+    """Steps that one process did and a restore undid; both columns have shape (steps,)."""
 
-    run: Timeline
-    ours: Curve
-    twin: Curve | None
-    apart: tuple[Floats, Floats] | None  # steps, |difference|
+    step: Floats
+    loss: Floats
 
 
-def compare(run: Timeline, twin: Timeline | None) -> Comparison:
-    apart = difference(run.steps, twin.steps) if twin else None
-    return Comparison(run, curve(run.steps), curve(twin.steps) if twin else None, apart)
+@dataclass(frozen=True)
+class Curves:
+    """What both charts draw. `apart`: steps and the |difference| to the twin there, infinite for a lone NaN."""
+
+    ours: Line
+    twin: Line | None
+    apart: tuple[Floats, Floats] | None
+    last_step: int  # that was ever done, also if it was rolled back later
+    resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
+    rolled_back: Sequence[RolledBack] = ()
 
 
-def curve(steps: Steps) -> Curve:
-    rows = np.flatnonzero(steps.survives)
-    distinct, group = np.unique(steps.step[rows], return_inverse=True)
-    slowest = np.zeros(len(distinct))
-    np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
-    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, group, steps.rank[rows])
-    leading = steps.rank[rows] == lowest[group]
-    losses = np.full(len(distinct), np.nan)
-    losses[group[leading]] = steps.loss[rows][leading]
-    return Curve(distinct.astype(np.float64), losses, slowest)
-
-
-def loss_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
-    run, ours, twin = compared.run, compared.ours, compared.twin
+    ours, twin = curves.ours, curves.twin
     if not len(ours.step):
         return None
-    x = _step_scale(compared, narrow)
-    upper = _loss_panel(compared, x, 14.0, 210.0 if not narrow else 180.0)
+    x = _step_scale(curves, narrow)
+    upper = _loss_panel(curves, x, 14.0, 210.0 if not narrow else 180.0)
     bottom = upper.y.start
-    parts = [_frame(upper, "Loss"), _resumes(run, x, 14.0, bottom), _rolled_back(run, upper)]
+    parts = [_frame(upper, "Loss"), _resumes(curves, x, 14.0, bottom), _rolled_back(curves, upper)]
     if twin:
         parts.append(svg.polyline(upper.points(twin.step, twin.loss), "twin"))
     parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
-    if compared.apart:
-        drawn, bottom = _difference(run, *compared.apart, x, bottom + 40)
+    if curves.apart:
+        drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
     parts.append(_step_axis(x, bottom))
     label = f"Loss of {len(ours.step)} steps" + (" against the fault-free twin" if twin else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
-def step_time_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
-    ours, twin = compared.ours, compared.twin
+    ours, twin = curves.ours, curves.twin
     if not len(ours.step):
         return None
-    x = _step_scale(compared, narrow)
+    x = _step_scale(curves, narrow)
     everything = np.concatenate([ours.took_s, twin.took_s]) if twin else ours.took_s
     low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
     room = max((high - low) * 0.1, 0.1)
     panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
-    parts = [_frame(panel, "", svg.seconds_text), _resumes(compared.run, x, 6.0, 150.0)]
+    parts = [_frame(panel, "", svg.seconds_text), _resumes(curves, x, 6.0, 150.0)]
     if twin:
         parts.append(svg.polyline(panel.points(twin.step, twin.took_s), "twin"))
     parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
     return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
 
 
-def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
-    """|run − twin| at each surviving step both have: the largest over the ranks both have. Two equal
-    non-finite losses differ by nothing; a single one differs by infinity."""
-    ours, mine = _keyed(run)
-    theirs, reference = _keyed(twin)
-    _, a, b = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(mine[a] - reference[b])
-    same = (mine[a] == reference[b]) | (np.isnan(mine[a]) & np.isnan(reference[b]))
-    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
-    distinct, group = np.unique(ours[a] >> 24, return_inverse=True)
-    largest = np.zeros(len(distinct))
-    np.maximum.at(largest, group, apart)
-    return distinct.astype(np.float64), largest
-
-
-def _keyed(steps: Steps) -> tuple[Ints, Floats]:
-    """One row for each (step, rank), the last one logged; the key is step · 2²⁴ + rank."""
-    rows = np.flatnonzero(steps.survives)
-    keys = (steps.step[rows] << 24) + steps.rank[rows]
-    distinct, last = np.unique(keys[::-1], return_index=True)
-    return distinct, steps.loss[rows][::-1][last]
-
-
-def _step_scale(compared: Comparison, narrow: bool) -> svg.Scale:
+def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
     """From step 0 to the last one done by the run (also if it was rolled back later) or by its twin."""
-    done = compared.run.steps.step
-    highest = max(int(done.max()) if len(done) else 1, 1)
-    if compared.twin and len(compared.twin.step):
-        highest = max(highest, int(compared.twin.step[-1]))
+    highest = max(curves.last_step, 1)
+    if curves.twin and len(curves.twin.step):
+        highest = max(highest, int(curves.twin.step[-1]))
     return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
-def _loss_panel(compared: Comparison, x: svg.Scale, top: float, bottom: float) -> Panel:
+def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Linear, unless the losses span more than a factor of fifty."""
-    run = compared.run.steps
-    reference = compared.twin.loss if compared.twin else np.empty(0)
-    everything = np.concatenate([compared.ours.loss, run.loss[~run.survives], reference])
+    reference = curves.twin.loss if curves.twin else np.empty(0)
+    everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
     finite = everything[np.isfinite(everything)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     logarithmic = low > 0 and high / low > 50
@@ -197,38 +162,28 @@ def _step_axis(x: svg.Scale, bottom: float) -> Markup:
     return svg.join(parts)
 
 
-def resume_steps(run: Timeline) -> list[int]:
-    """Steps from which the run went on after a restore, ascending."""
-    return sorted({p.restored_step for p in run.processes if p.restored_step})
-
-
-def _resumes(run: Timeline, x: svg.Scale, top: float, bottom: float) -> Markup:
+def _resumes(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
     parts = []
-    for step in resume_steps(run)[:200]:
+    for step in curves.resumes[:200]:
         title = svg.tag("title", f"Resumed after step {step:,}")
         parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "resume")))
     return svg.join(parts)
 
 
-def _rolled_back(run: Timeline, panel: Panel) -> Markup:
+def _rolled_back(curves: Curves, panel: Panel) -> Markup:
     """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
-    steps = run.steps
     parts = []
-    rows = np.flatnonzero(~steps.survives)
-    for process in np.unique(steps.process[rows])[:64]:
-        mine = rows[steps.process[rows] == process]
-        if steps.rank[mine[0]] == steps.rank[rows].min():
-            first, last = int(steps.step[mine].min()), int(steps.step[mine].max())
-            left, right = panel.x(first - 1), panel.x(last)
-            title = f"Steps {first:,} to {last:,} were done and rolled back"
-            parts.append(
-                svg.rect(left, panel.y.stop, max(right - left, 1.5), panel.y.start - panel.y.stop, "rolled-band", title)
-            )
-            parts.append(svg.polyline(panel.points(steps.step[mine].astype(float), steps.loss[mine]), "rolled-line"))
+    for undone in curves.rolled_back:
+        first, last = int(undone.step.min()), int(undone.step.max())
+        left, right = panel.x(first - 1), panel.x(last)
+        top, height = panel.y.stop, panel.y.start - panel.y.stop
+        title = f"Steps {first:,} to {last:,} were done and rolled back"
+        parts.append(svg.rect(left, top, max(right - left, 1.5), height, "rolled-band", title))
+        parts.append(svg.polyline(panel.points(undone.step, undone.loss), "rolled-line"))
     return svg.join(parts)
 
 
-def _not_finite(panel: Panel, curve: Curve) -> Markup:
+def _not_finite(panel: Panel, curve: Line) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")
@@ -240,7 +195,7 @@ def _not_finite(panel: Panel, curve: Curve) -> Markup:
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
 
-def _difference(run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
+def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
     title = svg.text(x.start, top - 3, "Difference to the twin", "panel-title")
     if not len(steps) or not apart.any():
@@ -248,12 +203,12 @@ def _difference(run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: 
         parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
         if len(steps):
             parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))
-        return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(run, x, top, top + 28)], top + 28
-    return _unequal(run, steps, apart, x, top, title)
+        return [*parts, svg.text(x.stop, top + 12, words, "tick", "end"), _resumes(curves, x, top, top + 28)], top + 28
+    return _unequal(curves, steps, apart, x, top, title)
 
 
 def _unequal(
-    run: Timeline, steps: Floats, apart: Floats, x: svg.Scale, top: float, title: Markup
+    curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float, title: Markup
 ) -> tuple[list[Markup], float]:
     zero, bottom = top + 112, top + 122
     sized = apart[(apart > 0) & np.isfinite(apart)]
@@ -268,6 +223,6 @@ def _unequal(
         _frame(Panel(x, panel.y, True), ""),
         svg.text(x.start - 6, zero + 4, "0", "tick", "end"),
         svg.line(x.start, zero, x.stop, zero, "grid"),
-        _resumes(run, x, top, bottom),
+        _resumes(curves, x, top, bottom),
         svg.polyline(points, "difference"),
     ], bottom

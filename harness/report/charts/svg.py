@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 
+from harness.report.words import plain
 from harness.units import format_duration
 
 Floats = npt.NDArray[np.float64]
@@ -27,9 +28,13 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
     for key, value in attributes.items():
         if value is not None:
             text = number(value) if isinstance(value, float) else value
-            parts.append(f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"')
-    inside = "".join(escape(child) for child in children if child is not None)
+            parts.append(f' {key.rstrip("_").replace("_", "-")}="{_safe(text)}"')
+    inside = "".join(_safe(child) for child in children if child is not None)
     return Markup(f"<{name}{''.join(parts)}>{inside}</{name}>")
+
+
+def _safe(value: object) -> Markup:
+    return value if isinstance(value, Markup) else escape(plain(value))
 
 
 def join(parts: Iterable[Markup]) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import importlib.metadata
 import json
@@ -13,6 +14,7 @@ import sysconfig
 from typing import Any
 
 from harness.trainers.contract import Trainer, Workload
+from harness.trainers.shared import checkout
 
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
@@ -42,7 +44,7 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def environment_facts() -> dict[str, Any]:
-    """What the report says about the machine. No host name, no path, no environment variable."""
+    """Machine, moment and commit of a run, for its report. No host name, no path, no environment variable."""
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),
@@ -51,6 +53,8 @@ def environment_facts() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
         "harness": _version("chaos-harness"),
+        "begun_at": datetime.datetime.now(datetime.UTC).isoformat(),
+        **({"commit": commit} if (commit := checkout.commit_of(pathlib.Path.cwd())) else {}),
     }
 
 

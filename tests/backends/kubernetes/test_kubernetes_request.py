@@ -22,12 +22,13 @@ from harness.backends.kubernetes import api, backend, manifests, mesh
 from harness.backends.kubernetes.manifests import Dialect, Place
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
 from harness.backends.request_text import native_text
-from harness.cli.main import app
+from harness.cli.main import make_app
 from harness.errors import UsageError
 
 SNAPSHOT = pathlib.Path(__file__).with_name("kubernetes_request.yaml")
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SECRET = "hunter2"
+app = make_app()
 TRAINING = Workload(("{python}", "train.py"), 4, 8, {"PASSWORD": SECRET}, ("{python}", "store.py"), notice_s=120)
 EVERYTHING = Settings(
     namespace="team-a",

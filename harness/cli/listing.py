@@ -1,0 +1,142 @@
+"""`chaos list`: the scenarios, the faults, and the stored runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+import re
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.campaign.reading import load_scenario
+from harness.campaign.store import Store, StoredRun, Wanted
+from harness.cli import doctor
+from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
+from harness.cli.output import STYLES, note, out, print_json, safe, say
+from harness.errors import UsageError
+from harness.faults.contract import load_fault
+from harness.judge.score import Verdict
+
+
+def list_(
+    faults: Annotated[bool, typer.Option("--faults", help="The faults instead of the scenarios.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
+    scenario: Annotated[str | None, typer.Option(help="With --runs: of this scenario.")] = None,
+    backend: Annotated[str | None, typer.Option(help="With --runs: on this backend.")] = None,
+    commit: Annotated[str | None, typer.Option(help="With --runs: of this commit, or one that begins so.")] = None,
+    verdict: Annotated[Verdict | None, typer.Option(help="With --runs: of this verdict.")] = None,
+    since: Annotated[str | None, typer.Option(help="With --runs: begun since 2026-11-22, or 7d or 2h ago.")] = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """List the scenarios, the faults with their parameters, or the stored runs.
+
+    Example: chaos list --runs --scenario spot-evict --verdict fail --since 7d
+    """
+    wanted = Wanted(scenario, backend, commit, verdict, parse_since(since, time.time()) if since else None)
+    if (faults and runs) or (wanted != Wanted() and not runs):
+        raise UsageError("--faults and --runs exclude each other; the filters need --runs")
+    if runs:
+        _list_runs(reports, wanted, json)
+    elif faults:
+        _list_faults(json)
+    else:
+        _list_scenarios(scenarios, json)
+
+
+def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; say where the scenarios are with --scenarios")
+    specs = [load_scenario(path) for path in sorted(folder.glob("*.yaml"))]
+    if json:
+        print_json([{"name": spec.name, "title": spec.title, "tags": list(spec.tags)} for spec in specs])
+        return
+    table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
+    for spec in specs:
+        table.add_row(safe(spec.name), safe(spec.title), safe(", ".join(spec.tags)))
+    out.print(table)
+
+
+def _list_faults(json: bool) -> None:
+    _, capabilities = doctor.examine()
+    table = doctor.fault_table(capabilities)
+    if json:
+        print_json([_fault_values(*row) for row in table])
+        return
+    for name, about, can in table:
+        out.print(f"[bold]{safe(name)}[/] — {safe(about)}", soft_wrap=True)
+        for parameter in _parameters(name):
+            default = "required" if parameter["required"] else f"default {parameter['default']}"
+            say(f"    {parameter['name']}: {parameter['about']} ({default})")
+        say("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()))
+
+
+def _fault_values(name: str, about: str, can: dict[str, str]) -> dict[str, object]:
+    works = {
+        backend: {"works": answer == "yes", "lacking": "" if answer == "yes" else answer}
+        for backend, answer in can.items()
+    }
+    return {"name": name, "about": about, "parameters": _parameters(name), "backends": works}
+
+
+def _parameters(name: str) -> list[dict[str, object]]:
+    return [
+        {
+            "name": key,
+            "about": field.description or "",
+            "required": field.is_required(),
+            "default": None if field.is_required() or field.default is None else str(field.default),
+        }
+        for key, field in load_fault(name).model_fields.items()
+    ]
+
+
+def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
+    """Prints the stored runs that fit, newest first."""
+    store = Store(reports)
+    found = store.runs(wanted)
+    for trouble in store.notes:
+        note(f"note: {trouble}")
+    if json:
+        print_json([_values(run) for run in found])
+        return
+    table = Table("run", "begun", "scenario", "backend", "commit", "verdict", box=None, header_style="bold")
+    for run in found:
+        verdict = f"[{STYLES[run.verdict]}]{run.verdict}[/]" if run.verdict else "not judged"
+        shown = (run.run_id, _local(run.begun_s), run.scenario, run.backend, _short(run.commit))
+        table.add_row(*map(safe, shown), verdict)
+    out.print(table if found else "no run fits" if wanted != Wanted() else "no runs yet")
+
+
+def _values(run: StoredRun) -> dict[str, object]:
+    values = dataclasses.asdict(run) | {"begun_at": run.begun_at, "commit": run.commit or None}
+    del values["begun_s"]
+    return values
+
+
+def _local(begun_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(begun_s))
+
+
+def _short(commit: str) -> str:
+    """The beginning of a commit, with a star where files had changed since."""
+    return commit[:10] + ("*" if commit.endswith("-dirty") else "")
+
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def parse_since(text: str, now_s: float) -> float:
+    """`2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
+    if match := _AGO.match(text.strip()):
+        return now_s - float(match[1]) * _UNIT_S[match[2]]
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error

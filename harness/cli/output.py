@@ -1,0 +1,49 @@
+"""What commands print with. Text from a scenario, a log or a node never becomes markup and never steers a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from harness.judge.score import Verdict
+from harness.report import model
+from harness.report.words import one_line, plain
+
+SIGNS = {Verdict.PASS: "✔", Verdict.FAIL: "✖", Verdict.INCONCLUSIVE: "?", Verdict.INVALID: "!"}
+STYLES = {
+    Verdict.PASS: "bold green",
+    Verdict.FAIL: "bold red",
+    Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.INVALID: "bold magenta",
+}
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def safe(value: object) -> str:
+    """One line for a place where markup is read."""
+    return escape(one_line(value))
+
+
+def say(line: str, style: str = "") -> None:
+    """One line of plain text, not wrapped."""
+    out.print(Text(plain(line), style=style), soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """One line about the answer, where it does not disturb who reads the answer."""
+    err.print(Text(one_line(line), style="dim"), soft_wrap=True)
+
+
+def print_json(values: Any) -> None:
+    """The answer for programs."""
+    sys.stdout.write(model.json_text(values))
+
+
+def mark(ok: bool) -> str:
+    return "[green]✓[/]" if ok else "[red]✗[/]"

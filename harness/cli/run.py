@@ -1,0 +1,124 @@
+"""Commands that run something: `chaos run` and `chaos gate`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.backends.contract import Backend, load_backend
+from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.gate import Gate, Stopped, run_gate
+from harness.campaign.reading import find_plan, load_plan
+from harness.cli.display import Display
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    ProfileOption,
+    ReportsOption,
+    ScenariosOption,
+    SeedOption,
+)
+from harness.cli.output import STYLES, out, safe, say
+from harness.cli.scenarios import plan_of
+from harness.errors import INTERRUPTED, UsageError
+from harness.judge.repeats import together
+from harness.judge.score import EXIT_CODES
+from harness.plan.capabilities import check_capabilities
+from harness.plan.model import Plan
+from harness.run.stop import StopRequest
+from harness.spec.suite import find_suite
+
+stop = StopRequest()  # what a signal asks of the run that is going; see `main`
+
+
+def run(
+    context: typer.Context,
+    scenario: Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")] = "",
+    plan: Annotated[str, typer.Option(help="Instead of a scenario: a stored plan.json, or the run it is from.")] = "",
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
+    fresh_fault_free: Annotated[
+        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
+    ] = False,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Run a scenario and judge it.
+
+    Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
+
+    Example: chaos run spot-evict --seed 7
+    """
+    if plan:
+        _only_the_plan(context)
+        times, planned = repeat or 1, load_plan(find_plan(plan, reports))
+    else:
+        spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
+        times = repeat or spec.repeat
+    name = planned.scenario.name
+    engine = load_backend(planned.backend)
+    check_capabilities(planned, engine.probe())
+    title = f"[bold]{safe(name)}[/] · {safe(planned.scenario.title)}"
+    out.print(f"{title} · backend {safe(planned.backend)} · seed {planned.seed}", soft_wrap=True)
+    if fresh_fault_free:
+        forget_fault_free(planned, reports.resolve())
+    plans = (planned.again(new_run_id(name)) for _ in range(times))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine))
+
+
+def _only_the_plan(context: typer.Context) -> None:
+    """What a plan holds already cannot be given beside it."""
+    for name in ("scenario", "backend", "seed", "profile"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
+
+
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> int:
+    """Runs them one after the other; returns the exit code."""
+    with Display(out) as display:
+        cards, interrupted = run_repeatedly(plans, reports, engine, display, stop)
+    if interrupted:
+        return INTERRUPTED
+    result = together(cards)
+    if len(cards) > 1:
+        out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
+        for reason in result.reasons:
+            say(f"  {reason}")
+    return EXIT_CODES[result.verdict]
+
+
+def gate(
+    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Run a suite of scenarios as one yes or no, after a canary that must fail.
+
+    Exits by the worst verdict.
+
+    Example: chaos gate pre-launch
+    """
+    with Display(out) as display:
+        setting = Gate(backend, seed, reports.resolve(), scenarios, display, stop)
+        try:
+            answer = run_gate(find_suite(suite, scenarios), setting)
+        except Stopped as stopped:
+            raise KeyboardInterrupt from stopped
+    table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
+    for row in answer.rows:
+        table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
+    out.print(table)
+    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(answer.reason)}", soft_wrap=True)
+    say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
+    raise typer.Exit(EXIT_CODES[answer.verdict])

@@ -1,0 +1,135 @@
+"""Commands on scenario files: `chaos validate`, `schema`, `explain` and `plan`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+
+from harness.backends.contract import load_backend
+from harness.backends.request_text import native_text
+from harness.campaign.experiment import new_run_id
+from harness.campaign.reading import json_schema, load_scenario
+from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
+from harness.cli.output import say
+from harness.errors import UsageError
+from harness.log import schema as log_schema
+from harness.plan.making import make_plan
+from harness.plan.model import Plan, When
+from harness.spec.scenario import Scenario, find_scenario
+
+
+def validate(
+    files: Annotated[list[str], typer.Argument(help="Scenario files or names.")],
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Check scenario files, with all their profiles, without running anything.
+
+    Example: chaos validate my-scenario.yaml
+    """
+    problems: list[str] = []
+    for name in files:
+        try:
+            path = find_scenario(name, scenarios)
+            spec = load_scenario(path)
+            for profile in (None, *spec.profiles):
+                make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
+            blind = "" if spec.expect else ", but it expects nothing: it passes whatever its faults cost"
+            say(f"{path}: ok{blind}")
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def schema(
+    events: Annotated[bool, typer.Option("--events", help="Of the event log, not of scenario files.")] = False,
+) -> None:
+    """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
+    sys.stdout.write(json.dumps(log_schema.json_schema() if events else json_schema(), indent=2) + "\n")
+
+
+def explain(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Say in words what a scenario would do to what. Launches nothing.
+
+    Example: chaos explain spot-evict --profile cluster
+    """
+    spec, plan = plan_of(scenario, backend, seed, profile, scenarios)
+    for line in explanation(spec, plan):
+        say(line)
+
+
+def plan(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    as_: Annotated[str, typer.Option("--as", help="For an engine with a choice, e.g. jobset on kubernetes.")] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Print what the backend's engine would be asked for, in its own words. Launches nothing.
+
+    Example: chaos plan spot-evict --backend kubernetes --as jobset
+    """
+    if output not in ("yaml", "json"):
+        raise UsageError(f"--output {output}: allowed are yaml and json")
+    spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
+    engine, workload = load_backend(backend), planned.launch()
+    request = engine.render_as(workload, as_, spec.name) if as_ or engine.kinds else engine.render(workload)
+    sys.stdout.write(native_text(request, output))
+
+
+def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
+    """A scenario by name or path, and its plan under a new run id."""
+    load_backend(backend)
+    if not name:
+        raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
+    spec = load_scenario(find_scenario(name, scenarios), profile)
+    return spec, make_plan(spec, seed, backend, new_run_id(spec.name), profile)
+
+
+def explanation(spec: Scenario, plan: Plan) -> list[str]:
+    work = plan.workload
+    lines = [
+        f"{spec.name}: {spec.title}",
+        f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
+        f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
+        f"A checkpoint every {work.checkpoint.every_steps} steps.",
+        "First the same run without any fault (its twin), unless one with this seed is cached.",
+    ]
+    for planned in plan.faults:
+        lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
+    if nodes_at_once := plan.limits.nodes_at_once:
+        lines.append(f"  Never more than {nodes_at_once} node(s) with a fault at work: another fault waits.")
+    if cool_down_ns := plan.limits.cool_down_ns:
+        lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
+    for name, bounds in plan.expect.items():
+        lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
+    lines.append(
+        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
+        f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."
+    )
+    return lines
+
+
+def _when_in_words(when: When) -> str:
+    after = f"{when.after_ns / 1e9:g} s after " if when.after_ns is not None else ""
+    base = f"{when.following} is {when.event}" if when.following else "the start"
+    parts = []
+    if when.step is not None:
+        parts.append(f"when every rank has completed step {when.step}")
+    if when.following or after:
+        parts.append(f"{after or 'once '}{base}")
+    if when.phase:
+        parts.append(f"as soon as a rank enters {when.phase}")
+    return ", ".join(parts)

@@ -1,0 +1,267 @@
+"""From the evidence of a run to what its charts and its lists of log events show: plain numbers and words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.judge.score import Evidence
+from harness.report.charts.gantt import Checkpoint, Chronicle, Fault, Phase, Recovery
+from harness.report.charts.lanes import AllSteps, Cast, Floats, Ints, Lane, Life
+from harness.report.charts.loss import Curves, Line, RolledBack
+from harness.report.view import target_text
+from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Steps, Timeline
+from harness.units import format_duration
+
+LANES_MAX = 32
+EventRow = tuple[str, str, str]  # when, where, what
+
+
+@dataclass(frozen=True)
+class LogLists:
+    """Events of the log as rows of text, and the plan."""
+
+    notices: Sequence[EventRow]
+    anomalies: Sequence[EventRow]
+    checkpoints: Sequence[EventRow]
+    plan: Mapping[str, Any]
+
+
+def log_lists(run: Timeline) -> LogLists:
+    ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
+    notices, anomalies, checkpoints = (_event_rows(events, run) for events in (run.notices, run.anomalies, ended))
+    return LogLists(notices, anomalies, checkpoints, run.plan)
+
+
+def chronicle(run: Timeline) -> Chronicle:
+    ended = [(event, str(event.get("event", "")).rpartition(".")[2]) for event in run.checkpoints]
+    return Chronicle(
+        duration=_since(run, run.end),
+        phases=[_phase(run, segment) for segment in run.segments],
+        faults=[_fault(run, fault, fault.injected) for fault in run.faults if fault.injected is not None],
+        checkpoints=[
+            Checkpoint(_since(run, event["at"]), event.get("step"), "committed" if how == "committed" else "failed")
+            for event, how in ended
+            if how in ("committed", "failed")
+        ],
+        recoveries=[_recovery(run, episode) for episode in run.episodes],
+    )
+
+
+def phases_used(run: Chronicle) -> list[str]:
+    """For the legend: phases that the chart shows, in the order of a recovery."""
+    used = {phase.name for phase in run.phases}
+    return [phase for phase in NAMES if phase in used] + sorted(used - set(NAMES))
+
+
+def curves(evidence: Evidence) -> Curves:
+    """The losses and step times of the run and of its twin, and how far the losses are apart."""
+    run, twin = evidence.run, evidence.twin
+    return Curves(
+        ours=line(run.steps),
+        twin=line(twin.steps) if twin else None,
+        apart=difference(run.steps, twin.steps) if twin else None,
+        last_step=int(run.steps.step.max()) if len(run.steps) else 0,
+        resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),
+        rolled_back=_rolled_back(run.steps),
+    )
+
+
+def line(steps: Steps) -> Line:
+    """One row per surviving step: the loss of the lowest rank that did it, the time of the slowest one."""
+    rows = np.flatnonzero(steps.survives)
+    distinct, group = np.unique(steps.step[rows], return_inverse=True)
+    slowest = np.zeros(len(distinct))
+    np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
+    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, group, steps.rank[rows])
+    leading = steps.rank[rows] == lowest[group]
+    losses = np.full(len(distinct), np.nan)
+    losses[group[leading]] = steps.loss[rows][leading]
+    return Line(distinct.astype(np.float64), losses, slowest)
+
+
+def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
+    """|run − twin| at each surviving step both have: the largest over the ranks both have. Two equal
+    non-finite losses differ by nothing; a single one differs by infinity."""
+    ours, mine = _keyed(run)
+    theirs, reference = _keyed(twin)
+    _, a, b = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(mine[a] - reference[b])
+    same = (mine[a] == reference[b]) | (np.isnan(mine[a]) & np.isnan(reference[b]))
+    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
+    distinct, group = np.unique(ours[a] >> 24, return_inverse=True)
+    largest = np.zeros(len(distinct))
+    np.maximum.at(largest, group, apart)
+    return distinct.astype(np.float64), largest
+
+
+def _keyed(steps: Steps) -> tuple[Ints, Floats]:
+    """One row for each (step, rank), the last one logged; the key is step · 2²⁴ + rank."""
+    rows = np.flatnonzero(steps.survives)
+    keys = (steps.step[rows] << 24) + steps.rank[rows]
+    distinct, last = np.unique(keys[::-1], return_index=True)
+    return distinct, steps.loss[rows][::-1][last]
+
+
+def _rolled_back(steps: Steps) -> list[RolledBack]:
+    """What the lowest rank among those that were rolled back had done, process by process."""
+    rows = np.flatnonzero(~steps.survives)
+    rows = rows[steps.rank[rows] == steps.rank[rows].min(initial=np.iinfo(np.int64).max)]
+    owners = np.unique(steps.process[rows])[:64]
+    found = [rows[steps.process[rows] == owner] for owner in owners]
+    return [RolledBack(steps.step[mine].astype(np.float64), steps.loss[mine]) for mine in found]
+
+
+def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
+    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, died, lost the most
+    time outside surviving steps."""
+    useful = _useful_seconds(run)
+    ranks = sorted(useful.keys() | {p.rank for p in run.processes})
+    hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
+    chosen = ranks
+    if len(ranks) > most:
+        chosen = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))[:most]
+    steps = run.steps
+    everybody = AllSteps(steps.begin, steps.end, steps.survives, run.begin)
+    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), _usual_step_s(run), everybody)
+
+
+def died(process: Process) -> bool:
+    """It ended, and neither because the work was done nor after an orderly drain."""
+    return process.exit_code is not None and process.exit_code not in CLEAN_CODES
+
+
+def _since(run: Timeline, at: int) -> float:
+    return (at - run.begin) / 1e9
+
+
+def _phase(run: Timeline, segment: Segment) -> Phase:
+    name = segment.phase
+    begin, end = _since(run, segment.begin), _since(run, segment.end)
+    return Phase(name, words(name), begin, end, PHASE_MEANING.get(name, ""))
+
+
+def _recovery(run: Timeline, episode: Episode) -> Recovery:
+    return Recovery(
+        stop=_since(run, episode.t_stop),
+        end=_since(run, episode.end),
+        first=None if episode.t_first is None else _since(run, episode.t_first),
+        regained=None if episode.t_regained is None else _since(run, episode.t_regained),
+        faults=episode.faults,
+        phases=[_phase(run, segment) for segment in episode.segments],
+    )
+
+
+def _fault(run: Timeline, fault: FaultRecord, injected: int) -> Fault:
+    ended = min((at for at in (fault.recovered, fault.healed) if at is not None), default=run.end)
+    effects = [f"measured {quantity(e.get('measured'), str(e.get('unit') or ''))}" for e in fault.effects]
+    target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
+    story = "\n".join([target, f"injected at {seconds(_since(run, injected))}", *effects[:3]])
+    return Fault(plain(fault.id), plain(fault.kind), _since(run, injected), _since(run, ended), story)
+
+
+def _hit(run: Timeline) -> set[int]:
+    """Ranks that a fault aimed at, by number or through their node."""
+    hit: set[int] = set()
+    for target in (target for fault in run.faults for target in fault.targets):
+        if target.get("rank") is not None:
+            hit.add(int(target["rank"]))
+        else:
+            place = (target.get("node"), target.get("incarnation"))
+            hit.update(p.rank for p in run.processes if (p.node, p.incarnation) == place)
+    return hit
+
+
+def _useful_seconds(run: Timeline) -> dict[int, float]:
+    """Seconds in surviving steps of each rank that did any step."""
+    steps = run.steps
+    spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
+    ranks, group = np.unique(steps.rank, return_inverse=True)
+    sums = np.bincount(group, weights=spent, minlength=len(ranks))
+    return {int(rank): float(amount) for rank, amount in zip(ranks, sums, strict=True)}
+
+
+def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
+    steps = run.steps
+    rows = np.flatnonzero(steps.rank == rank)
+    lives = sorted((_life(run, p) for p in run.processes if p.rank == rank), key=lambda life: life.started)
+    return Lane(
+        rank=rank,
+        lives=lives,
+        targeted=targeted,
+        begin=(steps.begin[rows] - run.begin) / 1e9,
+        end=(steps.end[rows] - run.begin) / 1e9,
+        step=steps.step[rows],
+        loss=steps.loss[rows],
+        survives=steps.survives[rows],
+    )
+
+
+def _life(run: Timeline, process: Process) -> Life:
+    rendezvous, restored = process.rendezvous, process.restored
+    node = plain(process.node)
+    return Life(
+        place=f"Rank {process.rank} on {node}, incarnation {process.incarnation}, pid {process.pid}",
+        story=_story(process),
+        node=node,
+        incarnation=process.incarnation,
+        started=_since(run, process.started),
+        rendezvous=None if rendezvous is None else _since(run, rendezvous),
+        restored=None if restored is None else _since(run, restored),
+        ended=_since(run, process.last_seen if process.exited is None else process.exited),
+        exit_code=process.exit_code,
+        died=died(process),
+    )
+
+
+def _story(process: Process) -> str:
+    source = short_path(process.source or "an unknown place")
+    start = f"restored step {process.restored_step} from {source}" if process.restored_step else "started from scratch"
+    if process.exit_code is None:
+        return f"{start}; no exit recorded"
+    return f"{start}; exit code {process.exit_code}" + (f" ({process.exit_reason})" if process.exit_reason else "")
+
+
+def _usual_step_s(run: Timeline) -> float:
+    kept = run.steps.survives
+    spent = (run.steps.end[kept] - run.steps.begin[kept]) / 1e9
+    return float(np.median(spent)) if len(spent) else 0.0
+
+
+def _event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[EventRow]:
+    return [(_at(event, run), _where(event), _what(event)) for event in events]
+
+
+def _at(event: Mapping[str, Any], run: Timeline) -> str:
+    at = event.get("at")
+    return seconds(_since(run, at)) if isinstance(at, int) else DASH
+
+
+def _where(event: Mapping[str, Any]) -> str:
+    node, rank = event.get("node"), event.get("rank")
+    return DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
+
+
+_NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns", "mono_ns"}
+
+
+def _what(event: Mapping[str, Any]) -> str:
+    """`committed: step 20, kind periodic, 15 MiB, duration 27 ms` from the fields of a log event."""
+    fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
+    _, dot, edge = str(event.get("event", "")).partition(".")
+    return f"{edge}: {fields}" if dot else fields
+
+
+def _field(key: str, value: object) -> str:
+    if isinstance(value, int) and key == "bytes":
+        return size(value)
+    if isinstance(value, int) and key.endswith("_ns"):
+        return f"{key.removesuffix('_ns')} {format_duration(value)}"
+    return f"{key} {short_path(str(value))}"

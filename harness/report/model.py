@@ -1,0 +1,350 @@
+"""The report of a run, typed: all that `report.json` holds. It is written and read back here and nowhere else.
+
+HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it
+again. Only the charts need the event log. Keys that the reader does not know are ignored; keys that are missing in a
+report of an earlier version have defaults.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import math
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from harness.errors import ChaosError
+from harness.judge.score import Evidence, Scorecard, Verdict
+from harness.timeline.timeline import FaultRecord, Timeline
+
+SCHEMA = 1
+MAX_BYTES = 64 * 2**20
+Scalar = bool | int | float | str | None
+S = 1_000_000_000
+
+
+class ReportError(ChaosError):
+    """A report.json that cannot be read."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of the report. Fields without a default must be there."""
+
+
+class Effect(_Part, frozen=True):
+    """What a fault was measured to do, and what it had to do, in `unit`."""
+
+    measured: Scalar = None
+    expected: Scalar = None
+    unit: str | None = None
+
+
+class Fault(_Part, frozen=True):
+    """One injected fault. `t_injected` is in seconds since the run began; `None`: it never struck."""
+
+    id: str
+    kind: str
+    target: tuple[dict[str, Any], ...] = ()
+    t_injected: float | None = None
+    effect: Effect = Effect()
+    healed: bool = False
+    error: str = ""
+
+
+class Expectation(_Part, frozen=True):
+    """One line of the table: texts for people, and beside them the numbers in `unit` where the bound is a number.
+
+    `observed_value` is `None` where nothing was measured, or where what was measured was not over yet.
+    """
+
+    name: str
+    bound: str
+    observed: str
+    verdict: Verdict
+    reason: str = ""
+    bound_value: float | None = None
+    observed_value: float | None = None
+    unit: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Observed over bound, which says how much of an upper bound was used."""
+        if self.observed_value is None or not self.bound_value:
+            return None
+        return self.observed_value / self.bound_value
+
+
+class Run(_Part, frozen=True):
+    """The course of the run. Times are in seconds. `None`: a report of an earlier version, which does not tell."""
+
+    duration_s: float | None = None
+    furthest_step: int | None = None
+    ranks: int | None = None
+    outcome: str | None = None  # completed · failed · aborted · interrupted · None: the harness itself died
+    outcome_reason: str = ""
+    twin: bool | None = None  # a fault-free run to compare with was there
+    stuck_in: str = ""  # the phase of a job that never recovered
+    problems: tuple[str, ...] = ()  # of the event log
+
+
+class Episode(_Part, frozen=True):
+    """One recovery of `scores.recovery_time`. Times are in seconds, `t_stop` since the run began."""
+
+    t_stop: float = 0.0
+    seconds: float | None = None  # None: never recovered
+    first_step_seconds: float | None = None
+    furthest_step: int = 0
+    faults: tuple[str, ...] = ()
+    phases: dict[str, float] = {}
+
+
+class Slowdown(_Part, frozen=True):
+    """A degraded interval of `scores.recovery_time`: slower than usual, without a stop."""
+
+    fault: str = ""
+    t_begin: float = 0.0
+    seconds: float = 0.0
+    recovered: bool = False
+    slowdown: float | None = None
+    slowdown_before: float | None = None
+
+
+class RecoveryTime(_Part, frozen=True):
+    """`scores.recovery_time`; the first three are of the longest episode."""
+
+    seconds: float | None = None
+    first_step_seconds: float | None = None
+    phases: dict[str, float] = {}
+    episodes: tuple[Episode, ...] = ()
+    degraded: tuple[Slowdown, ...] = ()
+
+
+class ClosedForms(_Part, frozen=True):
+    """What closed forms expect of a run with these rates, beside what was measured. `None`: no failure to go by."""
+
+    failures: int | None = None
+    mean_time_to_failure_s: float | None = None
+    restart_s: float | None = None
+    lost_s: float | None = None
+    lost_s_expected: float | None = None
+    interval_s: float | None = None
+    interval_s_young: float | None = None
+    interval_s_daly: float | None = None
+    checkpoint_s: float | None = None
+    ettr: float | None = None
+    ettr_expected: float | None = None
+
+
+class WastedGpuHours(_Part, frozen=True):
+    """`scores.wasted_gpu_hours`. `accounts`: GPU-seconds by account, which add up to what was allocated."""
+
+    gpu_seconds_allocated: float | None = None
+    gpu_seconds_wasted: float | None = None
+    gpu_seconds_wasted_by_faults: float | None = None
+    percent: float | None = None
+    percent_by_faults: float | None = None
+    accounts: dict[str, float] = {}
+    baseline: str = "none"
+    closed_forms: ClosedForms = ClosedForms()
+    dollars_wasted: float | None = None
+
+
+class LossContinuity(_Part, frozen=True):
+    """`scores.loss_continuity`: the surviving losses beside the fault-free run's."""
+
+    mode: str | None = None
+    max_abs_diff: float | None = None
+    first_divergent_step: int | None = None
+    final_gap_percent: float | None = None
+    samples_repeated: int | None = None
+    samples_skipped: int | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """All that `report.json` holds. `scores` and `metrics` keep whatever the scores of the day put there; the typed
+    views `recovery_time`, `wasted_gpu_hours` and `loss_continuity` read the three that every report has."""
+
+    schema: int = SCHEMA
+    run_id: str
+    scenario: str
+    title: str = ""
+    backend: str
+    seed: int
+    profile: str | None = None
+    commit: str | None = None  # of the project under test; "-dirty" behind it: with uncommitted changes
+    begun_at: str | None = None  # UTC, ISO 8601
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()  # the first one is the headline
+    run: Run = Run()
+    faults: tuple[Fault, ...] = ()
+    scores: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, Any] = {}
+    expectations: tuple[Expectation, ...] = ()
+    environment: dict[str, Any] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types. An expectation without a reason has no key `reason`."""
+        values: dict[str, Any] = strict(msgspec.to_builtins(self))
+        for expectation in values["expectations"]:
+            if not expectation["reason"]:
+                del expectation["reason"]
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Report:
+        """Raises `ReportError` for a value of another type or for a schema of another version."""
+        if values.get("schema") != SCHEMA:
+            raise ReportError(f"report.json has schema {values.get('schema')!r}; this version reads schema {SCHEMA}")
+        try:
+            report = msgspec.convert(values, cls)
+            report._check_scores()
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise ReportError(f"report.json cannot be read: {error}") from error
+        return report
+
+    def _check_scores(self) -> None:
+        _ = self.recovery_time, self.wasted_gpu_hours, self.loss_continuity
+
+    @functools.cached_property
+    def recovery_time(self) -> RecoveryTime:
+        return msgspec.convert(self.scores.get("recovery_time", {}), RecoveryTime)
+
+    @functools.cached_property
+    def wasted_gpu_hours(self) -> WastedGpuHours:
+        return msgspec.convert(self.scores.get("wasted_gpu_hours", {}), WastedGpuHours)
+
+    @functools.cached_property
+    def loss_continuity(self) -> LossContinuity:
+        return msgspec.convert(self.scores.get("loss_continuity", {}), LossContinuity)
+
+
+def from_scorecard(card: Scorecard) -> Report:
+    """The report of a run that was judged. What is not a finite number becomes null."""
+    errors = {record.id: record for record in card.evidence.run.faults}
+    values = {
+        "schema": SCHEMA,
+        "run_id": card.run_id,
+        "scenario": card.scenario,
+        "title": card.title,
+        "backend": card.backend,
+        "seed": card.seed,
+        "profile": _text(card.evidence.run.plan.get("profile")),
+        "commit": _text(card.environment.get("commit")),
+        "begun_at": _text(card.environment.get("begun_at")),
+        "verdict": card.verdict.value,
+        "reasons": list(card.reasons),
+        "run": _run(card.evidence),
+        "faults": [_fault(fault, errors.get(str(fault.get("id")))) for fault in card.faults],
+        "scores": card.scores,
+        "metrics": card.metrics,
+        "expectations": [_expectation(line) for line in card.expectations],
+        "environment": card.environment,
+    }
+    return Report.from_json(strict(values))
+
+
+def _run(evidence: Evidence) -> dict[str, Any]:
+    run = evidence.run
+    steps = run.steps
+    return {
+        "duration_s": (run.end - run.begin) / S,
+        "furthest_step": int(steps.step.max()) if len(steps) else 0,
+        "ranks": len({process.rank for process in run.processes}.union(np.unique(steps.rank).tolist())),
+        "outcome": run.outcome,
+        "outcome_reason": run.outcome_reason,
+        "twin": evidence.twin is not None,
+        "stuck_in": _stuck_in(run),
+        "problems": _problems(run),
+    }
+
+
+def _stuck_in(run: Timeline) -> str:
+    last = run.episodes[-1] if run.episodes else None
+    if last is None or last.t_regained is not None:
+        return ""
+    return last.segments[-1].phase if last.segments else "unknown"
+
+
+def _problems(run: Timeline) -> list[str]:
+    """What is wrong with the evidence itself."""
+    found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
+    if run.dropped:
+        found.append(f"{run.dropped:,} events were lost because the disk took no more")
+    return [*found, *run.problems]
+
+
+def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
+    error = record.error if record else None
+    effect = {name: _scalar(value) for name, value in (fault.get("effect") or {}).items()}
+    return {**fault, "effect": effect, "error": error or ""}
+
+
+def _scalar(value: object) -> Scalar:
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _expectation(line: Any) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in Expectation.__struct_fields__}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def read(path: pathlib.Path) -> Report:
+    """The report in a file. Raises `ReportError` where there is none, or where it cannot be read."""
+    try:
+        data = read_regular(path)
+        values = msgspec.json.decode(data) if len(data) <= MAX_BYTES else None
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReportError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ReportError(f"{path}: not a report, or one of more than {MAX_BYTES // 2**20} MiB")
+    try:
+        return Report.from_json(values)
+    except ReportError as error:
+        raise ReportError(f"{path.parent}: {error}") from error
+
+
+def read_regular(path: pathlib.Path) -> bytes:
+    """At most `MAX_BYTES` + 1 of a regular file. Follows no link and waits for nobody; raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(MAX_BYTES + 1)
+
+
+def strict(value: Any) -> Any:
+    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {strict(str(key)): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # lone surrogates, of undecodable names, become `?`
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_CONTROL = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+
+
+def json_text(values: Any) -> str:
+    """Strict JSON for a file or a terminal: what could steer either is written as an escape."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

@@ -1,0 +1,117 @@
+"""Names, quantities and text from logs as people read them. Pure text: knows no report and no chart."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from harness.units import format_duration
+
+DASH = "–"
+NAMES = {
+    "interrupted_step": "Interrupted step",
+    "detect": "Detect",
+    "drain": "Drain",
+    "teardown": "Teardown",
+    "reschedule": "Wait for capacity",
+    "startup": "Start-up",
+    "rendezvous": "Rendezvous",
+    "restore": "Restore",
+    "first_step": "First new step",
+    "recompute": "Recompute",
+    "running": "Running",
+    "finish": "Finish",
+    "wasted_gpu_hours": "Wasted GPU-hours",
+}
+PHASE_MEANING = {
+    "interrupted_step": "the step that was under way when progress stopped",
+    "detect": "from the injection to the first evidence of it",
+    "drain": "save and leave within the notice",
+    "teardown": "stop what is left of the job",
+    "reschedule": "wait for capacity",
+    "startup": "processes start and import",
+    "rendezvous": "the process group forms",
+    "restore": "load the checkpoint",
+    "first_step": "the first step after the restore",
+    "recompute": "repeat the steps that were rolled back",
+}
+_SINGULAR = {"nodes": "node", "processes": "process", "ranks": "rank", "files": "file", "packets": "packet"}
+
+# Control characters, marks that turn the direction of text, invisible fillers, lone surrogates, tag characters.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def plain(value: object) -> str:
+    """Text from a log, where it can steer neither a terminal nor the direction of the text around it."""
+    return _UNPRINTABLE.sub("�", str(value).replace("\r\n", "\n"))
+
+
+def one_line(value: object) -> str:
+    """`plain` text without line breaks and tabs."""
+    return " ".join(plain(value).split())
+
+
+def words(name: str) -> str:
+    """`straggler_drag` → `Straggler drag`."""
+    return NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
+
+
+def expectation_name(name: str) -> str:
+    """`wasted_gpu_hours.max_percent` → `Wasted GPU-hours, percent`; that it is a maximum, the bound's ≤ says."""
+    score, _, bound = name.partition(".")
+    bound = bound.removeprefix("max").removeprefix("min").strip("_")
+    return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
+
+
+def is_number(value: object) -> bool:
+    """A finite number; `True` and `False` are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def seconds(value: float | None, missing: str = DASH) -> str:
+    """`4.21 s` from a number of seconds; `missing` for anything that is not a finite number."""
+    if value is None or not is_number(value):
+        return missing
+    if abs(value) > 1e12:
+        return f"{value:.3g} s"
+    return format_duration(round(value * 1e9)) if value else "0 s"
+
+
+def quantity(value: object, unit: str = "") -> str:
+    """A measured number in few digits with its unit; other things as they are."""
+    if value is None:
+        return DASH
+    if isinstance(value, float) and unit == "s":
+        return seconds(value)
+    if isinstance(value, float) and math.isfinite(value):
+        value = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value:,}"
+    return f"{value} {_SINGULAR.get(unit, unit) if value == '1' else unit}".strip()
+
+
+def percent(value: float | None) -> str:
+    return f"{value:.1f} %" if value is not None and is_number(value) else DASH
+
+
+def gpu_seconds(value: float) -> str:
+    return f"{value:,.1f} GPU-s" if value < 36_000 else f"{value / 3600:,.1f} GPU-h"
+
+
+def size(amount: float) -> str:
+    """`15.0 MiB`."""
+    power = next((power for power in range(1, 5) if amount < 1024 ** (power + 1)), 5)
+    if amount < 1024:
+        return f"{amount:.0f} B"
+    return f"{amount / 1024**power:.1f} {'KMGTP'[power - 1]}iB"
+
+
+_DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
+
+
+def short_path(text: str) -> str:
+    """Absolute paths by their last two parts: `…/checkpoints/step-00000020`. Where it ran is nobody's business."""
+    return _DIRECTORIES.sub("…/", text)

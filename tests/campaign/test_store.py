@@ -1,0 +1,220 @@
+"""Runs found again: by what they are, whatever lies beside them, and whatever became of the index."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pathlib
+import sqlite3
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.campaign.store import INDEX, Store, Wanted
+from harness.errors import UsageError
+from harness.judge.score import Verdict
+from harness.report import model
+
+PLAN: dict[str, Any] = {"scenario": {"name": "spot-evict"}, "backend": "local", "seed": 7}
+
+
+def write(reports: pathlib.Path, run_id: str, begun_s: int = 0, **values: Any) -> pathlib.Path:
+    """A run as it lies in the reports folder; without a verdict it was not judged."""
+    folder = reports / run_id
+    folder.mkdir(parents=True)
+    (folder / "events").mkdir()
+    (folder / "plan.json").write_text(json.dumps(PLAN))
+    os.utime(folder / "plan.json", (begun_s, begun_s))
+    if "verdict" in values:
+        known = {"run_id": run_id, "scenario": "spot-evict", "backend": "local", "seed": 7}
+        report = model.Report(**{**known, **values})
+        (folder / "report.json").write_text(model.json_text(report.to_json()))
+    return folder
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path) -> pathlib.Path:
+    write(tmp_path, "a-1", 100, verdict=Verdict.PASS, commit="aaaa1111", reasons=("fine",))
+    write(tmp_path, "a-2", 200, verdict=Verdict.FAIL, commit="aaaa2222", backend="docker")
+    write(tmp_path, "b-1", 300, verdict=Verdict.PASS, scenario="rank-kill", begun_at="2026-11-22T08:00:00+00:00")
+    write(tmp_path, "c-1", 400)
+    return tmp_path
+
+
+def ids(store: Store, **wanted: Any) -> list[str]:
+    return [run.run_id for run in store.runs(Wanted(**wanted))]
+
+
+def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path) -> None:
+    store = Store(reports)
+    assert ids(store) == ["b-1", "c-1", "a-2", "a-1"]
+    assert ids(store, scenario="rank-kill") == ["b-1"]
+    assert ids(store, backend="docker") == ["a-2"]
+    assert ids(store, commit="aaaa") == ["a-2", "a-1"]
+    assert ids(store, commit="aaaa1111") == ["a-1"]
+    assert ids(store, verdict=Verdict.PASS) == ["b-1", "a-1"]
+    assert ids(store, since_s=150) == ["b-1", "c-1", "a-2"]
+    assert ids(store, verdict=Verdict.PASS, since_s=150) == ["b-1"]
+    assert ids(store, scenario="' OR 1=1 --") == []
+    assert store.notes == []
+
+
+def test_a_run_that_was_not_judged_has_no_verdict(reports: pathlib.Path) -> None:
+    (run,) = [run for run in Store(reports).runs() if run.run_id == "c-1"]
+    assert (run.verdict, run.scenario, run.begun_at) == (None, "spot-evict", "1970-01-01T00:06:40+00:00")
+
+
+def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(reports)
+    assert store.find("last") == store.find("b") == reports / "b-1"
+    assert store.find(str(reports / "a-1")) == reports / "a-1"
+    write(reports, "a-10", 50)
+    assert store.find("a-1") == reports / "a-1", "a whole id is no beginning of another"
+    with pytest.raises(UsageError, match="beginning of 3 runs: a-2, a-1, a-10"):
+        store.find("a")
+    with pytest.raises(UsageError, match=r"no run 'z'.*newest are: b-1, c-1"):
+        store.find("z")
+    with pytest.raises(UsageError, match="none yet"):
+        Store(reports / "nowhere").find("last")
+
+
+def test_the_index_follows_the_folder(reports: pathlib.Path) -> None:
+    store = Store(reports)
+    assert len(ids(store)) == 4
+    write(reports, "d-1", 500, verdict=Verdict.PASS)
+    (reports / "a-1" / "report.json").unlink()
+    (reports / "a-2" / "plan.json").unlink()
+    assert ids(store) == ["b-1", "d-1", "c-1", "a-1"]
+    assert ids(store, verdict=Verdict.PASS) == ["b-1", "d-1"]
+
+
+def test_what_is_indexed_is_not_read_again(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(ids(Store(reports))) == 4
+    monkeypatch.setattr(model, "read", lambda path: pytest.fail(f"{path} was read again"))
+    assert len(ids(Store(reports))) == 4
+
+
+def _cut(index: pathlib.Path) -> None:
+    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
+
+
+def _garbage(index: pathlib.Path) -> None:
+    index.write_bytes(b"SQLite format 3\0" + os.urandom(9000))
+
+
+def _other_table(index: pathlib.Path) -> None:
+    with sqlite3.connect(index) as other:
+        other.execute("ALTER TABLE runs ADD COLUMN more")
+
+
+def _other_version(index: pathlib.Path) -> None:
+    with sqlite3.connect(index) as other:
+        other.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    "damage", [pathlib.Path.unlink, lambda index: index.write_bytes(b""), _cut, _garbage, _other_table, _other_version]
+)
+def test_a_damaged_index_is_made_anew(reports: pathlib.Path, damage: Any) -> None:
+    expected = Store(reports).runs()
+    damage(reports / INDEX)
+    assert Store(reports).runs() == expected
+    with sqlite3.connect(reports / INDEX) as index:
+        assert index.execute("SELECT count(*) FROM runs").fetchone() == (4,)
+    assert [path.name for path in reports.iterdir() if path.name.startswith(f"{INDEX}.")] == []
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1 << 14), st.binary(min_size=1, max_size=64))
+def test_no_damage_of_the_index_changes_the_answer(reports: pathlib.Path, at: int, garbage: bytes) -> None:
+    expected = Store(reports).runs()
+    data = bytearray((reports / INDEX).read_bytes())
+    data[min(at, len(data)) : at + len(garbage)] = garbage
+    (reports / INDEX).write_bytes(data)
+    found = {run.run_id for run in Store(reports).runs()}
+    assert found == {run.run_id for run in expected}
+
+
+def test_an_index_that_is_not_ours_is_left_alone(
+    reports: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    precious = tmp_path_factory.mktemp("other") / "precious"
+    precious.write_text("precious")
+    (reports / INDEX).symlink_to(precious)
+    assert len(Store(reports).runs()) == 4
+    assert precious.read_text() == "precious" and (reports / INDEX).is_symlink()
+
+
+def test_a_locked_index_does_not_keep_the_answer_back(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.campaign.store.LOCK_S_MAX", 0.05)
+    expected = Store(reports).runs()
+    holder = sqlite3.connect(reports / INDEX)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert Store(reports).runs() == expected
+    holder.close()
+
+
+def _ask(reports: pathlib.Path, number: int, answers: Any) -> None:
+    for round_ in range(10):
+        write(reports, f"p{number}-{round_}", 1000 + round_, verdict=Verdict.PASS)
+        Store(reports).runs()
+    answers.put(len(Store(reports).runs(Wanted(since_s=999))))
+
+
+def test_many_processes_may_ask_at_once(tmp_path: pathlib.Path) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    asking = [context.Process(target=_ask, args=(tmp_path, number, answers)) for number in range(4)]
+    for process in asking:
+        process.start()
+    found = [answers.get(timeout=60) for _ in asking]
+    for process in asking:
+        process.join(60)
+    assert max(found) == 40 == len(Store(tmp_path).runs())
+
+
+def test_foreign_and_hostile_folders_are_passed_over_with_a_note(reports: pathlib.Path) -> None:
+    (reports / "notes").mkdir()
+    (reports / "file").write_text("x")
+    (reports / "elsewhere").symlink_to(reports / "a-1")
+    write(reports, "evil\x1b[31m", verdict=Verdict.PASS)
+    for name in ("pipe", "link", "planless"):
+        (write(reports, name) / "plan.json").unlink()
+    os.mkfifo(reports / "pipe" / "plan.json")
+    (reports / "link" / "plan.json").symlink_to("/etc/passwd")
+    (reports / "planless" / "plan.json").write_text("[]")
+    store = Store(reports)
+    assert sorted(ids(store)) == ["a-1", "a-2", "b-1", "c-1"]
+    passed_over = [note.partition(":")[0] for note in store.notes]
+    assert passed_over == ["elsewhere", "evil�[31m", "link", "pipe", "planless"]
+    assert not any("\x1b" in note for note in store.notes)
+
+
+@pytest.mark.parametrize("content", ["{", json.dumps({"schema": 9}), None, ""])
+def test_a_run_with_a_damaged_report_counts_as_not_judged(reports: pathlib.Path, content: str | None) -> None:
+    (reports / "a-1" / "report.json").unlink()
+    if content is None:
+        os.mkfifo(reports / "a-1" / "report.json")
+    elif content:
+        (reports / "a-1" / "report.json").write_text(content)
+    else:
+        (reports / "a-1" / "report.json").symlink_to(reports / "a-2" / "report.json")
+    store = Store(reports)
+    assert ids(store, verdict=Verdict.PASS) == ["b-1"]
+    assert {run.run_id: run.verdict for run in store.runs()}["a-1"] is None
+    assert [note.partition(":")[0] for note in store.notes] == ["a-1"]
+    assert store.find("a-1") == reports / "a-1"
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(
+    reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    assert len(Store(reports).runs()) == 4
+    assert not (reports / INDEX).exists()

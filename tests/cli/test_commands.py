@@ -1,0 +1,177 @@
+"""The command line: what it says, what it lists, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+import report_runs
+from typer.testing import CliRunner
+
+import harness.report
+from harness.cli import listing, main, output
+from harness.errors import UsageError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMANDS = ["run", "gate", "list", "explain", "plan", "validate", "schema", "show", "score", "report", "doctor", "heal"]
+EVIL = "\x1b[31m\u202e[red]\x9b2J"
+
+
+def chaos(*words: object, **env: str) -> Any:
+    return CliRunner().invoke(main.make_app(), [str(word) for word in words], env={"COLUMNS": "200", **env})
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Two judged runs, and one that says nice things to terminals."""
+    for name, card in {
+        "a-1": report_runs.spot_evict(),
+        "a-2": report_runs.never_recovered(),
+        "evil": report_runs.hostile(),
+    }.items():
+        folder = tmp_path / name
+        (folder / "events").mkdir(parents=True)
+        (folder / "plan.json").write_text("{}")
+        harness.report.write_reports(card, folder)
+    return tmp_path
+
+
+def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
+    whole = chaos("--help").output
+    assert "Break a distributed training on purpose" in whole and "chaos run spot-evict" in whole
+    for command in COMMANDS:
+        shown = chaos(command, "--help")
+        assert shown.exit_code == 0 and f" {command} " in whole
+        sentence = shown.output.split("\n\n")[0]
+        assert sentence.strip(), command
+
+
+def test_stored_runs_are_listed_and_filtered(reports: pathlib.Path) -> None:
+    listed = chaos("list", "--runs", "--reports", reports)
+    assert listed.exit_code == 0 and "a-1" in listed.output and "evil" in listed.output
+    rows = json.loads(chaos("list", "--runs", "--verdict", "fail", "--json", "--reports", reports).stdout)
+    assert [row["run_id"] for row in rows] == ["a-2"]
+    assert sorted(rows[0]) == ["backend", "begun_at", "commit", "headline", "run_id", "scenario", "seed", "verdict"]
+    assert "no run fits" in chaos("list", "--runs", "--scenario", "none", "--reports", reports).output
+    assert chaos("list", "--runs", "--since", "1h", "--json", "--reports", reports).exit_code == 0
+
+
+def test_a_stored_run_is_shown_without_its_event_log(reports: pathlib.Path) -> None:
+    shown = chaos("show", "a-1", "--reports", reports)
+    assert shown.exit_code == 0 and "PASS" in shown.output and "Recovery time" in shown.output
+    assert chaos("show", "a-2", "--reports", reports).exit_code == 0, "showing is no judging"
+    values = json.loads(chaos("show", "a-1", "--json", "--reports", reports).stdout)
+    assert values["expectations"][0]["bound_value"] == 60.0
+    assert chaos("show", "a-1", "--markdown", "--reports", reports).output.startswith("# ✅ Pass")
+
+
+def test_no_stored_run_steers_the_terminal(reports: pathlib.Path) -> None:
+    for words in (["list", "--runs"], ["list", "--runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
+        shown = chaos(*words, "--reports", reports).output
+        assert not {"\x1b", "\u202e", "\x9b"} & set(shown), words
+
+
+def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
+    (reports / "a-1" / "report.json").unlink()
+    found = chaos("show", "a-1", "--reports", reports)
+    assert isinstance(found.exception, UsageError) and "chaos score a-1" in str(found.exception)
+
+
+@pytest.mark.parametrize("words", [["list", "--json"], ["list", "--faults", "--json"], ["doctor", "--json"]])
+def test_programs_get_json(words: list[str]) -> None:
+    assert json.loads(chaos(*words).stdout)
+
+
+def test_filters_need_runs() -> None:
+    for words in (["--verdict", "fail"], ["--faults", "--runs"], ["--since", "1h"]):
+        assert isinstance(chaos("list", *words).exception, UsageError)
+
+
+@pytest.mark.parametrize("text, ago_s", [("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)])
+def test_a_time_may_be_told_as_how_long_ago(text: str, ago_s: float) -> None:
+    assert listing.parse_since(text, 1_000_000) == 1_000_000 - ago_s
+
+
+def test_a_time_may_be_a_date() -> None:
+    assert listing.parse_since("1970-01-02T00:00:00+00:00", 0) == 86_400
+    with pytest.raises(UsageError, match="--since soon: write"):
+        listing.parse_since("soon", 0)
+
+
+def test_a_title_is_no_markup(tmp_path: pathlib.Path) -> None:
+    text = (ROOT / "scenarios" / "rank-kill.yaml").read_text()
+    title = next(line for line in text.splitlines() if line.startswith("title:"))
+    (tmp_path / "rank-kill.yaml").write_text(text.replace(title, 'title: "a [red]b[/red]"'))
+    for words in (["list"], ["explain", "rank-kill"]):
+        shown = chaos(*words, "--scenarios", tmp_path).output
+        assert "[red]b[/red]" in shown
+
+
+@pytest.mark.parametrize("words", [[], ["rank-kill", "--plan", "plan.json"], ["--plan", "no-such-plan"]])
+def test_a_run_takes_a_scenario_or_a_plan(words: list[str], reports: pathlib.Path) -> None:
+    assert isinstance(chaos("run", *words, "--reports", reports).exception, UsageError)
+
+
+def ended(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a command line whose command raises this."""
+
+    def app(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "make_app", lambda: app)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), AssertionError(), RecursionError("deep"), MemoryError(), ImportError("no numpy")]
+)
+def test_what_nobody_expected_is_one_line_and_exit_code_3(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(output.err, "_file", None)
+    assert ended(error, monkeypatch) == 3
+    said = capsys.readouterr().err
+    assert f"unexpected {type(error).__name__}" in said and "Traceback (most" not in said
+    (kept,) = tmp_path.glob("chaos-error-*.txt")
+    assert str(kept) in said.replace("\n", "") and "Traceback (most" in kept.read_text()
+
+
+def test_text_from_outside_in_an_error_does_not_steer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(UsageError(f"a {EVIL}"), monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "[red]" in said and not {"\x1b", "\u202e", "\x9b"} & set(said)
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [(KeyboardInterrupt(), 130), (UsageError("x"), 2), (PermissionError(13, "Permission denied", "/x"), 3)],
+)
+def test_each_error_has_its_exit_code(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(error, monkeypatch) == code
+
+
+def test_a_broken_installation_is_no_failed_run(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('broken')")
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "list"], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("error: unexpected ImportError: broken") and "Traceback (most" not in done.stderr
+
+
+def test_who_stops_reading_gets_no_traceback() -> None:
+    script = f"{sys.executable} -m harness schema | head -c 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr

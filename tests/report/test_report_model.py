@@ -1,0 +1,208 @@
+"""The report as typed data: written, read back, and drawn again without the event log."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import report_runs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import harness.report
+from harness.judge.score import Scorecard, Verdict, at_least, at_most
+from harness.report import html, junit, markdown, model, view
+from harness.report.model import Report, ReportError
+
+CARDS = [
+    report_runs.spot_evict,
+    report_runs.double_evict,
+    report_runs.never_recovered,
+    report_runs.long_run,
+    report_runs.empty,
+    report_runs.no_outage,
+    report_runs.hostile,
+]
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+number = st.floats(-1e30, 1e30)
+maybe = st.none() | number
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | number | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+scalar = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | number | text
+
+
+episodes = st.builds(
+    model.Episode,
+    t_stop=number,
+    seconds=maybe,
+    first_step_seconds=maybe,
+    phases=st.dictionaries(text, number, max_size=3),
+)
+scores = st.fixed_dictionaries(
+    {},
+    optional={
+        "recovery_time": st.builds(
+            lambda episode, seconds: model.strict({"seconds": seconds, "episodes": [msgspec.to_builtins(episode)]}),
+            episodes,
+            maybe,
+        ),
+        "wasted_gpu_hours": st.fixed_dictionaries(
+            {"percent": maybe, "accounts": st.dictionaries(text, number, max_size=3)}
+        ),
+        "of_another_day": st.dictionaries(text, anything, max_size=3),
+    },
+)
+reports = st.builds(
+    Report,
+    run_id=text,
+    scenario=text,
+    title=text,
+    backend=text,
+    seed=st.integers(-(2**80), 2**80),
+    profile=st.none() | text,
+    commit=st.none() | text,
+    verdict=st.sampled_from(Verdict),
+    reasons=st.lists(text, max_size=3).map(tuple),
+    run=st.builds(
+        model.Run, duration_s=number, ranks=st.integers(0, 9), problems=st.lists(text, max_size=2).map(tuple)
+    ),
+    faults=st.lists(
+        st.builds(
+            model.Fault,
+            id=text,
+            kind=text,
+            target=st.lists(st.dictionaries(text, anything, max_size=2), max_size=2).map(tuple),
+            t_injected=maybe,
+            effect=st.builds(model.Effect, measured=scalar, expected=scalar, unit=st.none() | text),
+            error=text,
+        ),
+        max_size=2,
+    ).map(tuple),
+    scores=scores,
+    metrics=st.dictionaries(text, anything, max_size=3),
+    expectations=st.lists(
+        st.builds(
+            model.Expectation,
+            name=text,
+            bound=text,
+            observed=text,
+            verdict=st.sampled_from(Verdict),
+            reason=text,
+            bound_value=maybe,
+            observed_value=maybe,
+        ),
+        max_size=3,
+    ).map(tuple),
+    environment=st.dictionaries(text, anything, max_size=3),
+)
+
+
+@settings(deadline=None)
+@given(reports)
+def test_what_is_written_is_read_back(report: Report) -> None:
+    assert Report.from_json(report.to_json()) == report
+    assert Report.from_json(json.loads(model.json_text(report.to_json()))) == report
+
+
+@settings(max_examples=40, deadline=None)
+@given(reports)
+def test_every_report_can_be_drawn(report: Report) -> None:
+    assert html.render(report) and markdown.render(report) and junit.render(report)
+
+
+@pytest.mark.parametrize("make", CARDS, ids=lambda make: make.__name__)
+def test_a_stored_report_is_the_one_that_was_judged(make: Any, tmp_path: pathlib.Path) -> None:
+    card: Scorecard = make()
+    harness.report.write_reports(card, tmp_path)
+    stored = model.read(tmp_path / "report.json")
+    assert stored == model.from_scorecard(card)
+    assert markdown.render(stored) == (tmp_path / "report.md").read_text()
+    assert junit.render(stored) == (tmp_path / "junit.xml").read_text()
+    assert html.render(stored, card.evidence) == (tmp_path / "report.html").read_text()
+
+
+def test_without_the_log_the_page_has_all_but_the_charts() -> None:
+    page = html.render(model.from_scorecard(report_runs.spot_evict()))
+    assert "Progress stopped after step 90" in page and "chaos report" in page
+    assert 'class="chart wide"' not in page
+
+
+def test_an_unknown_key_is_ignored_and_a_missing_one_has_a_default() -> None:
+    values = model.from_scorecard(report_runs.spot_evict()).to_json()
+    del values["run"], values["title"]
+    assert Report.from_json(values | {"of": "tomorrow"}).title == ""
+
+
+@pytest.mark.parametrize(
+    "spoil, named",
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"verdict": "green"}, "verdict"),
+        ({"seed": "seven"}, "seed"),
+        ({"expectations": [{"name": "x"}]}, "expectations[0]"),
+        ({"scores": {"recovery_time": {"seconds": "soon"}}}, "seconds"),
+    ],
+)
+def test_a_report_of_another_kind_is_refused_by_name(spoil: dict[str, Any], named: str) -> None:
+    values = model.from_scorecard(report_runs.spot_evict()).to_json()
+    with pytest.raises(ReportError, match=named.replace("[", r"\[")):
+        Report.from_json(values | spoil)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"schema": NaN}', b"[" * 10**5, b'{"schema": 1}'])
+def test_a_file_that_is_no_report_is_one_clear_error(content: bytes, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "report.json").write_bytes(content)
+    with pytest.raises(ReportError):
+        model.read(tmp_path / "report.json")
+
+
+def test_a_report_of_an_earlier_version_is_read() -> None:
+    sample = model.read(pathlib.Path(__file__).resolve().parents[2] / "reports" / "sample" / "report.json")
+    assert sample.verdict is Verdict.PASS and sample.recovery_time.seconds
+    assert sample.run.duration_s is None, "it was not kept then"
+    for drawn in (html.render(sample), markdown.render(sample), junit.render(sample)):
+        assert not re.search("no step|no fault-free twin|died", drawn, re.IGNORECASE), "what is not told is not claimed"
+
+
+def test_numbers_stand_beside_the_texts() -> None:
+    most = at_most("a.max", 1.5, 3.0, lambda value: f"{value} s", unit="s")
+    least = at_least("b.min", None, 90.0, str, "%")
+    card = replace(report_runs.spot_evict(), expectations=[most, least])
+    first, second = model.from_scorecard(card).expectations
+    assert (first.bound_value, first.observed_value, first.unit, first.share) == (3.0, 1.5, "s", 0.5)
+    assert (second.bound_value, second.observed_value, second.unit, second.share) == (90.0, None, "%", None)
+
+
+def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
+    figures = {figure.name: figure for figure in view.figures(model.from_scorecard(report_runs.spot_evict()))}
+    assert figures["Recovery time"].share == pytest.approx(4.78 / 60, rel=0.01)
+    assert figures["Wasted by faults"].share == pytest.approx(22.6 / 25, rel=0.01)
+
+
+def test_the_report_is_strict_json() -> None:
+    values = {"a": np.float64(1.5), "b": (np.int64(2), math.nan), 3: math.inf, "c": None, "d": [True, "x\ud800"]}
+    assert model.strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x?"]}
+    assert type(model.strict(np.int64(2))) is int
+    json.loads(model.json_text(model.strict(values)))
+
+
+STEERING = ["\x1b", "\x9b", "\u202e", "\u2066", "\x07"]
+
+
+@pytest.mark.parametrize("character", STEERING)
+def test_nothing_in_any_output_steers_who_reads_it(character: str, tmp_path: pathlib.Path) -> None:
+    card = report_runs.hostile()
+    card = replace(card, title=f"a{character}b", reasons=[f"a{character}b"], metrics={f"a{character}": f"b{character}"})
+    for file in harness.report.write_reports(card, tmp_path).values():
+        assert character not in file.read_text(), file.name
+    assert json.loads((tmp_path / "report.json").read_text())["title"] == f"a{character}b", "the record itself is true"
