@@ -134,6 +134,21 @@ def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(tmp_path: pat
         assert told["faults"] == ["fault1", "fault2"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(tmp_path: pathlib.Path, seed: int) -> None:
+    """The rehearsal begins just before its fault strikes; the newest checkpoint is older."""
+    history = simulate(JOB, [Outage(after=48, kind="node")], seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    (truth,) = history.truth.episodes
+    rehearse(logs, "late", "fault1", truth.t_stop - 1, truth.t_regained + 600 * MS)
+    rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
+    run = judged(tmp_path, history, logs, "late").evidence.run
+    lost = sorted({int(step) for step in run.steps.step[~run.steps.survives]})
+    assert lost == list(range(41, 49))
+    assert run.begin == min(row.begin for row in history.truth.rows if not row.survives)
+
+
 def test_two_that_overlap_with_outages_of_their_own_see_both(tmp_path: pathlib.Path) -> None:
     history = simulate(JOB, TWO, 3)
     logs = expecting(history.logs(), {})
@@ -258,8 +273,13 @@ def test_wherever_a_window_lies_it_is_whole(
     with tempfile.TemporaryDirectory() as folder:
         card = judged(pathlib.Path(folder), history, logs, "some")
     run = card.evidence.run
+    if run.begin == run.end:  # after the last step: there is nothing to judge
+        assert card.verdict is not Verdict.PASS
+        return
     assert [s.begin for s in run.segments[1:]] == [s.end for s in run.segments[:-1]]
     assert (run.segments[0].begin, run.segments[-1].end) == (run.begin, run.end)
+    if outcome != "aborted":
+        assert all(each.t_regained is not None for each in run.episodes)
     assert not [reason for reason in card.reasons if "crashed" in reason], card.reasons
     whole = {(true.t_stop, true.t_regained) for true in history.truth.episodes}
     assert {(each.t_stop, each.t_regained) for each in run.episodes if each.t_regained is not None} <= whole
