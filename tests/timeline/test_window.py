@@ -149,6 +149,21 @@ def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(tmp_pat
     assert run.begin == min(row.begin for row in history.truth.rows if not row.survives)
 
 
+@pytest.mark.parametrize("begins", ["before", "in the outage"])
+def test_a_window_that_ends_in_an_outage_holds_all_of_it(tmp_path: pathlib.Path, begins: str) -> None:
+    history = simulate(JOB, [Outage(after=48, kind="node")], 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    (truth,) = history.truth.episodes
+    injected = harness_times(logs, "fault.injected", "fault1")[0]
+    begin = history.truth.begin + 5 if begins == "before" else injected + 10 * MS
+    rehearse(logs, "short", "fault1", begin, (truth.t_first + truth.t_regained) // 2)
+    rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
+    card = judged(tmp_path, history, logs, "short")
+    assert [(each.t_stop, each.t_regained) for each in card.evidence.run.episodes] == [(truth.t_stop, truth.t_regained)]
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
 def test_two_that_overlap_with_outages_of_their_own_see_both(tmp_path: pathlib.Path) -> None:
     history = simulate(JOB, TWO, 3)
     logs = expecting(history.logs(), {})
