@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, remove, trainers, twin_of
-from simulator import History, Job, Outage, simulate
+from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence, part_of
@@ -36,7 +39,8 @@ def heal_soon(logs: Logs) -> None:
     """Faults are healed right after they act, not at the end of the run as the simulator has it."""
     for line in logs["harness"]:
         if line.get("event") == "fault.healed":
-            line["mono_ns"] = harness_times(logs, "fault.effect", line["fault"])[0] + 1
+            at = harness_times(logs, "fault.effect", line["fault"])[0] + 1
+            line["wall_ns"], line["mono_ns"] = line["wall_ns"] + at - line["mono_ns"], at
     logs["harness"].sort(key=lambda line: line["mono_ns"])
 
 
@@ -128,6 +132,36 @@ def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(tmp_path: pat
         assert episode.faults == ("fault1", "fault2")
         (told,) = card.scores["recovery_time"]["episodes"]
         assert told["faults"] == ["fault1", "fault2"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(tmp_path: pathlib.Path, seed: int) -> None:
+    """The rehearsal begins just before its fault strikes; the newest checkpoint is older."""
+    history = simulate(JOB, [Outage(after=48, kind="node")], seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    (truth,) = history.truth.episodes
+    rehearse(logs, "late", "fault1", truth.t_stop - 1, truth.t_regained + 600 * MS)
+    rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
+    run = judged(tmp_path, history, logs, "late").evidence.run
+    lost = sorted({int(step) for step in run.steps.step[~run.steps.survives]})
+    assert lost == list(range(41, 49))
+    assert run.begin == min(row.begin for row in history.truth.rows if not row.survives)
+
+
+@pytest.mark.parametrize("begins", ["before", "in the outage"])
+def test_a_window_that_ends_in_an_outage_holds_all_of_it(tmp_path: pathlib.Path, begins: str) -> None:
+    history = simulate(JOB, [Outage(after=48, kind="node")], 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    (truth,) = history.truth.episodes
+    injected = harness_times(logs, "fault.injected", "fault1")[0]
+    begin = history.truth.begin + 5 if begins == "before" else injected + 10 * MS
+    rehearse(logs, "short", "fault1", begin, (truth.t_first + truth.t_regained) // 2)
+    rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
+    card = judged(tmp_path, history, logs, "short")
+    assert [(each.t_stop, each.t_regained) for each in card.evidence.run.episodes] == [(truth.t_stop, truth.t_regained)]
+    assert card.verdict is Verdict.PASS, card.reasons
 
 
 def test_two_that_overlap_with_outages_of_their_own_see_both(tmp_path: pathlib.Path) -> None:
@@ -230,3 +264,39 @@ def test_a_rehearsal_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     assert window.load(tmp_path / "old").begin == timeline.load(tmp_path / "old").begin
     with pytest.raises(UsageError, match="those that did: none"):
         window.load(tmp_path / "old", "first")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4),
+    share=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    outcome=st.sampled_from(["settled", "aborted", "job_ended"]),
+)
+def test_wherever_a_window_lies_it_is_whole(
+    seed: int, kinds: list[str], share: tuple[float, float], outcome: str
+) -> None:
+    """Phases have no gap, GPU time adds up (the ledger asserts it), no outage is cut, and no score crashes."""
+    job = Job(nodes=2, steps=60, foreign_clocks=bool(seed % 2))
+    history = simulate(job, [Outage(after=11, kind=kind) for kind in kinds], seed)
+    logs = history.logs()
+    heal_soon(logs)
+    length = history.truth.end - history.truth.begin
+    begin, end = sorted(history.truth.begin + 3 + int(part * (length - 10)) for part in share)
+    rehearse(logs, "some", "fault1", begin, None if outcome == "job_ended" else end, outcome=outcome)
+    rehearse(logs, "other", "fault2", begin, None)
+    with tempfile.TemporaryDirectory() as folder:
+        card = judged(pathlib.Path(folder), history, logs, "some")
+    run = card.evidence.run
+    if run.begin == run.end:  # after the last step: there is nothing to judge
+        assert card.verdict is not Verdict.PASS
+        return
+    assert [s.begin for s in run.segments[1:]] == [s.end for s in run.segments[:-1]]
+    assert (run.segments[0].begin, run.segments[-1].end) == (run.begin, run.end)
+    if outcome != "aborted":
+        assert all(each.t_regained is not None for each in run.episodes)
+    assert not [reason for reason in card.reasons if "crashed" in reason], card.reasons
+    whole = {(true.t_stop, true.t_regained) for true in history.truth.episodes}
+    assert {(each.t_stop, each.t_regained) for each in run.episodes if each.t_regained is not None} <= whole
+    assert run.steps.process.min(initial=0) >= 0 and run.steps.epoch.min(initial=0) >= 0
+    assert all(index >= 0 for epoch in run.epochs for index in epoch.processes)
