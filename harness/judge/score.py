@@ -2,7 +2,7 @@
 
 A score is one file in `harness/judge/scores/`, whose name is the score's name in `expect:`. It holds a `SCORE` object:
 its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
-but the evidence. Every score is computed in every run; bounds only add expectations.
+but the evidence and what the analysis makes of it. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Wi
 
 from harness import units
 from harness.errors import UsageError
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.judge.analysis import Analysis
+from harness.judge.evidence import Evidence as Evidence
+from harness.timeline.timeline import FaultRecord
 
 REPORT_SCHEMA = 1
 S = 1_000_000_000
@@ -42,19 +44,6 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
-
-    run: Timeline
-    twin: Timeline | None = None
-    calibration: Sequence[Timeline] = ()
-
-    @property
-    def fault_free(self) -> list[Timeline]:
-        return [timeline for timeline in (self.twin, *self.calibration) if timeline]
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class Score(abc.ABC):
     Bounds: ClassVar[type[BaseModel]] = Bounds
 
     @abc.abstractmethod
-    def score(self, evidence: Evidence, bounds: Any) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
         """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score."""
 
 
@@ -159,15 +148,16 @@ class Scorecard:
     metrics: Mapping[str, Any]
     expectations: Sequence[Expectation]
     environment: Mapping[str, Any]
-    evidence: Evidence = field(repr=False)
+    evidence: Analysis = field(repr=False)
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
     """All scores of a run, merged into one verdict. Pure."""
+    analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
-    results = {score.name: _result(score, evidence, expect.get(score.name)) for score in scores}
+    results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
         (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
@@ -193,11 +183,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         metrics=sections["metrics"],
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
-        evidence=evidence,
+        evidence=analysis,
     )
 
 
-def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
+def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
     """A scorer that crashes knows nothing: inconclusive, never green."""
     try:
         bounds = None if written is None else score.Bounds.model_validate(written)

@@ -13,7 +13,8 @@ import numpy as np
 
 from harness.emitter import EXIT_LEFT
 from harness.judge import deaths
-from harness.judge.score import Bounds, Evidence, Score, ScoreResult, Verdict
+from harness.judge.analysis import Analysis
+from harness.judge.score import Bounds, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration, parse_duration_ns
@@ -33,7 +34,7 @@ class Job(Score):
     order = 0
     Bounds = JobBounds
 
-    def score(self, evidence: Evidence, bounds: JobBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
         reasons = [*_faults(run), *_ending(run), *_left_untold(run)]

@@ -14,15 +14,15 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.judge import deaths
-from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict, at_most
+from harness.judge.analysis import Analysis
+from harness.judge.curves import CURVES, Comparison, Curve, bits, compare, distance, surviving
+from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Process, Steps, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
-FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 NAMED_STEPS = 5
-CURVES = ("loss", "grad_norm", "lr")
 
 
 class ContinuityBounds(Bounds):
@@ -38,35 +38,15 @@ class ContinuityBounds(Bounds):
     max_spike: float | None = None
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run."""
-
-    step: Ints
-    loss: Floats
-    grad_norm: Floats
-    lr: Floats
-    digest: Ints
-    first: Ints
-    count: Ints
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def at(self, rows: Ints) -> Curve:
-        return Curve(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
-
-
 class LossContinuity(Score):
     name = "loss_continuity"
     order = 30
     Bounds = ContinuityBounds
 
-    def score(self, evidence: Evidence, bounds: ContinuityBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         run, twin = evidence.run, evidence.twin
         mode = bounds.mode if bounds else "exact"
-        curve, usual = surviving(run.steps), surviving(twin.steps) if twin else None
-        comparison = compare(curve, usual) if usual else None
+        curve, usual, comparison = evidence.curve, evidence.twin_curve, evidence.comparison
         samples = sample_ledger(curve, usual.step if usual else None)
         values: dict[str, Any] = {
             "mode": mode,
@@ -103,85 +83,6 @@ class LossContinuity(Score):
         return ScoreResult(values, lines, reasons, summary)
 
 
-def surviving(steps: Steps) -> Curve:
-    """The surviving history, one row per step. A step that not all ranks did counts only if it was built upon."""
-    rows = np.flatnonzero(steps.survives & (steps.complete | ~_tail(steps)))
-    chosen = _one_row_per_step(steps, rows)
-    columns = {name: getattr(steps, name)[chosen] for name in Curve.__dataclass_fields__}
-    return Curve(**columns)
-
-
-def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Of these rows one of each step, in order of step: of the lowest rank that tells a loss at all (the only one in
-    many trainers, and where each tells its own, the one to compare with), else of the lowest rank there is."""
-    rank = steps.rank[rows]
-    telling = rank[np.isfinite(steps.loss[rows])]
-    speaker = int(telling.min(initial=np.iinfo(np.int64).max))
-    small = np.int16 if not len(rank) or rank.max() < 2**15 else np.int64  # numpy sorts short integers in linear time
-    order = np.argsort(np.where(rank == speaker, -1, rank).astype(small), kind="stable")[::-1]
-    cell, count = cells(steps.step[rows])
-    first = np.full(count, -1)
-    first[cell[order]] = rows[order]  # the last one to write wins
-    return first[first >= 0]
-
-
-def _tail(steps: Steps) -> Bools:
-    """Rows after the last complete step: whether they would have been kept is not known."""
-    last = int(steps.step[steps.complete & steps.survives].max(initial=0))
-    return np.asarray(steps.step > last, np.bool_)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Surviving steps that both runs have, side by side."""
-
-    step: Ints
-    run: Curve
-    twin: Curve
-    differs: dict[str, Bools]  # per curve, bit for bit
-    twin_last: int
-    run_steps: int  # with those that the twin does not have
-
-    @property
-    def max_abs_diff(self) -> float | None:
-        if not len(self.step):
-            return None
-        return float(np.max(_distance(self.run.loss, self.twin.loss), initial=0.0))
-
-    @property
-    def final_gap_percent(self) -> float | None:
-        """How far the mean loss of the last steps is off the twin's, in percent of that; `None`: not comparable."""
-        last = max(1, round(FINAL_SHARE * len(self.step)))
-        mine, other = self.run.loss[-last:], self.twin.loss[-last:]
-        if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
-            return None
-        return float(100 * np.mean(mine - other) / np.mean(other))
-
-    @property
-    def first_divergent_step(self) -> int | None:
-        rows = np.flatnonzero(np.logical_or.reduce(list(self.differs.values())))
-        return int(self.step[rows[0]]) if len(rows) else None
-
-
-def compare(run: Curve, twin: Curve) -> Comparison:
-    step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
-    left, right = run.at(mine), twin.at(other)
-    differs = {name: _bits(getattr(left, name)) != _bits(getattr(right, name)) for name in CURVES}
-    return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
-
-
-def _bits(values: Floats) -> Ints:
-    """Comparable bit patterns; all NaNs are the same one."""
-    return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
-
-
-def _distance(a: Floats, b: Floats) -> Floats:
-    """|a - b|, where equal infinities and two NaNs are no distance, and one NaN is an infinite one."""
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(a - b)
-    return np.asarray(np.where(_bits(a) == _bits(b), 0.0, np.where(np.isnan(distance), np.inf, distance)))
-
-
 @dataclass(frozen=True)
 class Samples:
     """Positions consumed twice or never in the surviving lineage; `None` where the trainer does not tell."""
@@ -207,7 +108,7 @@ def sample_ledger(curve: Curve, told: Ints | None = None) -> Samples:
 
 
 def _curve_line(
-    evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison | None
+    evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison | None
 ) -> tuple[Expectation, dict[str, Any]]:
     """The expectation on the curve itself, and what more it brings into the values."""
     name = "loss_continuity.mode"
@@ -221,7 +122,7 @@ def _curve_line(
     band, source = _band(evidence, bounds, comparison)
     if band is None:
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source), {}
-    outside = {c: _distance(getattr(comparison.run, c), getattr(comparison.twin, c)) > band[c] for c in CURVES}
+    outside = {c: distance(getattr(comparison.run, c), getattr(comparison.twin, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
 
 
@@ -249,7 +150,7 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     return int((~np.isfinite(curve.loss)).sum()) if reported else None
 
 
-def _no_comparison(evidence: Evidence, comparison: Comparison | None) -> str:
+def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
     run, twin = evidence.run, evidence.twin
     if comparison is None or twin is None:
         return "there is no fault-free twin to compare with"
@@ -302,7 +203,7 @@ def _apart(mine: float, other: float) -> str:
 _WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 
 
-def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) -> tuple[dict[str, Floats] | None, str]:
+def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) -> tuple[dict[str, Floats] | None, str]:
     """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
     of the step: it gets rounding and no more."""
     twin = comparison.twin
@@ -318,7 +219,7 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
         rows = np.searchsorted(twin.step, spread.step)
         for c in ("loss", "grad_norm"):
             seen = np.zeros(len(twin))
-            seen[rows] = _distance(getattr(spread.run, c), getattr(spread.twin, c))
+            seen[rows] = distance(getattr(spread.run, c), getattr(spread.twin, c))
             if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(twin):
                 return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
             # Runs that once differ drift apart further: the band never narrows again.
@@ -395,8 +296,8 @@ def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
     first[cell[::-1]] = rows[::-1]
     for name, words in (("digest", "samples"), *_WORDS.items()):
         column = getattr(steps, name)
-        bits = column if column.dtype == np.int64 else _bits(column)
-        bad = rows[bits[rows] != bits[first[cell]]]
+        exact = column if column.dtype == np.int64 else bits(column)
+        bad = rows[exact[rows] != exact[first[cell]]]
         if len(bad):
             row = int(bad[np.argmin(steps.step[bad])])
             other = int(first[cell[np.searchsorted(rows, row)]])

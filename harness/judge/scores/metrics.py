@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from harness.judge import slowdown
+from harness.judge.analysis import Analysis
 from harness.judge.score import (
     Bounds,
     DurationNs,
-    Evidence,
     Expectation,
     Percent,
     S,
@@ -44,7 +44,7 @@ class Metrics(Score):
     section = "metrics"
     Bounds = MetricBounds
 
-    def score(self, evidence: Evidence, bounds: MetricBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
         values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence)
         return ScoreResult(values, _expectations(values, bounds) if bounds else ())
@@ -116,11 +116,10 @@ def _resumes(run: Timeline) -> dict[str, Any]:
     }
 
 
-def _alarms(evidence: Evidence) -> dict[str, Any]:
+def _alarms(evidence: Analysis) -> dict[str, Any]:
     """A false alarm is an anomaly while no fault was at work; detection runs from a fault to its first evidence."""
     run = evidence.run
-    slow = slowdown.degraded(run, slowdown.usual_step_times(evidence.fault_free))
-    windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
+    windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
     false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]
     detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]
