@@ -11,7 +11,7 @@ from harness.judge.curves import Comparison, Curve
 from harness.judge.evidence import Evidence
 from harness.judge.ledger import Band, Ledger
 from harness.judge.slowdown import Degraded, StepTime
-from harness.timeline.timeline import FaultRecord, Floats
+from harness.timeline.timeline import FaultRecord, Floats, Ints
 
 
 class Analysis(Evidence):
@@ -68,3 +68,8 @@ class Analysis(Evidence):
     def apart(self) -> tuple[Floats, Floats] | None:
         """Steps that both runs have, and the largest difference of a rank's loss from the same rank's of the twin."""
         return curves.apart(self.run.steps, self.twin.steps) if self.twin else None
+
+    @cached_property
+    def missing(self) -> Ints:
+        """Steps that the surviving history leaves out."""
+        return curves.missing(self.curve, self.twin_curve.step if self.twin_curve else None, self.run.stride)

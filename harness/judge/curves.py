@@ -145,3 +145,14 @@ def _by_rank(steps: Steps) -> tuple[Ints, Floats]:
     keys = (steps.step[rows] << _RANK_BITS) + steps.rank[rows]
     key, last = np.unique(keys[::-1], return_index=True)
     return key, steps.loss[rows][::-1][last]
+
+
+def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:
+    """Steps that no surviving epoch did, of those that are told: `told` by the twin, or else every so many."""
+    if not len(curve) or curve.step[-1] >= 1 << 40:
+        return np.zeros(0, np.int64)
+    last = int(curve.step[-1])
+    expected = np.arange(stride, last + 1, stride)
+    if told is not None:
+        expected = told[told <= last]
+    return np.setdiff1d(expected, curve.step, assume_unique=True)

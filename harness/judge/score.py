@@ -43,6 +43,8 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
+Finding = tuple[Verdict, str]  # and why
+
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
 
 
@@ -62,7 +64,7 @@ class Expectation:
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[tuple[Verdict, str]] = ()  # beyond the expectations
+    reasons: Sequence[Finding] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
 
 
@@ -200,12 +202,12 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
 
 
-def _findings(result: ScoreResult) -> list[tuple[Verdict, str]]:
+def _findings(result: ScoreResult) -> list[Finding]:
     lines = [(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}") for e in result.expectations]
     return [finding for finding in [*result.reasons, *lines] if finding[0] is not Verdict.PASS]
 
 
-def _reasons(findings: Sequence[tuple[Verdict, str]]) -> list[str]:
+def _reasons(findings: Sequence[Finding]) -> list[str]:
     """The worst first; among equals in the order in which they were found."""
     ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding[0]))
     return list(dict.fromkeys(text for _, text in ordered))

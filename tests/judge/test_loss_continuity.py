@@ -57,11 +57,11 @@ def test_a_step_is_told_by_the_lowest_rank_that_tells_a_loss_else_by_the_lowest(
 
 def test_samples_are_followed_from_step_to_step() -> None:
     whole = loss_continuity.sample_ledger(curve([0, 16, 32], [16, 16, 16]))
-    assert (whole.repeated, whole.skipped, whole.missing.tolist(), whole.where) == (0, 0, [], "")
+    assert (whole.repeated, whole.skipped, whole.where) == (0, 0, "")
     broken = loss_continuity.sample_ledger(curve([0, 8, 32], [16, 16, 16]))
     assert (broken.repeated, broken.skipped, broken.where) == (8, 8, "at step 2")
     gap = loss_continuity.sample_ledger(curve([0, 99], [16, 16], [1, 3]))
-    assert (gap.repeated, gap.skipped, gap.missing.tolist()) == (0, 0, [2]), "what lies between is not known"
+    assert (gap.repeated, gap.skipped) == (0, 0), "what lies between is not known"
     untold = loss_continuity.sample_ledger(curve([0, -1], [16, 16]))
     assert (untold.repeated, untold.skipped, untold.where) == (None, None, "")
 
@@ -110,7 +110,7 @@ def test_a_twin_of_another_shape_is_none() -> None:
     assert reason == "loss_continuity.mode: the twin is of another seed or another number of ranks"
 
 
-def test_a_twin_in_which_one_rank_goes_on_from_elsewhere_tells_not_each_step() -> None:
+def test_a_hole_in_the_twin_excuses_no_false_restore() -> None:
     def restored(logs: Logs, step: int, *ranks: int) -> None:
         for rank in ranks:
             next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored")["step"] = (
@@ -122,9 +122,8 @@ def test_a_twin_in_which_one_rank_goes_on_from_elsewhere_tells_not_each_step() -
     twin = simulate(JOB, (), seed=99)
     sparse = twin.logs()
     steps(trainers(sparse, rank=1)[0])[0]["step"] = 2
-    assert sum(map(loss_continuity._skips, load(twin, sparse).processes)) == 1
     card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(twin, sparse))
-    assert "said it restored" not in " ".join(card.reasons)
+    assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
 
 
 def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> None:

@@ -44,7 +44,8 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     assert (run.reached_step, run.finished, run.outcome, len(run.steps), run.epochs) == (0, False, "completed", 0, [])
     assert slowdown.degraded(run, {}) == [] and ledger.bands([run]) == {}
     card = judge(Evidence(run, run), "x")
-    assert card.verdict is Verdict.FAIL and card.reasons == ["the job ended without an error at step 0 of 6"]
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0] == "no step of the job is in the log: what it did cannot be observed"
     assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
 
 
@@ -117,7 +118,10 @@ def test_a_trainer_that_tells_of_nothing_but_its_steps(logs: Logs) -> None:
     assert (process.rank, process.local_rank, process.node, process.incarnation, process.pid) == (0, 0, "h", 1, 0)
     assert (process.world_size, process.started, process.exited, process.exit_code) == (2, S, None, None)
     assert run.steps.begin.tolist() == [3 * S, *(n * S for n in range(3, 8))], "each began when the one before ended"
-    assert len(run.progress) == 0, "two ranks were planned, and one was heard of"
+    assert len(run.progress) == 6 and [epoch.unheard for epoch in run.epochs] == [1]
+    told = "1 of 2 ranks left no log of steps 1 to 6: what they did is not known"
+    assert told in judge(Evidence(run), "x").reasons
+    assert told not in judge(Evidence(run, run), "x").reasons, "without a fault it is the same"
 
 
 def test_it_is_whole_when_one_rank_was_planned(tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from harness.judge.analysis import Analysis
 from harness.judge.curves import CURVES, Comparison, Curve, bits, compare, distance, surviving
 from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline.lineage import cells
-from harness.timeline.timeline import Bools, Floats, Ints, Process, Steps, Timeline
+from harness.timeline.timeline import Bools, Floats, Steps, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
@@ -46,8 +46,8 @@ class LossContinuity(Score):
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         run, twin = evidence.run, evidence.twin
         mode = bounds.mode if bounds else "exact"
-        curve, usual, comparison = evidence.curve, evidence.twin_curve, evidence.comparison
-        samples = sample_ledger(curve, usual.step if usual else None)
+        curve, comparison = evidence.curve, evidence.comparison
+        samples = sample_ledger(curve)
         values: dict[str, Any] = {
             "mode": mode,
             "max_abs_diff": comparison.max_abs_diff if comparison else None,
@@ -57,7 +57,7 @@ class LossContinuity(Score):
             "steps_compared": len(comparison.step) if comparison else 0,
             "samples_repeated": samples.repeated,
             "samples_skipped": samples.skipped,
-            "steps_missing": len(samples.missing),
+            "steps_missing": len(evidence.missing),
             "resumes": list(_resumes(run, curve, comparison)),
         }
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
@@ -65,7 +65,7 @@ class LossContinuity(Score):
             return ScoreResult(values)
         line, reach = _curve_line(evidence, bounds, comparison)
         values |= reach
-        lines = [line, *_sample_lines(run, bounds, samples, line.verdict)]
+        lines = [line, *_sample_lines(bounds, samples, line.verdict)]
         if bounds.mode == "final":
             lines.append(
                 at_most(
@@ -75,7 +75,7 @@ class LossContinuity(Score):
         if bounds.max_spike is not None:
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
-        reasons = [*_disagreements(run, twin), *_false_restores(run, twin), *_other_samples(comparison, bounds)]
+        reasons = [*_disagreements(run, twin), *_other_samples(comparison, bounds)]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
@@ -89,22 +89,18 @@ class Samples:
 
     repeated: int | None
     skipped: int | None
-    missing: Ints  # steps that no surviving epoch did, of those that the twin tells (not all trainers tell each step)
     where: str  # the first place in words
 
 
-def sample_ledger(curve: Curve, told: Ints | None = None) -> Samples:
-    """Follows the surviving steps in order: each must begin where the one before ended. `told`: the twin's steps."""
-    expected = np.arange(1, int(curve.step[-1]) + 1) if len(curve) and curve.step[-1] < 1 << 40 else curve.step
-    missing = np.setdiff1d(expected, curve.step, assume_unique=True)
-    missing = missing if told is None else np.intersect1d(missing, told, assume_unique=True)
+def sample_ledger(curve: Curve) -> Samples:
+    """Follows the surviving steps in order: each must begin where the one before ended."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
-        return Samples(None, None, missing, "")
+        return Samples(None, None, "")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
     jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
     rows = np.flatnonzero(jump)
     where = f"at step {curve.step[rows[0] + 1]}" if len(rows) else ""
-    return Samples(int(np.maximum(-jump, 0).sum()), int(np.maximum(jump, 0).sum()), missing, where)
+    return Samples(int(np.maximum(-jump, 0).sum()), int(np.maximum(jump, 0).sum()), where)
 
 
 def _curve_line(
@@ -236,8 +232,7 @@ def _moves(twin: Curve) -> float:
     return float(finite.max() - finite.min())
 
 
-def _sample_lines(run: Timeline, bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
-    missing = _missing(run, samples)
+def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
     repeated = ("repeated", samples.repeated, bounds.max_samples_repeated)
     skipped = ("skipped", samples.skipped, bounds.max_samples_skipped)
     for what, observed, bound in (repeated, skipped):
@@ -251,33 +246,6 @@ def _sample_lines(run: Timeline, bounds: ContinuityBounds, samples: Samples, cur
         else:
             reason = f"{observed} samples were {what}, first {samples.where}"
             yield at_most(name, observed, bound, str, reason)
-    if missing is not None:
-        verdict, reason = missing
-        yield Expectation(
-            "loss_continuity.steps", "every step once", f"{len(samples.missing)} missing", verdict, reason
-        )
-
-
-def _missing(run: Timeline, samples: Samples) -> tuple[Verdict, str] | None:
-    """Steps that no surviving epoch did. One step at the seam of a kill may only have lost its last event."""
-    if not len(samples.missing):
-        return None
-    text = f"{_steps(samples.missing)} are in no surviving history: progress was claimed, not made"
-    seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
-    if run.dropped:
-        return Verdict.INCONCLUSIVE, f"{_steps(samples.missing)} left no event; {run.dropped} were lost to a full disk"
-    if all(step in seams and step - 1 not in samples.missing for step in samples.missing.tolist()):
-        return Verdict.INCONCLUSIVE, f"{_steps(samples.missing)}: its event was lost when its workers died"
-    return Verdict.FAIL, text
-
-
-def _steps(numbers: Ints) -> str:
-    shown = ", ".join(str(n) for n in numbers[:NAMED_STEPS].tolist())
-    return (
-        f"steps {shown}{', …' if len(numbers) > NAMED_STEPS else ''} ({len(numbers)})"
-        if len(numbers) > 1
-        else (f"step {shown}")
-    )
 
 
 def _disagreements(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:
@@ -302,28 +270,6 @@ def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
             row = int(bad[np.argmin(steps.step[bad])])
             other = int(first[cell[np.searchsorted(rows, row)]])
             yield words, int(steps.step[row]), f"{' and '.join(sorted((str(steps.rank[other]), str(steps.rank[row]))))}"
-
-
-def _false_restores(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:
-    """A process must go on from the step that it said it restored (unless it does not tell each step, as the twin then
-    does neither), and all of a world from the same."""
-    sparse = twin is not None and any(_skips(process) for process in twin.processes)
-    for process in () if sparse else run.processes:
-        if _skips(process):
-            text = f"rank {process.rank} said it restored step {process.restored_step}"
-            yield Verdict.FAIL, f"loss_continuity: {text}, but went on with step {process.first_step}"
-            return
-    for epoch in run.epochs:
-        restored = {run.processes[index].restored_step for index in epoch.processes} - {None}
-        if len(restored) > 1:
-            shown = ", ".join(str(step) for step in sorted(s for s in restored if s is not None))
-            yield Verdict.FAIL, f"loss_continuity: ranks of one world restored different steps: {shown}"
-            return
-
-
-def _skips(process: Process) -> bool:
-    restored, first = process.restored_step, process.first_step
-    return restored is not None and first is not None and first != restored + 1
 
 
 def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[tuple[Verdict, str]]:

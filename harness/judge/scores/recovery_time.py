@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from harness.judge import slowdown
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
@@ -121,11 +123,20 @@ def _expectations(
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
         spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
+        spans += [_Span(_standstill(run, d), True, "", d.doubt) for d in slow]
         lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
         spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
-        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, unmeasured))
+        why = unmeasured or ("" if run.episodes else "progress was slowed and not stopped: no phase was measured")
+        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
+
+
+def _standstill(run: Timeline, interval: Degraded) -> int:
+    """The longest time without a step in it: a job that stood still in place needed so long for its next one."""
+    rows = np.flatnonzero((run.progress.end > interval.begin) & (run.progress.end <= interval.end))
+    rows = rows[rows > 0]
+    return int((run.progress.end[rows] - run.progress.end[rows - 1]).max(initial=0))
 
 
 def _still(interval: Degraded) -> str:
