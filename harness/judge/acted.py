@@ -65,19 +65,22 @@ def _outliving(run: Timeline, fault: FaultRecord) -> Iterator[int]:
 
 def _too_late(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
     """A fault that struck when no step and no checkpoint was left to be done, and that nobody started again over. What
-    only slows or stops a job needs time to act: at least half a step of it."""
+    only slows a job needs time to act: at least half a step of it."""
     if fault.injected is None or not run.finished or not len(run.steps):
         return
-    done = [*(event["at"] for event in run.checkpoints), *(process.started for process in run.processes)]
-    done.append(int(run.steps.end.max()))
+    last = int(run.steps.end.max())
+    others = [event["at"] for event in run.checkpoints] + [process.started for process in run.processes]
     struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
-    if struck > max(done):
+    if struck > max([last, *others]):
         yield Verdict.INVALID, f"fault {fault.id} struck when the job had done all its work"
-    elif not fault.kills and struck > int(run.steps.begin.max()) and struck > max(done[:-1]):
-        left = done[-1] - struck
-        if left < np.median(run.steps.end - run.steps.begin) / 2:
-            text = f"struck {format_duration(left)} before the end of the last step"
-            yield Verdict.INVALID, f"fault {fault.id} {text}: it can have done nothing"
+    elif not (fault.kills or fault.stops or fault.spoils) and _had_no_time(run, struck):
+        text = f"struck {format_duration(max(last - struck, 0))} before the end of the last step"
+        yield Verdict.INVALID, f"fault {fault.id} {text}: it can have done nothing"
+
+
+def _had_no_time(run: Timeline, struck: int) -> bool:
+    usual = np.median(run.steps.end - run.steps.begin)
+    return struck > int(run.steps.begin.max()) and bool(run.steps.end.max() - struck < usual / 2)
 
 
 def _wrong_target(run: Timeline, record: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:

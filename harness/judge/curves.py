@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps
 
+NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
-CURVES = ("loss", "grad_norm", "lr")
+WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
+CURVES = tuple(WORDS)
 _RANK_BITS = 24
 _COLUMNS = ("step", *CURVES, "digest", "first", "count")
 
@@ -103,6 +106,14 @@ class Comparison:
         return float(100 * np.mean(mine - other) / np.mean(other))
 
     @property
+    def near_zero(self) -> bool:
+        """Whether the last losses cancel out or have come close to nothing, as measured by how far they moved."""
+        last = self.twin.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
+        finite = self.twin.loss[np.isfinite(self.twin.loss)]
+        size = abs(float(np.mean(last))) if len(last) else np.nan
+        return bool(len(finite) and size < NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
+
+    @property
     def first_divergent_step(self) -> int | None:
         rows = np.flatnonzero(np.logical_or.reduce(list(self.differs.values())))
         return int(self.step[rows[0]]) if len(rows) else None
@@ -130,21 +141,30 @@ def distance(a: Floats, b: Floats) -> Floats:
 def apart(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
     """Surviving steps that both have, ascending, and |run - twin| of the loss: the largest over the ranks that tell
     one in both. Two that are no number differ by nothing, a single one by infinity."""
-    ours, mine = _by_rank(run)
-    theirs, other = _by_rank(twin)
-    _, left, right = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
-    step, group = np.unique(ours[left] >> _RANK_BITS, return_inverse=True)
+    ours, theirs = by_rank(run), by_rank(twin)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
     largest = np.zeros(len(step))
-    np.maximum.at(largest, group, distance(mine[left], other[right]))
+    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], twin.loss[theirs.row[right]]))
     return step.astype(np.float64), largest
 
 
-def _by_rank(steps: Steps) -> tuple[Ints, Floats]:
-    """One row for each surviving step and rank, the last one logged, as one sorted key."""
+class ByRank(NamedTuple):
+    """One row for each surviving step and rank, the last one logged: sorted keys, and rows of the steps."""
+
+    key: Ints
+    row: Ints
+
+
+def by_rank(steps: Steps) -> ByRank:
     rows = np.flatnonzero(counted(steps))
-    keys = (steps.step[rows] << _RANK_BITS) + steps.rank[rows]
-    key, last = np.unique(keys[::-1], return_index=True)
-    return key, steps.loss[rows][::-1][last]
+    key, last = np.unique(((steps.step[rows] << _RANK_BITS) + steps.rank[rows])[::-1], return_index=True)
+    return ByRank(key, rows[::-1][last])
+
+
+def ulps(values: Floats) -> Floats:
+    """One unit in the last place of each, as a 32-bit float."""
+    return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
 
 
 def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:

@@ -57,14 +57,15 @@ def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
-    """Per world size, from fault-free runs."""
+    """Per world size, from fault-free runs; not of those whose clock is too coarse to tell a step's length."""
     found: dict[int, list[Ints]] = {}
     for timeline in baselines:
         rows, times = step_times(timeline)
         size = timeline.progress.world_size[rows]
         for world in np.unique(size).tolist():
             found.setdefault(world, []).append(times[size == world])
-    return {world: _step_time(parts) for world, parts in found.items()}
+    times = {world: _step_time(parts) for world, parts in found.items()}
+    return {world: time for world, time in times.items() if time.usual}
 
 
 def _step_time(runs: Sequence[Ints]) -> StepTime:

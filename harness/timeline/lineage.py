@@ -313,11 +313,11 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
     """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
     for number, world in enumerate(worlds):
-        missing = set(range(world.size)) - world.members.keys() if not world.whole else set()
-        for life in lives if missing else ():
+        for life in lives if not world.whole else ():
             later = [at for at in life.joins if at > world.joined]
             stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
-            if life.rank in missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
+            missing = life.rank < world.size and life.rank not in world.members
+            if missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
                 place = len(life.joins) - len(later)
                 life.joins.insert(place, world.joined)
                 life.sizes.insert(place, world.size)

@@ -146,7 +146,7 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
 def test_a_twin_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
     """Who reports its loss now and then may be silent at the end for as long as ever before: for one step here, or two
     where the first told none."""
-    told = [np.nan] * first + [1.0] * (8 - first - silent) + [np.nan] * silent
+    told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
     comparison = curves.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
     run = twin_of(JOB)
     found = loss_continuity._no_comparison(Analysis(run, run), comparison)

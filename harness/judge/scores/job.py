@@ -132,11 +132,10 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
 def _without_a_launcher(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
     """Nodes whose launcher left no log though others' did, so that nobody tells of the ends of their workers. A node
     that was taken may have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
-    told = run.launchers | (twin.launchers if twin else frozenset())
     usual = {p.node for p in twin.processes} - {node for node, _ in twin.launchers} if twin else set()
     taken = {place_of(target) for fault in run.faults if fault.kills for target in fault.targets}
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
-    for node, _ in sorted(worked - run.launchers - taken) if told else ():
+    for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():
         if node not in usual:
             yield Verdict.INCONCLUSIVE, f"the launcher on {node} left no log: how its workers ended is not known"
 

@@ -13,16 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.judge import deaths
+from harness.judge import deaths, ranks_agree
 from harness.judge.analysis import Analysis
-from harness.judge.curves import CURVES, Comparison, Curve, bits, compare, distance, surviving
-from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
-from harness.timeline.lineage import cells
-from harness.timeline.timeline import Bools, Floats, Steps, Timeline
+from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
+from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
+from harness.timeline.timeline import Bools, Floats, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
-NAMED_STEPS = 5
 
 
 class ContinuityBounds(Bounds):
@@ -44,7 +42,7 @@ class LossContinuity(Score):
     Bounds = ContinuityBounds
 
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
-        run, twin = evidence.run, evidence.twin
+        run = evidence.run
         mode = bounds.mode if bounds else "exact"
         curve, comparison = evidence.curve, evidence.comparison
         samples = sample_ledger(curve)
@@ -75,7 +73,11 @@ class LossContinuity(Score):
         if bounds.max_spike is not None:
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
-        reasons = [*_disagreements(run, twin), *_other_samples(comparison, bounds)]
+        moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
+        reasons = [
+            *ranks_agree.findings(evidence, bounds.mode, bounds.max_ulp, moved),
+            *_other_samples(comparison, bounds),
+        ]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
@@ -129,6 +131,9 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
         return _judged(name, bound, comparison, {"lr": comparison.differs["lr"]})
     if int(comparison.step[-1]) == comparison.twin_last:
         gap = comparison.final_gap_percent
+    if comparison.near_zero:
+        reason = "the final loss is so near to zero that a gap in percent of it says nothing"
+        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason)
     if gap is None:
         return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the twin's")
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
@@ -160,11 +165,19 @@ def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
         return f"{comparison.run_steps - len(comparison.step)} steps are not in the twin"
     if not np.isfinite(comparison.twin.loss).any():
         return "the trainer reports no loss"
+    if _never_change(comparison):
+        return "the twin's losses never change: that the run's are the same proves nothing"
     told = np.flatnonzero(np.isfinite(comparison.twin.loss))
     gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
     if len(comparison.step) - 1 - int(told[-1]) > gap:
         return f"the twin itself tells no finite loss after step {comparison.step[told[-1]]}"
     return ""
+
+
+def _never_change(comparison: Comparison) -> bool:
+    """Whether loss and gradient norm have one value only, so far as they are told."""
+    told = [values[np.isfinite(values)] for values in (comparison.twin.loss, comparison.twin.grad_norm)]
+    return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
 
 
 def _shape(run: Timeline) -> tuple[Any, ...]:
@@ -181,10 +194,10 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     curve, rows = min(found.items(), key=lambda item: int(item[1][0]))
     row = int(rows[0])
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.twin, curve)[row]
-    names = ", ".join(_WORDS[c] for c in found)
+    names = ", ".join(WORDS[c] for c in found)
     reason = (
         f"{names} differ{'s' if len(found) == 1 else ''} from the twin's: at step {comparison.step[row]} "
-        f"{_WORDS[curve]} {_apart(mine, other)}"
+        f"{WORDS[curve]} {_apart(mine, other)}"
     )
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
     return Expectation(name, bound, observed, Verdict.FAIL, reason)
@@ -196,14 +209,11 @@ def _apart(mine: float, other: float) -> str:
     return short if f"{mine:.9g}" != f"{other:.9g}" else f"{mine:.17g} instead of {other:.17g}"
 
 
-_WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
-
-
 def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) -> tuple[dict[str, Floats] | None, str]:
     """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
     of the step: it gets rounding and no more."""
     twin = comparison.twin
-    ulp = {c: np.nan_to_num(np.spacing(np.abs(getattr(twin, c)).astype(np.float32)).astype(np.float64)) for c in CURVES}
+    ulp = {c: ulps(getattr(twin, c)) for c in CURVES}
     if bounds.mode == "ulp":
         return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
     repeats = [t for t in evidence.calibration if t.finished and not t.faults]
@@ -229,7 +239,7 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
 def _moves(twin: Curve) -> float:
     """From the lowest loss to the highest one; a band that is as wide lets everything pass."""
     finite = twin.loss[np.isfinite(twin.loss)]
-    return float(finite.max() - finite.min())
+    return float(np.ptp(finite))
 
 
 def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
@@ -248,31 +258,7 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
             yield at_most(name, observed, bound, str, reason)
 
 
-def _disagreements(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:
-    """Ranks that did the same step must agree: replicas that drift apart are broken, whatever rank 0 says."""
-    usual = {name for name, _, _ in _splits(twin.steps)} if twin else set()
-    for name, step, ranks in _splits(run.steps):
-        if name not in usual:  # a trainer whose ranks never agree reports local values: nothing follows from them
-            yield Verdict.FAIL, f"loss_continuity: at step {step} ranks {ranks} disagree on the {name}"
-
-
-def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
-    """Columns on which the ranks of one surviving step disagree: (name, first step, two ranks)."""
-    rows = np.flatnonzero(steps.survives & steps.complete)
-    cell, count = cells(steps.step[rows])
-    first = np.full(count, -1)
-    first[cell[::-1]] = rows[::-1]
-    for name, words in (("digest", "samples"), *_WORDS.items()):
-        column = getattr(steps, name)
-        exact = column if column.dtype == np.int64 else bits(column)
-        bad = rows[exact[rows] != exact[first[cell]]]
-        if len(bad):
-            row = int(bad[np.argmin(steps.step[bad])])
-            other = int(first[cell[np.searchsorted(rows, row)]])
-            yield words, int(steps.step[row]), f"{' and '.join(sorted((str(steps.rank[other]), str(steps.rank[row]))))}"
-
-
-def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[tuple[Verdict, str]]:
+def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[Finding]:
     if comparison is None:
         return
     mine, other = comparison.run, comparison.twin
@@ -281,6 +267,10 @@ def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> I
         told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
         differ |= told & ((mine.first != other.first) | (mine.count != other.count))
     bad = np.flatnonzero(differ)
+    untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
+    if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
+        text = f"{untold} steps do not tell which samples they consumed, though the twin's do"
+        yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}"
     if len(bad):
         first = comparison.step[bad[0]]
         text = f"{len(bad)} steps consumed other samples than the twin's, the first is step {first}"
