@@ -64,8 +64,8 @@ def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
         size = timeline.progress.world_size[rows]
         for world in np.unique(size).tolist():
             found.setdefault(world, []).append(times[size == world])
-    times = {world: _step_time(parts) for world, parts in found.items()}
-    return {world: time for world, time in times.items() if time.usual}
+    all_worlds = {world: _step_time(parts) for world, parts in found.items()}
+    return {world: time for world, time in all_worlds.items() if time.usual}
 
 
 def _step_time(runs: Sequence[Ints]) -> StepTime:
