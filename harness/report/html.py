@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness.judge.score import Evidence
+from harness.judge.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import Episode, Report
@@ -25,7 +25,7 @@ NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
 
 
-def render(report: Report, evidence: Evidence | None = None) -> str:
+def render(report: Report, evidence: Analysis | None = None) -> str:
     """The page; charts and lists of log events need the evidence. Everything that comes from a log or a scenario is
     escaped by the template or by `svg.tag`."""
     script = _resource("report.js")
@@ -106,7 +106,7 @@ def _tables(report: Report) -> dict[str, Any]:
     }
 
 
-def _log(report: Report, evidence: Evidence | None) -> dict[str, Any]:
+def _log(report: Report, evidence: Analysis | None) -> dict[str, Any]:
     """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
     if evidence is None:
         return {"log": None, "charts": None}

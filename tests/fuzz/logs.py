@@ -27,8 +27,9 @@ from judging import EXPECT, Logs, expecting, twin_of
 from simulator import History, Job, Outage, simulate
 
 from harness.errors import EventLogError
-from harness.judge.score import Evidence, Verdict, judge, to_report_json
+from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
+from harness.report.model import from_scorecard
 from harness.run.trigger import Progress
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -119,7 +120,7 @@ def _outcome(events: pathlib.Path, twin: Timeline, tally: Tally) -> str:
     try:
         odd = _followed(events)
         evidence = Evidence(timeline.load(events.parent), twin)
-        report = to_report_json(judge(evidence, "fuzzed"))
+        report = from_scorecard(judge(evidence, "fuzzed")).to_json()
         json.dumps(report, allow_nan=False).encode()
     except EventLogError as error:
         tally.refused += 1

@@ -18,10 +18,11 @@ from simulator import Job, Outage, simulate
 
 from harness.emitter import vocabulary
 from harness.errors import EventLogError
-from harness.judge.score import Evidence, judge, to_report_json
+from harness.judge.score import Evidence, judge
 from harness.log import events, files, reading, records
 from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
+from harness.report.model import from_scorecard
 from harness.run.trigger import Progress
 from harness.timeline import timeline
 
@@ -288,7 +289,8 @@ def test_both_layouts_are_judged_the_same(tmp_path: pathlib.Path, tells_node: bo
             told.pop("node", None)
         (folder / path.name).write_bytes(json.dumps(told).encode() + b"\n" + b"".join(lines))
     reports = [
-        to_report_json(judge(Evidence(timeline.load(tmp_path / name), None), "run")) for name in ("flat", "nested")
+        from_scorecard(judge(Evidence(timeline.load(tmp_path / name), None), "run")).to_json()
+        for name in ("flat", "nested")
     ]
     assert reports[0] == reports[1]
 
@@ -309,7 +311,7 @@ def test_a_log_that_was_read_is_read_the_same_again(tmp_path: pathlib.Path) -> N
         if len(lines) > 5:
             lines[5]["dropped"] = 3
     run_dir = history.write(tmp_path, logs)
-    first, again = (to_report_json(judge(Evidence(timeline.load(run_dir), None), "run")) for _ in range(2))
+    first, again = (from_scorecard(judge(Evidence(timeline.load(run_dir), None), "run")).to_json() for _ in range(2))
     assert first == again and first["verdict"] != "pass"
 
 

@@ -228,7 +228,141 @@ def shrinks_too_far(logs: Logs) -> None:
     """Goes on with one node where the job needs two."""
 
 
+def is_absent_in_the_middle(logs: Logs) -> None:
+    remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("event") == "step" and 20 <= line["step"] <= 29)
+
+
+def comes_late(logs: Logs) -> None:
+    remove(trainers(logs, rank=1, life=-1)[0], lambda line: line.get("event") == "step" and line["step"] < 20)
+
+
+def claims_steps(logs: Logs) -> None:
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        remove(lines, lambda line: line.get("event") == "step" and 20 <= line["step"] <= 29)
+
+
+def goes_beyond_the_plan(logs: Logs) -> None:
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        last = steps(lines)[-1]
+        lines.insert(lines.index(last) + 1, last | {"step": 41, "mono_ns": last["mono_ns"] + 1})
+
+
+def restores_what_was_never_saved(logs: Logs) -> None:
+    lies_about_restore(logs)
+    skips_the_recompute(logs)
+
+
+def begins_anew_without_a_word(logs: Logs) -> None:
+    starts_from_scratch(logs)
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event") == "restored")
+
+
+def gives_a_reason_once(logs: Logs) -> None:
+    """The first of two restarts passes a checkpoint over and says so; the second one takes an older one and does not."""
+    for rank in (0, 1):
+        first, second = trainers(logs, rank=rank, life=1)[0], trainers(logs, rank=rank, life=2)[0]
+        told = next(line for line in first if line.get("event") == "restored")
+        told["fallback"] = [{"path": "checkpoints/step-99", "reason": "checksum"}]
+        newest = {"event": "checkpoint.committed", "step": 25, "path": "checkpoints/step-25", "duration_ns": 1}
+        last = steps(first)[-1]
+        first.insert(first.index(last) + 1, newest | {key: last[key] for key in ("wall_ns", "mono_ns")})
+        assert any(line.get("event") == "restored" and line["step"] == 20 for line in second)
+
+
+def lives_in_a_time_namespace(logs: Logs) -> None:
+    """After the restart the workers' monotonic clock is behind that of their host: the outage looks shorter."""
+    for rank in (0, 1):
+        for line in trainers(logs, rank=rank, life=-1)[0]:
+            for key in ("mono_ns", "begin_ns"):
+                if key in line:
+                    line[key] -= 10**9
+
+
+def tells_no_time(logs: Logs) -> None:
+    for line in steps(trainers(logs, rank=1, life=-1)[0]):
+        del line["mono_ns"]
+
+
+def works_on_a_gpu_that_it_never_had(logs: Logs) -> None:
+    next(line for line in logs["harness"] if line.get("event") == "node.allocated")["gpus"] = 0
+
+
+def works_on_a_node_that_was_given_back(logs: Logs) -> None:
+    end = next(line for line in logs["harness"] if line.get("event") == "node.released")
+    end["mono_ns"] -= 10**9
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def wrong_node(logs: Logs) -> None:
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["faults"][0]["targets"] = [{"node_index": 0, "rank": None}]
+
+
+def victim_drains(logs: Logs) -> None:
+    for name, lines in logs.items():
+        for line in lines if name.startswith("agent") else ():
+            if line.get("event") == "worker.exit" and line["code"] == -9:
+                line["code"] = 75
+
+
+def notice_without_an_end(logs: Logs) -> None:
+    """The node that was told to go stays, and nobody takes it."""
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    plan["faults"][0]["parameters"] = {"notice": "5s"}
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    injected["targets"] = [{"node": "node1", "incarnation": 1, "rank": None}]
+
+
+def peer_segfaults_behind_a_shell(logs: Logs) -> None:
+    for name, lines in logs.items():
+        for line in lines if name.startswith("agent") else ():
+            if line.get("event") == "worker.exit" and line["code"] == 1:
+                line["code"] = 139
+
+
+def launcher_tells_nothing(logs: Logs) -> None:
+    del logs[next(name for name in logs if name.startswith("agent-node0"))]
+
+
+def one_rank_replays_a_batch(logs: Logs) -> None:
+    after_resume(logs, lambda line: line.update(first=line["first"] - 16), ranks=(1,))
+
+
 BROKEN = [
+    Bent(is_absent_in_the_middle, Verdict.FAIL, "ranks [1] of 2 did not do steps 20 to 29, which others did"),
+    Bent(comes_late, Verdict.FAIL, "ranks [1] of 2 did not do steps 11 to 19, which others did"),
+    Bent(claims_steps, Verdict.FAIL, "are in no surviving history: progress was claimed, not made"),
+    Bent(goes_beyond_the_plan, Verdict.FAIL, "step 41 was done, though only 40 were asked for"),
+    Bent(
+        restores_what_was_never_saved, Verdict.INCONCLUSIVE, "restored step 17, of which no checkpoint was ever begun"
+    ),
+    Bent(begins_anew_without_a_word, Verdict.FAIL, "began with step 1 without a word of what it restored"),
+    Bent(
+        gives_a_reason_once,
+        Verdict.FAIL,
+        "resumed from step 20 without a reason, though a checkpoint of step 25",
+        outages=(*KILL, Outage(16, "rank", victim=0)),
+    ),
+    Bent(lives_in_a_time_namespace, Verdict.INCONCLUSIVE, "claims the harness's clock, and is 1.00 s off it"),
+    Bent(tells_no_time, Verdict.INCONCLUSIVE, "steps of rank 1 on node1 ended before their process began"),
+    Bent(
+        works_on_a_gpu_that_it_never_had, Verdict.INCONCLUSIVE, "did steps on GPU 0 of node0, which the job never had"
+    ),
+    Bent(works_on_a_node_that_was_given_back, Verdict.INCONCLUSIVE, "did steps on node0 after it had been given back"),
+    Bent(
+        wrong_node,
+        Verdict.INVALID,
+        "fault fault1 struck node1, not node0",
+        outages=(Outage(17, "node", victim=1),),
+    ),
+    Bent(victim_drains, Verdict.INVALID, "fault fault1 was to kill rank 1, which left by itself"),
+    Bent(notice_without_an_end, Verdict.INVALID, "fault fault1 gave node1 a notice, and never took it"),
+    Bent(peer_segfaults_behind_a_shell, Verdict.INCONCLUSIVE, "unexplained death: rank 0 on node0 ended with 139"),
+    Bent(launcher_tells_nothing, Verdict.INCONCLUSIVE, "the launcher on node0 left no log"),
+    Bent(one_rank_replays_a_batch, Verdict.FAIL, "at step 11 ranks 0 and 1 disagree on the sample position"),
     Bent(skips_a_batch, Verdict.FAIL, "16 samples were skipped, first at step 11"),
     Bent(replays_a_batch, Verdict.FAIL, "16 samples were repeated, first at step 11"),
     Bent(shuffles_differently, Verdict.FAIL, "consumed other samples than the twin's, the first is step 11"),
