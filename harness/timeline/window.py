@@ -132,6 +132,11 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
         exits=[event for event in whole.exits if event["at"] > start],
         epochs=[_epoch(each, process, start) for number, each in enumerate(whole.epochs) if epoch[number] >= 0],
         progress=replace(progress, epoch=epoch[progress.epoch]),
+        stretches=[
+            replace(each, process=int(process[each.process]), epoch=int(epoch[each.epoch]))
+            for each in whole.stretches
+            if process[each.process] >= 0 and epoch[each.epoch] >= 0
+        ],
         evidence=whole.evidence[whole.evidence >= start],
     )
 
