@@ -98,7 +98,7 @@ events-doc: $(VENV)/.ready-dev ## Writes docs/events.md again: the vocabulary of
 	@PYTHONPATH=tests $(VENV)/bin/python -m docs.events_page
 
 .PHONY: fuzz-inputs
-fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='--cases 1000'
+fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
 	@PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
 
 .PHONY: heal

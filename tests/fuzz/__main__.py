@@ -1,22 +1,24 @@
-"""Damaged inputs of every kind: `python -m fuzz [CASES [SEED]]` (with `PYTHONPATH=tests`; `make fuzz-inputs`).
+"""Damaged inputs of every kind: `python -m fuzz [LOGS [SEED]]` (with `PYTHONPATH=tests`; `make fuzz-inputs`).
 
-CASES is the number of event logs; of YAML files, where that module is there, a tenth.
+LOGS is the number of event logs; of YAML files it takes a tenth as many, where their module is there.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import subprocess
 import sys
 
-LOGS = 100_000
-
 
 def main() -> int:
-    cases, seed = (*map(int, sys.argv[1:3]), *(LOGS, 1)[len(sys.argv) - 1 :])[:2]
-    wanted = {"logs": cases, "yaml_files": max(1, cases // 10)}
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("logs", type=int, nargs="?", default=100_000)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    given = parser.parse_args()
+    wanted = {"logs": given.logs, "yaml_files": max(1, given.logs // 10)}
     codes = [
-        subprocess.run([sys.executable, "-m", f"fuzz.{name}", str(count), str(seed)], check=False).returncode
+        subprocess.run([sys.executable, "-m", f"fuzz.{name}", str(count), str(given.seed)], check=False).returncode
         for name, count in wanted.items()
         if importlib.util.find_spec(f"fuzz.{name}")
     ]

@@ -394,3 +394,25 @@ def test_typed_events_round_trip_through_json(event: vocabulary.Event, data: st.
     plain = b"\\" not in line and b"\x7f" not in line  # nothing that is made visible
     if event.name != "plan" and plain:
         assert records.event(records.parse(line), event.role) == record
+
+
+@pytest.mark.parametrize("linkable", [True, False])
+def test_a_log_is_attached_whole_and_nothing_else_with_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, linkable: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no links here")
+
+    if not linkable:
+        monkeypatch.setattr(os, "link", refuse)
+    write(tmp_path / "events" / "harness.jsonl", HEADER | {"role": "harness"})
+    write(tmp_path / "events" / "node0" / "w.jsonl", HEADER)
+    files.attach(tmp_path / "events", tmp_path / "run" / "twin" / "events")
+    attached = tmp_path / "run" / "twin" / "events"
+    assert [source.path.relative_to(attached) for source in files.find(attached)] == [
+        pathlib.Path("harness.jsonl"),
+        pathlib.Path("node0/w.jsonl"),
+    ]
+    (tmp_path / "events" / "x.jsonl").symlink_to("/etc/hostname")
+    with pytest.raises(EventLogError, match="a symbolic link"):
+        files.attach(tmp_path / "events", tmp_path / "again")
