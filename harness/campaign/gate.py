@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.markup import escape
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
@@ -47,7 +48,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     specs = [(entry, _load(entry, gate)) for entry in suite.entries]
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
-    gate.console.print(f"[bold]{suite.name}[/] · {suite.title} · {len(specs)} scenarios · seed {gate.seed}")
+    gate.console.print(f"[bold]{suite.name}[/] · {escape(suite.title)} · {len(specs)} scenarios · seed {gate.seed}")
     bird = _canary(canary, gate, backend)
     if bird.result.verdict is not Verdict.FAIL:
         reason = f"the canary did not fail ({bird.result.verdict}: {bird.result.reasons[0]}): this gate is blind"
@@ -108,7 +109,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
         for _ in range(entry.repeat or spec.repeat)
     )
-    gate.console.print(f"[bold]{name}[/] · {spec.title}")
+    gate.console.print(f"[bold]{escape(name)}[/] · {escape(spec.title)}")
     try:
         check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
         cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.console, gate.done)

@@ -141,7 +141,7 @@ def list_(
     table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
     for path in sorted(scenarios.glob("*.yaml")):
         spec = load_scenario(path)
-        table.add_row(spec.name, spec.title, ", ".join(spec.tags))
+        table.add_row(spec.name, escape(spec.title), escape(", ".join(spec.tags)))
     out.print(table)
 
 
@@ -180,7 +180,7 @@ def explain(
     """What will be done to what, in words. Launches nothing."""
     spec, plan = _plan(scenario, backend, seed, profile, scenarios)
     for line in _explanation(spec, plan):
-        out.print(line, soft_wrap=True)
+        out.print(line, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -262,7 +262,7 @@ def _show(card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
 def _explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
     lines = [
-        f"[bold]{spec.name}[/]: {spec.title}",
+        f"{spec.name}: {spec.title}",
         f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
         f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
         f"A checkpoint every {work.checkpoint.every_steps} steps.",

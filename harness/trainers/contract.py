@@ -14,7 +14,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationInfo, field_validator
 from pydantic_core import CoreSchema, core_schema
 
 from harness.backends.contract import Workload as Launch
@@ -23,6 +23,16 @@ from harness.errors import UsageError
 NODES_MAX = 4096
 RANKS_PER_NODE_MAX = 64
 STEPS_MAX = 1_000_000_000
+
+
+def _no_nul(word: str) -> str:
+    if "\0" in word:
+        raise ValueError(f"{word[:80]!r}: a word of a command cannot hold a NUL character")
+    return word
+
+
+Word = Annotated[str, AfterValidator(_no_nul)]
+WORDS_MAX = 10_000  # of one command
 
 
 class Trainer(BaseModel, abc.ABC):
@@ -134,7 +144,7 @@ class Workload(_Model):
     steps: int = Field(200, ge=1, le=STEPS_MAX)
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
-    args: list[str] = Field([], description="Further arguments of the reference trainer.")
+    args: list[Word] = Field([], max_length=WORDS_MAX, description="Further arguments of the reference trainer.")
 
     @field_validator("min_nodes", mode="before")
     @classmethod
