@@ -184,6 +184,42 @@ def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any
         assert fault.in_words()
 
 
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ([kill("all", identity=name) for name in "ab"], "more than the 300,000 targets that are allowed in a plan"),
+        (
+            [kill(0, {"every": "1s", "times": 1000}, f"f{number}") for number in range(21)],
+            "more than the 20,000 firings that are allowed in a plan",
+        ),
+    ],
+    ids=["targets", "firings"],
+)
+def test_a_plan_of_too_much_is_refused_while_it_is_made(faults: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of(faults, nodes=4096, ranks_per_node=64)
+
+
+@pytest.mark.parametrize("when", [{"every": "8760h", "times": 1000}, {"rate": "0.000000000001/h", "times": 3}])
+def test_what_would_come_after_centuries_can_be_planned(when: dict[str, Any]) -> None:
+    plan = plan_of([kill(0, when)])
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.faults[-1].when.after_ns == 2**63 - 1
+
+
+def test_a_seed_out_of_bounds_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="seed: Input should be less than"):
+        plan_of([kill(0)], seed=2**64)
+
+
+def test_a_fault_is_built_once_and_each_injection_has_its_own() -> None:
+    spec = scenario([kill(0)])
+    plan = make_plan(spec, 1, "local", "run")
+    assert plan.faults[0].action is spec.faults[0].action
+    assert plan.faults[0].action.fresh() == plan.faults[0].action
+    assert plan.faults[0].action.fresh() is not plan.faults[0].action
+
+
 def test_a_fault_beyond_the_blast_radius_is_refused() -> None:
     data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4}, "limits": {"nodes_at_once": 2}}
     loss = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"count": 3}}}
