@@ -8,6 +8,7 @@ BACKEND ?= local
 SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
+FAST := $(addprefix tests/,campaign cli docs emitter judge log plan report/test_report_files.py report/test_report_html.py run spec theory timeline trainers test_import_rules.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
@@ -18,16 +19,27 @@ help: ## This list
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
+EXTRAS := trainer,docker,kubernetes,load,s3
+
+$(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,kubernetes,load,s3]'
+	@$(PIP) install --require-hashes -r requirements.txt
+	@$(PIP) install --no-deps -e .
+	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,docker,kubernetes,load,s3,dev]'
+	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS),dev]'
 	@touch $@
+
+.PHONY: lock
+lock: ## Writes requirements.txt again: the core dependencies with their digests
+	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet --disable-pip-version-check uv
+	@{ head -n 1 requirements.txt; $(VENV)-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate; } > requirements.new
+	@mv requirements.new requirements.txt && rm -rf $(VENV)-lock
 
 .PHONY: setup
 setup: $(VENV)/.ready ## The virtual environment
@@ -44,6 +56,15 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 test: $(VENV)/.ready-dev ## All tests
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
+.PHONY: fast
+fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
+	@$(VENV)/bin/python -m pytest -m 'not slow' $(FAST) $(ARGS)
+
+.PHONY: format
+format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself
+	@$(VENV)/bin/ruff check --quiet --fix . || true
+	@$(VENV)/bin/ruff format --quiet .
+
 .PHONY: check
 check: $(VENV)/.ready-dev ## Style, types and import rules
 	@$(VENV)/bin/ruff check .
@@ -58,6 +79,10 @@ verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judg
 .PHONY: mutation
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutation $(ARGS)
+
+.PHONY: kills
+kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
+	@PYTHONPATH=tests $(VENV)/bin/python -m kills $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
@@ -77,9 +102,14 @@ doctor: $(VENV)/.ready ## What works on this machine
 	@$(CHAOS) doctor
 
 .PHONY: engines
-engines: ## Installs and starts the real engines, and a browser (Debian, as root): ENGINES=docker for one of them
-	@engines/provision.sh $(ENGINES) browser || exit 4
+engines: ## Installs what tests need, and starts the real engines (Debian, as root): ENGINES=docker for one of them
+	@engines/provision.sh $(ENGINES) browser tests || exit 4
 	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
+
+.PHONY: fresh
+fresh: ## These commands on a machine that has nothing else (Debian, as root): ARGS=--short for what CI runs
+	@engines/provision.sh fresh || exit 4
+	@engines/fresh.sh $(ARGS)
 
 .PHONY: image
 image: $(VENV)/.ready ## The image of Docker nodes: BASE_IMAGE=… for another base than this host's release

@@ -8,6 +8,12 @@ die() { say "$*"; exit 4; }
 
 need_root() { [ "$(id -u)" = 0 ] || die "must run as root"; }
 
+# Where this host gets a release's packages from.
+mirror_of() { # CODENAME
+    apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
+        awk -v suite="$1" '$2 == suite && $3 == "main" {print $1; exit}'
+}
+
 # The process in a pid file, if it still is the program we started (a pid may be used again by another).
 pid_of() { # FILE PROGRAM
     local pid

@@ -28,8 +28,7 @@ build_base() { # NAME: a minimal system of this host's own release
     command -v debootstrap >/dev/null || die "no debootstrap; run engines/provision.sh docker, or give BASE_IMAGE"
     local codename mirror
     codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
-        awk -v suite="$codename" '$2 == suite && $3 == "main" {print $1; exit}')
+    mirror=$(mirror_of "$codename")
     [ -n "$mirror" ] || die "no package source for $codename on this host; give BASE_IMAGE"
     say "base image from $codename packages"
     debootstrap --variant=minbase --include="$BASE_PACKAGES" "$codename" "$WORK/base" "$mirror" >"$WORK/debootstrap.log" ||

@@ -23,8 +23,7 @@ build() {
         golang-github-modern-go-reflect2-dev etcd-server containernetworking-plugins iptables >&2
     mkdir -p "$work/lists/partial" "$work/go/src/k8s.io" "$BIN"
     local mirror
-    mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
-        awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')
+    mirror=$(mirror_of bookworm)
     [ -n "$mirror" ] || die "the source package is in Debian 12 (bookworm), which is not among this host's sources"
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main" >"$work/sources.list"
     local options=(-o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::Lists=$work/lists")

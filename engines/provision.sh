@@ -1,13 +1,9 @@
 #!/bin/bash
-# Installs what the real engines need from the distribution's own packages. Idempotent.
-#   engines/provision.sh docker slurm
+# Installs programs from the distribution's own packages, by what they are for. Idempotent.
+#   engines/provision.sh docker slurm browser tests      harness/programs.py has the list
 . "$(dirname "$0")/common.sh"
 
-declare -A PACKAGES=(
-    [docker]="docker.io iptables debootstrap"
-    [browser]="chromium fonts-dejavu-core gcc libc6-dev"
-    [slurm]="slurm-wlm munge tini iproute2"
-)
+LIST=$(dirname "$0")/../harness/programs.py
 
 missing() { # PACKAGE…: those that are not installed
     for package in "$@"; do
@@ -24,15 +20,10 @@ install() { # PACKAGE…
     apt-get "${options[@]}" install "$@" >&2 || { apt-get update >&2; apt-get "${options[@]}" install "$@" >&2; }
 }
 
-[ $# -gt 0 ] || set -- "${!PACKAGES[@]}"
-wanted=()
-for engine in "$@"; do
-    [ -n "${PACKAGES[$engine]:-}" ] || die "there is no engine '$engine'; there is ${!PACKAGES[*]}"
-    # Somebody who has a Docker daemon of their own needs none of ours.
-    if [ "$engine" = docker ] && type dockerd iptables debootstrap >/dev/null 2>&1; then continue; fi
-    read -ra packages <<<"${PACKAGES[$engine]}"
-    mapfile -t absent < <(missing "${packages[@]}")
-    wanted+=("${absent[@]}")
-done
+[ $# -gt 0 ] || set -- docker slurm browser tests
+# Only what is not there: somebody who has a Docker daemon of their own needs none of ours.
+listed=$("${PYTHON:-python3}" "$LIST" "$@") || die "nothing was installed"
+mapfile -t wanted < <(xargs --no-run-if-empty --max-args 1 <<<"$listed")
+mapfile -t wanted < <(missing "${wanted[@]}")
 [ ${#wanted[@]} -eq 0 ] || install "${wanted[@]}"
 say "ready: $*"

@@ -77,7 +77,7 @@ WRAPPER
 
 machine() { # NAME: runs `slurm.sh _NAME` as the only thing of a new machine, whose init reaps and dies with it
     rm -f "$STATE/run/$1.ns"
-    setsid unshare --net --uts --ipc --pid --mount --propagation slave --mount-proc --fork --kill-child \
+    setsid unshare --net --uts --ipc --pid --mount --propagation=slave --mount-proc --fork --kill-child \
         tini -s -- "$SELF" _machine "$1" >>"$STATE/log/$1.log" 2>&1 </dev/null 9>&- &
     echo $! >"$STATE/run/$1.pid"
     wait_until 5 find_inside "$1" || die "machine $1 did not start: $(tail -n 3 "$STATE/log/$1.log")"
@@ -137,7 +137,7 @@ controller_up() { client scontrol ping | grep -q 'is UP'; }
 nodes_up() { [ "$(client sinfo --noheader --format %T --Node --partition low | grep -cE '^(idle|mixed|allocated)$')" = "$NODES" ]; }
 
 start() {
-    command -v slurmctld slurmd munged tini >/dev/null || die "Slurm is not installed; run engines/provision.sh slurm"
+    type slurmctld slurmd munged tini >/dev/null 2>&1 || die "Slurm is not installed; run engines/provision.sh slurm"
     if ! host_pid ctl >/dev/null; then
         stop
         rm -rf "$STATE"/{state,spool,killed}

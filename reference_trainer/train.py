@@ -365,7 +365,7 @@ def join_process_group(device: torch.device, rank: int, world_size: int, timeout
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
     """Raises `WrongPlace` when another worker has this rank, or was told of another number of ranks.
 
-    Nothing else would: everybody would wait for the rank that nobody is, until the time-out.
+    If two workers claim the same rank, another rank stays empty and every collective hangs until its timeout.
     """
     me = "worker {LOCAL_RANK} of node {GROUP_RANK}".format_map(os.environ)
     holder = store.compare_set(f"place {rank}", "", me).decode()

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
-ANYBODY = {"errors", "units"}
+ANYBODY = {"errors", "units", "programs"}
 _JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
 _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers"}
 
@@ -19,6 +19,7 @@ _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "programs": set(),
     "emitter": set(),
     "theory": set(),
     "events": {"emitter"},

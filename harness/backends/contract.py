@@ -12,18 +12,22 @@ needs; a plan whose faults need more is refused before anything is launched.
 from __future__ import annotations
 
 import abc
+import contextlib
 import enum
 import importlib
+import os
 import pathlib
 import pkgutil
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
 
 from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 
 
 class Verb(enum.StrEnum):
@@ -378,9 +382,37 @@ class Capability:
     missing: Mapping[Verb, str] = field(default_factory=dict)
 
 
+RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+
+
+@contextlib.contextmanager
+def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, str]) -> Iterator[None]:
+    """The environment in which a run was made, as far as `settings` go: for undoing it from any other one.
+
+    Raises `FaultError` for a variable that is not one of `settings`.
+    """
+    if foreign := recorded.keys() - set(settings):
+        raise FaultError(f"environment variables {', '.join(sorted(foreign))} are not recorded for undoing")
+    before = {name: os.environ.pop(name) for name in settings if name in os.environ}
+    os.environ.update(recorded)
+    try:
+        yield
+    finally:
+        for name in settings:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
 class Backend(abc.ABC):
+    """`UNDO` of the backend's module undoes a run: `UNDO(run_id, environment)`, with what `whereabouts` told."""
+
     name: str
     kinds: tuple[str, ...] = ()  # native requests there is a choice of
+    settings: tuple[str, ...] = ()  # environment variables that say which engine is used, and how
+
+    def whereabouts(self) -> dict[str, str]:
+        """The values of `settings` by which the engine is found again, also from another shell or another folder."""
+        return {name: os.environ[name] for name in self.settings if name in os.environ}
 
     @abc.abstractmethod
     def probe(self) -> Capability:

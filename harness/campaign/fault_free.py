@@ -1,24 +1,29 @@
-"""The fault-free twin: the same workload and seed with no fault, run once and cached by what decides its outcome."""
+"""Fault-free runs: the same workload and seed with no fault, run once and cached by what decides the outcome."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
 
 from harness.backends.contract import Backend
 from harness.judge.evidence import CALIBRATION, TWIN
 from harness.plan.model import Plan
-from harness.run.job import Outcome, Status, execute
+from harness.run.job import Outcome, execute
+from harness.run.observers import SILENT, Observer
+from harness.run.stop import StopRequest
 
-CACHE = ".twins"
+CACHE = ".twins"  # as older versions call it; so does the folder of a run's own copy
 
 
-def ensure_twin(
-    plan: Plan, reports: pathlib.Path, backend: Backend, show: Callable[[Status], None]
+def ensure_fault_free(
+    plan: Plan,
+    reports: pathlib.Path,
+    backend: Backend,
+    observer: Observer = SILENT,
+    stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """The folder of a completed fault-free run of `plan` (itself without faults), and how it went if it ran now.
+    """The folder of a completed run of `plan` (itself without faults), and how it went if it ran now.
 
     A run that did not complete is not cached: its folder is handed back for the report, with its outcome.
     """
@@ -28,7 +33,7 @@ def ensure_twin(
         return cached, None
     attempt = reports / CACHE / f"{digest}.{os.getpid()}"
     shutil.rmtree(attempt, ignore_errors=True)
-    outcome = execute(plan, attempt, backend, show)
+    outcome = execute(plan, attempt, backend, observer, stop)
     if outcome.outcome != "completed":
         return attempt, outcome
     shutil.rmtree(attempt / "checkpoints", ignore_errors=True)
@@ -41,12 +46,12 @@ def ensure_twin(
 
 
 def fault_free_plans(plan: Plan) -> dict[str, Plan]:
-    """What `plan` is compared with, by the name of its place in the run's folder: the twin and the calibration runs."""
+    """What `plan` is compared with, by the folder in the run's own: the fault-free run and those for calibration."""
     calibration = {f"{CALIBRATION}{number}": other for number, other in enumerate(_calibration_plans(plan), 1)}
     return {TWIN: plan.without_faults(f"{plan.run_id}-twin"), **calibration}
 
 
-def forget_twins(plan: Plan, reports: pathlib.Path) -> None:
+def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by."""
     for other in fault_free_plans(plan).values():
         shutil.rmtree(reports / CACHE / other.outcome_digest(), ignore_errors=True)

@@ -6,16 +6,12 @@ A scenario that cannot be run is inconclusive and does not keep the others from 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
-from rich.console import Console
-from rich.markup import escape
+from dataclasses import dataclass, field
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
-from harness.cli.display import Display
 from harness.errors import ChaosError, UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.repeats import Together, together
@@ -25,30 +21,35 @@ from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
 from harness.report.suite import Answer, Row, render
 from harness.run.job import execute
+from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
 from harness.spec.suite import Entry, load_suite
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Where and with what a gate runs. `done` hears of each run as it ends."""
+    """Where and with what a gate runs, and who watches it."""
 
     backend: str
     seed: int
     reports: pathlib.Path
     scenarios: pathlib.Path
-    console: Console
-    done: Callable[[Scorecard, Mapping[str, pathlib.Path]], None]
+    observer: CampaignObserver = SILENT_CAMPAIGN
+    stop: StopRequest = field(default_factory=StopRequest)
+
+
+class Stopped(Exception):
+    """The user asked for the end in the middle of a gate. Raised when everything is undone."""
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
-    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong."""
+    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, and `Stopped`."""
     suite = load_suite(path)
     canary = load_scenario(find_scenario(suite.canary, path.parent))
     specs = [(entry, _load(entry, gate)) for entry in suite.entries]
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
-    gate.console.print(f"[bold]{suite.name}[/] · {escape(suite.title)} · {len(specs)} scenarios · seed {gate.seed}")
+    gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
     bird = _canary(canary, gate, backend)
     if bird.result.verdict is not Verdict.FAIL:
         reason = f"the canary did not fail ({bird.result.verdict}: {bird.result.reasons[0]}): this gate is blind"
@@ -81,18 +82,19 @@ def _load(entry: Entry, gate: Gate) -> Scenario:
 
 
 def _canary(spec: Scenario, gate: Gate, backend: Backend) -> Row:
-    """No twin is needed to see that it fails."""
+    """No fault-free run is needed to see that it fails."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
-    with Display(gate.console) as display:
-        display.say("canary, which must fail")
-        outcome = execute(plan, run_dir, backend, display.show)
+    stage = Stage("canary", plan.workload.nodes)
+    gate.observer.stage(stage)
+    outcome = execute(plan, run_dir, backend, gate.observer, gate.stop)
+    gate.observer.stage_ended(stage, outcome.outcome)
     card = judge(load_evidence(run_dir), plan.run_id)
     write_reports(card, run_dir)
-    if outcome.outcome == "interrupted":
-        raise KeyboardInterrupt
-    gate.console.print(f"  {card.verdict}: {card.reasons[0]}", markup=False, soft_wrap=True)
+    if outcome.outcome == "interrupted" or gate.stop.asked:
+        raise Stopped
+    gate.observer.canary(card)
     return Row(spec.name, spec.title, together([card]), (card,))
 
 
@@ -109,15 +111,15 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
         for _ in range(entry.repeat or spec.repeat)
     )
-    gate.console.print(f"[bold]{escape(name)}[/] · {escape(spec.title)}")
+    gate.observer.scenario(name, spec.title)
     try:
         check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
-        cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.console, gate.done)
+        cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
     except UsageError:
         raise
     except ChaosError as error:
-        gate.console.print(f"  inconclusive: {error}", markup=False, soft_wrap=True)
+        gate.observer.not_run(str(error))
         return Row(name, spec.title, Together(Verdict.INCONCLUSIVE, (str(error),)))
     if interrupted:
-        raise KeyboardInterrupt
+        raise Stopped
     return Row(name, spec.title, together(cards), tuple(cards))

@@ -1,46 +1,85 @@
-"""Live progress: one line that moves on a terminal, a few plain lines elsewhere."""
+"""The terminal as an observer: one line that moves on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
+import pathlib
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status as Spinner
 
-from harness.run.job import Status
+from harness.campaign.observers import Stage
+from harness.cli.terminal import plain, print_scorecard
+from harness.judge.score import Scorecard
+from harness.run.observers import Status
 
 REFRESH_S = 0.1
 
 
 class Display:
+    """Prints what a `CampaignObserver` hears. What a trainer said is shown as plain text."""
+
     def __init__(self, console: Console):
         self.console = console
-        self._spinner: Spinner | None = console.status("starting") if console.is_terminal else None
+        self._spinner: Spinner | None = None
         self._shown_at = 0.0
         self._faults = ""
 
     def __enter__(self) -> Display:
-        if self._spinner:
-            self._spinner.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._spinner:
-            self._spinner.stop()
+        self._stop_spinner()
 
-    def say(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True)
+    def stage(self, stage: Stage) -> None:
+        why = " once more: the one that was kept went at another pace" if stage.again else ""
+        self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "canary"))
+        self._faults = ""
+        if self.console.is_terminal:
+            self._spinner = self.console.status("starting")
+            self._spinner.start()
 
-    def show(self, status: Status) -> None:
-        if status.faults != self._faults:
-            self._faults = status.faults
-            if status.faults:  # none any more: the next run has begun
-                self.say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {status.faults}")
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        self._stop_spinner()
+        if stage.kind == "fault-free run":
+            self._say(f"  {how}")
+
+    def status(self, status: Status) -> None:
+        faults = ", ".join(f"{fault.id} {fault.moment}" for fault in status.faults)
+        if faults != self._faults:
+            self._faults = faults
+            self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {faults}")
         now = time.monotonic()
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            self._spinner.update(f"{status.phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
+            phase = escape(plain(status.phase))
+            self._spinner.update(f"{phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
+
+    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        print_scorecard(card, files, self.console)
+
+    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
+        self.console.print(f"[bold]{name}[/] · {escape(title)} · {scenarios} scenarios · seed {seed}")
+
+    def canary(self, card: Scorecard) -> None:
+        self._say(f"  {card.verdict}: {card.reasons[0]}")
+
+    def scenario(self, name: str, title: str) -> None:
+        self.console.print(f"[bold]{escape(name)}[/] · {escape(title)}")
+
+    def not_run(self, reason: str) -> None:
+        self._say(f"  inconclusive: {reason}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def _stop_spinner(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None

@@ -9,6 +9,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
+from harness import programs
 from harness.backends.contract import Capability, backend_names, load_backend
 from harness.faults.contract import fault_names, load_fault
 
@@ -18,6 +19,7 @@ class Finding:
     what: str
     ok: bool
     detail: str
+    needed: bool = True  # without it this machine runs nothing
 
 
 def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
@@ -28,6 +30,7 @@ def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Ca
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         _disk(),
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
+        *programs_found(),
     ]
     return findings, {name: load_backend(name).probe() for name in names or backend_names()}
 
@@ -48,6 +51,18 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
             can[backend] = "; ".join(lacking) or "yes"
         rows.append((name, about, can))
     return rows
+
+
+def programs_found() -> list[Finding]:
+    """What is missing of other programs, by what they are for. A user needs few of them, so none is a failure."""
+    findings = []
+    for group, purpose in programs.GROUPS.items():
+        if group in ("base", "setup"):
+            continue  # this would not run without them
+        lacking = [f"{program.name} ({program.package})" for program in programs.missing(programs.members(group))]
+        detail = f"not found: {', '.join(lacking)}" if lacking else "all found"
+        findings.append(Finding(f"programs for {purpose}", not lacking, detail, needed=False))
+    return findings
 
 
 def _package(name: str, why: str) -> Finding:

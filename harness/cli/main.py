@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from typing import Annotated
@@ -18,10 +17,11 @@ from rich.table import Table
 from harness.backends.contract import Verb, load_backend
 from harness.backends.request_text import native_text
 from harness.campaign.experiment import new_run_id, run_repeatedly
-from harness.campaign.fault_free import forget_twins
-from harness.campaign.gate import Gate, run_gate
+from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.gate import Gate, Stopped, run_gate
 from harness.campaign.reading import find_plan, json_schema, load_plan, load_scenario
 from harness.cli import doctor as doctor_module
+from harness.cli.display import Display
 from harness.cli.terminal import STYLES, print_scorecard
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import load_fault
@@ -33,6 +33,7 @@ from harness.plan.making import make_plan
 from harness.plan.model import Plan, When
 from harness.report import write_reports
 from harness.run import undo
+from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
 from harness.spec.suite import find_suite
 
@@ -42,6 +43,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+stop = StopRequest()
 
 ScenarioArg = Annotated[str, typer.Argument(help="A name in scenarios/, or a path to a YAML file.")]
 RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
@@ -67,7 +69,9 @@ def run(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
-    fresh_twin: Annotated[bool, typer.Option("--fresh-twin", help="Make the fault-free run anew.")] = False,
+    fresh_fault_free: Annotated[
+        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
+    ] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -83,10 +87,11 @@ def run(
     check_capabilities(planned, engine.probe())
     title = f"[bold]{name}[/] · {escape(planned.scenario.title)}"
     out.print(f"{title} · backend {planned.backend} · seed {planned.seed}")
-    if fresh_twin:
-        forget_twins(planned, reports.resolve())
+    if fresh_fault_free:
+        forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, out, _show)
+    with Display(out) as display:
+        cards, interrupted = run_repeatedly(plans, reports.resolve(), engine, display, stop)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     result = together(cards)
@@ -106,8 +111,9 @@ def gate(
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
     """Rehearses a suite of scenarios, after a canary that must fail. Exits by the worst verdict."""
-    setting = Gate(backend, seed, reports.resolve(), scenarios, out, _show)
-    answer = run_gate(find_suite(suite, scenarios), setting)
+    with Display(out) as display:
+        setting = Gate(backend, seed, reports.resolve(), scenarios, display, stop)
+        answer = run_gate(find_suite(suite, scenarios), setting)
     table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
     for row in answer.rows:
         table.add_row(*map(escape, row.cells[:4]), style=STYLES[row.result.verdict])
@@ -220,7 +226,8 @@ def doctor() -> None:
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         words = words or "no backend runs here"
         out.print(f"{_mark('yes' in can.values())} fault {name} — {escape(words)}", soft_wrap=True)
-    if not all(finding.ok for finding in findings) or not any(c.available for c in capabilities.values()):
+    fit = all(finding.ok for finding in findings if finding.needed)
+    if not fit or not any(c.available for c in capabilities.values()):
         raise typer.Exit(4)
 
 
@@ -266,7 +273,7 @@ def _explanation(spec: Scenario, plan: Plan) -> list[str]:
         f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
         f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
         f"A checkpoint every {work.checkpoint.every_steps} steps.",
-        "First the same run without any fault (its twin), unless one with this seed is cached.",
+        "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
@@ -312,7 +319,7 @@ def _mark(ok: bool) -> str:
 
 def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    stop.on_signals()
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
         code = app(standalone_mode=False)
@@ -320,7 +327,7 @@ def main() -> None:
     except ChaosError as error:
         err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, Stopped, typer.Abort):
         err.print("interrupted")
         sys.exit(INTERRUPTED)
     except OSError as error:
@@ -332,10 +339,6 @@ def main() -> None:
             raise
         show()
         sys.exit(2)
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _disk_words(error: OSError) -> str:

@@ -49,7 +49,11 @@ and must wait for others) (each with `fault`: the id; injected: `kind`, `targets
 `{node, incarnation, rank}`, `kills`: whether processes of the target are meant to die, `stops`: whether a healthy
 job may have to stop over it, `spoils`: whether it may damage checkpoints) · `fault.taking` (`fault`, `node`: it is
 killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
-`run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`).
+`run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`) · `rehearsal.started`
+(`rehearsal`: its name; where a job has several, a `plan` event with `rehearsal` comes just before) ·
+`rehearsal.finished` (`rehearsal`, `outcome`: `settled`, `aborted`, `job_ended`, `never_began`; `reason`) ·
+`drill.started` (`step`: of the newest committed checkpoint) · `drill.finished` (`outcome`: `restored`, `scratch`,
+`failed`, `timeout`, `error`; `step`, `restored_step`, `reason`), after `run.finished`.
 """
 
 from __future__ import annotations

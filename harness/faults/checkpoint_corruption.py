@@ -6,6 +6,7 @@ The originals are kept aside and put back when the run ends, unless the trainer 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -21,6 +22,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
+from harness.log.hostile import RunPath, move_inside
 
 PAGE_BYTES = 4096
 APPEARS_S_MAX = 30.0
@@ -77,9 +79,9 @@ class CheckpointCorruption(Fault):
         aside.mkdir(parents=True, exist_ok=True)
         damage = self._prepare(root, checkpoints, random.Random(context.seed), aside)
         context.undo(
-            "harness.faults.checkpoint_corruption:put_back",
-            path=str(damage.path),
-            kept=str(damage.kept),
+            "faults.checkpoint_corruption",
+            path=str(damage.path.relative_to(context.run_dir)),
+            kept=str(damage.kept.relative_to(context.run_dir)),
             left=fingerprint(damage.damaged),
         )
         damage.apply()
@@ -156,18 +158,24 @@ class Damage:
         return bytes_changed(self.kept, self.path), "bytes changed"
 
 
-def put_back(path: str, kept: str, left: str | None) -> None:
-    """Restores the original, if the file is still as the damage left it: a newer one is none of ours. Idempotent."""
-    where, original = pathlib.Path(path), pathlib.Path(kept)
-    if where.parent.is_dir() and os.path.lexists(original) and fingerprint(where) == left:
-        os.replace(original, where)
+def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
+    """Restores the original, if the file is still as the damage left it: a newer one is none of ours. Idempotent.
+
+    Both are below the run's folder, and no link leads out of it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if fingerprint(run_dir / path) == left:
+            move_inside(run_dir, kept, path)
+
+
+UNDO = put_back
 
 
 def fingerprint(path: pathlib.Path) -> str | None:
     """What tells one content from another: of a file, or of a link itself; `None` when it is not there."""
     if path.is_symlink():
         return f"link {os.readlink(path)}"
-    if not path.exists():
+    if not path.is_file():
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -39,18 +38,10 @@ from pydantic import (
 
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError, choice
+from harness.log.hostile import RunPath
 from harness.units import Duration
 
-
-def _below(folder: str) -> str:
-    """A folder below the run's, and nowhere else."""
-    parts = pathlib.PurePosixPath(folder).parts
-    if not parts or folder.startswith("/") or ".." in parts or "\0" in folder:
-        raise ValueError(f"{folder!r} is not a folder below the run's: write a path like checkpoints or data/train")
-    return folder
-
-
-Folder = Annotated[str, Field(max_length=200), AfterValidator(_below)]
+Folder = Annotated[RunPath, Field(max_length=200)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,10 @@ class Context(Protocol):
     seed: int
     run_dir: pathlib.Path
 
-    def node(self, target: Target) -> Node: ...
+    def node(self, target: Target) -> Node:
+        """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
+        ...
+
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
         ...

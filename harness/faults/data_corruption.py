@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -16,6 +17,7 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared import orders as damage
+from harness.log.hostile import RunPath, move_inside
 from harness.units import Duration
 
 
@@ -63,14 +65,15 @@ class DataCorruption(Fault):
         shard, kept = dice.choice(shards), self._kept(context)
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(shard, kept)
-        context.undo("harness.faults.data_corruption:put_back", path=str(shard), kept=str(kept))
+        places = {"path": str(shard.relative_to(context.run_dir)), "kept": str(kept.relative_to(context.run_dir))}
+        context.undo("faults.data_corruption", **places)
         before = digest(shard)
         self._damage(shard, dice)
         context.injected()
         changed = int(digest(shard) != before)
         context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
         context.wait(self.duration.s)
-        put_back(str(shard), str(kept))
+        put_back(context.run_dir, **places)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Shards are put back by `inject`, or by their undo record at the end of the run."""
@@ -97,10 +100,13 @@ class DataCorruption(Fault):
             context.effect(found["changed"], 1, "batches poisoned", ok=found["changed"] == 1, detail=detail)
 
 
-def put_back(path: str, kept: str) -> None:
-    """Idempotent: the original is moved."""
-    if os.path.exists(kept):
-        os.replace(kept, path)
+def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
+    """Idempotent: the original is moved. Both are below the run's folder, and no link leads out of it."""
+    with contextlib.suppress(FileNotFoundError):
+        move_inside(run_dir, kept, path)
+
+
+UNDO = put_back
 
 
 def digest(path: pathlib.Path) -> str:

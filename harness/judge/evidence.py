@@ -8,20 +8,30 @@ import shutil
 
 from harness.errors import UsageError
 from harness.judge.score import Evidence
-from harness.timeline import timeline
+from harness.timeline import timeline, window
 
 TWIN = "twin"
 CALIBRATION = "calibration-"
 
 
-def load_evidence(run_dir: pathlib.Path) -> Evidence:
-    """Raises `EventLogError` when the run's own log cannot be read."""
+def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
+    """Of the whole job, or of what one of its rehearsals may be judged by: see `harness.timeline.window`.
+
+    Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
+    """
     twin = run_dir / TWIN
-    return Evidence(
-        run=timeline.load(run_dir),
+    whole = Evidence(
+        run=window.load(run_dir, rehearsal),
         twin=timeline.load(twin) if (twin / "events").is_dir() else None,
         calibration=[timeline.load(path) for path in sorted(run_dir.glob(CALIBRATION + "*"))],
     )
+    return whole if rehearsal is None else part_of(whole)
+
+
+def part_of(whole: Evidence) -> Evidence:
+    """The same run beside those steps of its fault-free runs that it did."""
+    twin = None if whole.twin is None else window.fault_free_part(whole.twin, whole.run)
+    return Evidence(whole.run, twin, [window.fault_free_part(each, whole.run) for each in whole.calibration])
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:

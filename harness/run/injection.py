@@ -6,47 +6,50 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.contract import Cluster, Node
 from harness.emitter import Emitter
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Cancelled, Target
+from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run.trigger import Firing, Holds, Progress
-from harness.run.undo import Journal
 
 POLL_S = 0.002
 RANK_APPEARS_S = 10.0
 
 
+@dataclass(frozen=True)
+class LiveJob:
+    """What rehearsals and their faults may use of the job they act on."""
+
+    cluster: Cluster
+    progress: Progress
+    emit: Emitter
+    journal: Journal
+    holds: Holds
+    firings: dict[str, Firing] = field(default_factory=dict)  # of all rehearsals that have begun
+
+
 class Injection:
     """Runs in a thread of its own; is the `harness.faults.contract.Context` of its fault."""
 
-    def __init__(
-        self,
-        firing: Firing,
-        plan: Plan,
-        cluster: Cluster,
-        progress: Progress,
-        emit: Emitter,
-        journal: Journal,
-        holds: Holds,
-    ):
-        self.firing, self.plan, self.cluster, self.progress = firing, plan, cluster, progress
-        self._emit, self._journal, self._holds = emit, journal, holds
-        self.run_dir = journal.run_dir
+    def __init__(self, firing: Firing, plan: Plan, job: LiveJob):
+        self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
+        self._emit, self._journal, self._holds = job.emit, job.journal, job.holds
+        self.run_dir = job.journal.run_dir
         self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()
-        self._aimed: list[dict[str, Any]] = []
+        self._nodes: dict[Target, Node] = {}  # where each target was when the fault acted on it
         self._ended = False
 
     def run(self) -> None:
         """Every way out is an event: a fault that breaks is evidence too."""
         self.log("fault.injecting")
         try:
-            self._aimed = [self._aim(target) for target in self.targets]
             self.fault.inject(self.targets, self)
         except Cancelled:
             self.log("fault.cancelled")
@@ -73,18 +76,26 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        return self.cluster.nodes[target.node_index]
+        """The node that the target was on when this was first asked: what was done there is undone there."""
+        if target not in self._nodes:
+            self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
+        return self._nodes[target]
+
+    def _home(self, rank: int | None) -> Node | None:
+        """After a restart a rank may live on another node than planned. `None`: it has not started yet."""
+        worker = None if rank is None else self.progress.workers.get(rank)
+        wanted = worker and (worker.node, worker.incarnation)
+        return next((node for node in self.cluster.nodes if (node.name, node.incarnation) == wanted), None)
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         self.wait(RANK_APPEARS_S, until=lambda: rank in self.progress.workers)
         worker = self.progress.workers.get(rank)
         if worker is None:
             raise FaultError(f"rank {rank} has not started: there is nothing to act on")
-        node = next(
-            (n for n in self.cluster.nodes if (n.name, n.incarnation) == (worker.node, worker.incarnation)), None
-        )
+        node = self._home(rank)
         if node is None or not node.alive:
             raise NodeGone(f"rank {rank} was on {worker.node}, which is gone")
+        self._nodes |= {target: node for target in self.targets if target.rank == rank}
         return node, worker.pid
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
@@ -111,9 +122,9 @@ class Injection:
 
     def injected(self) -> None:
         self._moment("injected")
-        told = {"targets": self._aimed, "kills": self.fault.kills, "stops": self.fault.stops}
-        told |= {"spoils": self.fault.spoils}
-        self.log("fault.injected", kind=self.firing.planned.kind, **told)
+        aimed = [self._aim(target) for target in self.targets]
+        told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
+        self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self._moment("effect")

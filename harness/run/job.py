@@ -1,42 +1,35 @@
-"""One run, top to bottom: launch, wait for triggers, inject, verify, heal, collect.
+"""One whole run, top to bottom: nodes, launch, rehearsals, end. `Job.run` has the order of events.
 
-Everything that happens goes into the event log; nothing is judged here.
+A job is a training on a backend that writes one event log; what is done to it are its rehearsals. Everything that
+happens goes into the log; nothing is judged here.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.backends.contract import Backend, Cluster, Exit
+from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
+from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run.injection import Injection
-from harness.run.trigger import Firing, Holds, Progress, obstacle
-from harness.run.undo import Journal, start_reverter
+from harness.run import drill
+from harness.run.injection import LiveJob
+from harness.run.last_words import last_words
+from harness.run.observers import SILENT, Observer, Status
+from harness.run.rehearsal import Rehearsal, all_faults
+from harness.run.stop import StopRequest
+from harness.run.trigger import Holds, Progress
+from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
-THREAD_END_S = 15.0
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a live display may show."""
-
-    elapsed_s: float
-    phase: str
-    step: int
-    steps: int
-    loss: float | None
-    faults: str
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,26 @@ class Outcome:
     reason: str
 
 
-def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[[Status], None]) -> Outcome:
-    """Runs the plan into `run_dir` (which must not exist yet) and leaves the event log there.
+def execute(
+    plan: Plan, run_dir: pathlib.Path, backend: Backend, observer: Observer = SILENT, stop: StopRequest | None = None
+) -> Outcome:
+    """One job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
+    return run_job(plan, [Rehearsal(plan, to_the_end=True)], run_dir, backend, observer, stop)
 
-    Raises `ChaosError` when the nodes cannot be had at all. Ctrl-C ends the run as `interrupted`, healed.
+
+def run_job(
+    plan: Plan,
+    rehearsals: Sequence[Rehearsal],
+    run_dir: pathlib.Path,
+    backend: Backend,
+    observer: Observer = SILENT,
+    stop: StopRequest | None = None,
+) -> Outcome:
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (which must not exist yet).
+
+    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
+    plan = all_faults(plan, rehearsals)
     references = redaction.references(plan.launch().env)
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True)
@@ -59,81 +67,119 @@ def execute(plan: Plan, run_dir: pathlib.Path, backend: Backend, show: Callable[
     emit("environment", **environment_facts())
     journal = Journal(run_dir)
     # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
-    journal.record("harness.spec.secrets:undo", {"run_dir": str(run_dir), "references": references})
+    journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = _Run(plan, run_dir, backend, emit, journal).drive(show)
+        outcome = Job(plan, rehearsals, backend, emit, journal).run(observer, stop or StopRequest())
     except ChaosError as error:
-        outcome = Outcome("failed", str(error))
-        emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
+        emit("run.finished", outcome="failed", reason=str(error))
         raise
     finally:
-        journal.close()
+        close(journal)
         reverter.kill()  # the journal is closed: nothing is left for it to do
         reverter.wait()
         emit.close()
     return outcome
 
 
-class _Run:
-    def __init__(self, plan: Plan, run_dir: pathlib.Path, backend: Backend, emit: Emitter, journal: Journal):
-        self.plan, self.run_dir, self.emit, self.journal = plan, run_dir, emit, journal
-        self.progress = Progress()
-        self.tail = Tail(run_dir / "events")
-        self.holds = Holds(run_dir, plan.faults)
-        self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(plan.faults)}
-        self.injections: dict[str, Injection] = {}
-        self.threads: list[threading.Thread] = []
-        self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
-        journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
-        write_data(plan.workload, run_dir)
-        workload = plan.launch()
-        env = redaction.resolve(workload.env) | {HOLDS_ENV: str(self.holds.file)}
-        for planned in plan.faults:
-            env |= planned.action.environment(run_dir)
-        mounts = sorted({folder for planned in plan.faults for folder in planned.action.mounts()})
-        self.cluster: Cluster = backend.open(replace(workload, env=env, mounts=tuple(mounts)), run_dir, plan.run_id)
+class Job:
+    """A cluster's life: opened, started, followed, ended."""
 
-    def drive(self, show: Callable[[Status], None]) -> Outcome:
-        with self.cluster:
-            self.start_ns = time.monotonic_ns()
-            outcome = Outcome("failed", "the run did not start")
-            try:
-                for node in self.cluster.nodes:
-                    self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
-                self.cluster.start()
-                outcome = self._loop(show)
-            except KeyboardInterrupt:
-                outcome = Outcome("interrupted", "stopped by the user")
-            finally:
+    def __init__(
+        self, plan: Plan, rehearsals: Sequence[Rehearsal], backend: Backend, emit: Emitter, journal: Journal
+    ) -> None:
+        self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
+        self.run_dir = journal.run_dir
+        self.progress = Progress()
+        self.tail = Tail(self.run_dir / "events")
+        self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
+        found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
+        journal.record(f"backends.{plan.backend}", found_again)
+        write_data(plan.workload, self.run_dir)
+        holds = Holds(self.run_dir, plan.faults)
+        self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
+        self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
+
+    def _workload(self, holds: Holds) -> Workload:
+        """The plan's, with what its faults need from the start."""
+        workload = self.plan.launch()
+        faults = [planned.action for planned in self.plan.faults]
+        env = redaction.resolve(workload.env) | {HOLDS_ENV: str(holds.file)}
+        for fault in faults:
+            env |= fault.environment(self.run_dir)
+        mounts = sorted({folder for fault in faults for folder in fault.mounts()})
+        return replace(workload, env=env, mounts=tuple(mounts))
+
+    def run(self, observer: Observer, stop: StopRequest) -> Outcome:
+        """From the first node to the last: this is the order of events of every run."""
+        outcome = Outcome("failed", "the run did not start")
+        self.start_ns = time.monotonic_ns()
+        try:
+            self._note_nodes()
+            for rehearsal in self.rehearsals:
+                rehearsal.begin(self.live, self.start_ns)
+            self.cluster.start()
+            with stop.attended():
+                outcome = self._follow(observer, stop)
+        except KeyboardInterrupt:
+            outcome = Outcome("interrupted", "stopped by the user")
+        finally:
+            with stop.attended(), self.cluster:
                 self._end(outcome)
         self.emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
+        with stop.attended():
+            self._drill(outcome, stop)
         return outcome
+
+    def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
+        while True:
+            now_ns = time.monotonic_ns()
+            for header, event in self.tail.poll():
+                self.progress.absorb(header, event, now_ns)
+            self._note_exits()
+            self._note_changes()
+            for rehearsal in self.rehearsals:
+                rehearsal.tick(self.live, now_ns)
+            observer.status(self._status(now_ns))
+            outcome = self._stopped(stop) or self._finished() or self._aborted(now_ns)
+            if outcome:
+                return outcome
+            time.sleep(TICK_S)
+
+    def _end(self, outcome: Outcome) -> None:
+        """Ends what the rehearsals still do, the last one first, and gives the nodes back."""
+        for rehearsal in self.rehearsals:
+            rehearsal.cancel()
+        for rehearsal in reversed(self.rehearsals):
+            rehearsal.end(self.live)
+        self._note_exits()
+        self._note_changes()
+        for node in self.cluster.nodes:
+            if node.alive:
+                self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)
 
     @property
     def _gpus(self) -> int:
         return self.plan.workload.ranks_per_node
 
-    def _loop(self, show: Callable[[Status], None]) -> Outcome:
-        while True:
-            now_ns = time.monotonic_ns()
-            for header, event in self.tail.poll():
-                self.progress.absorb(header, event, now_ns)
-            self._collect_exits()
-            self._collect_changes()
-            self._note_recoveries(now_ns)
-            self._fire_due(now_ns)
-            show(self._status(now_ns))
-            outcome = self._finished() or self._aborted(now_ns)
-            if outcome:
-                return outcome
-            time.sleep(TICK_S)
+    def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
+        step = self.progress.committed_step
+        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
+            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
 
-    def _collect_exits(self) -> None:
+    def _note_nodes(self) -> None:
+        for node in self.cluster.nodes:
+            self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
+
+    def _note_exits(self) -> None:
         for end in self.cluster.exits():
             self._note_exit(end)
 
-    def _collect_changes(self) -> None:
+    def _note_exit(self, end: Exit) -> None:
+        self.ended[end.node, end.incarnation] = end.code
+        self.emit("process.exit", node=end.node, incarnation=end.incarnation, code=end.code)
+
+    def _note_changes(self) -> None:
         for change in self.cluster.changes():
             if change.allocated:
                 self.emit("node.allocated", node=change.node, incarnation=change.incarnation, gpus=self._gpus)
@@ -142,56 +188,12 @@ class _Run:
         for clock in self.cluster.clocks():
             self.emit("clock", host=clock.host, offset_ns=clock.offset_ns, uncertainty_ns=clock.uncertainty_ns)
 
-    def _note_exit(self, end: Exit) -> None:
-        self.ended[end.node, end.incarnation] = end.code
-        self.emit("process.exit", node=end.node, incarnation=end.incarnation, code=end.code)
-
-    def _fire_due(self, now_ns: int) -> None:
-        for firing in self.firings.values():
-            if firing.fired:
-                continue
-            armed_before = firing.armed_ns
-            if firing.due(self.progress, self.firings, self.start_ns, now_ns):
-                self._fire_or_postpone(firing, now_ns)
-            elif firing.armed_ns != armed_before:
-                self.holds.arm(firing.planned.id)
-                self.emit("fault.armed", fault=firing.planned.id)
-
-    def _fire_or_postpone(self, firing: Firing, now_ns: int) -> None:
-        reason = obstacle(firing, self.firings.values(), self.plan.limits, now_ns)
-        if reason is None:
-            self._fire(firing)
-        elif not firing.postponed:
-            firing.postponed = True
-            self.holds.release(firing.planned.id)  # a job that is held could not recover
-            self.emit("fault.postponed", fault=firing.planned.id, reason=reason)
-
-    def _fire(self, firing: Firing) -> None:
-        firing.fired = True
-        firing.furthest_before = self.progress.furthest_step
-        injection = Injection(firing, self.plan, self.cluster, self.progress, self.emit, self.journal, self.holds)
-        self.injections[firing.planned.id] = injection
-        thread = threading.Thread(target=injection.run, name=f"fault-{firing.planned.id}", daemon=True)
-        self.threads.append(thread)
-        thread.start()
-
-    def _note_recoveries(self, now_ns: int) -> None:
-        """Recovered: every rank has done a step beyond the furthest one, in processes born after the injection."""
-        for firing in self.firings.values():
-            injected_ns = firing.moments_ns.get("injected")
-            if injected_ns is None or "recovered" in firing.moments_ns:
-                continue
-            world = [self.progress.workers.get(rank) for rank in range(self.progress.world_size)]
-            reborn = all(worker is not None and worker.since_ns > injected_ns for worker in world)
-            if firing.planned.kills and not reborn:
-                firing.furthest_before = self.progress.furthest_step
-            elif self.progress.complete_step > firing.furthest_before:
-                firing.moments_ns["recovered"] = now_ns
-                self.emit("fault.recovered", fault=firing.planned.id, step=self.progress.complete_step)
+    def _stopped(self, stop: StopRequest) -> Outcome | None:
+        return Outcome("interrupted", stop.reason) if stop.asked else None
 
     def _finished(self) -> Outcome | None:
         """The job is over when every node that is still there has ended its command and no fault is at work."""
-        if any(thread.is_alive() for thread in self.threads) or self.cluster.waiting:
+        if any(rehearsal.busy for rehearsal in self.rehearsals) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
         codes = [self.ended.get((node.name, node.incarnation)) for node in living]
@@ -207,18 +209,8 @@ class _Run:
                 "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
             )
         node, code = (bad or [pair for pair in zip(living, codes, strict=True) if pair[1] != 0])[0]
-        return Outcome(
-            "failed", f"the command on {node.name} ended with {code}: {self._last_words(node.name, node.incarnation)}"
-        )
-
-    def _last_words(self, node: str, incarnation: int) -> str:
-        """The last line of the log that looks like the reason."""
-        path = self.run_dir / "logs" / f"{node}.{incarnation}.log"
-        if not path.exists():
-            return "it left no log"
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if "Error" in line or "error:" in line]
-        return (errors or lines or ["its log is empty"])[-1][:300]
+        reason = last_words(self.run_dir / "logs" / f"{node.name}.{node.incarnation}.log")
+        return Outcome("failed", f"the command on {node.name} ended with {code}: {reason}")
 
     def _aborted(self, now_ns: int) -> Outcome | None:
         limits = self.plan.abort
@@ -234,34 +226,14 @@ class _Run:
         self.emit("abort", reason=reason)
         return Outcome("aborted", reason)
 
-    def _end(self, outcome: Outcome) -> None:
-        """Ends the faults' threads, heals in reverse order, gives the nodes back."""
-        for injection in self.injections.values():
-            injection.cancel()
-        deadline = time.monotonic() + THREAD_END_S
-        for thread in self.threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        for injection in reversed(self.injections.values()):
-            injection.heal()
-        for firing in self.firings.values():
-            self.holds.release(firing.planned.id)
-        self._collect_exits()
-        self._collect_changes()
-        for node in self.cluster.nodes:
-            if node.alive:
-                self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)
-
     def _status(self, now_ns: int) -> Status:
-        faults = ", ".join(
-            f"{firing.planned.id} {max(firing.moments_ns, key=firing.moments_ns.__getitem__, default='acting')}"
-            for firing in self.firings.values()
-            if firing.fired
-        )
         return Status(
+            run_id=self.plan.run_id,
             elapsed_s=(now_ns - self.start_ns) / 1e9,
             phase=self.progress.phase,
             step=self.progress.complete_step,
             steps=self.plan.workload.steps,
             loss=self.progress.loss,
-            faults=faults,
+            rehearsals=[rehearsal.name for rehearsal in self.rehearsals if rehearsal.going],
+            faults=[fault for rehearsal in self.rehearsals for fault in rehearsal.faults()],
         )

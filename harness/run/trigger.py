@@ -19,6 +19,9 @@ from harness.faults.contract import Hold
 from harness.plan.model import Limits, PlannedFault
 
 STEPS_REMEMBERED = 2000
+PHASES_REMEMBERED = 10_000
+FAILPOINTS_REMEMBERED = 10_000
+NAME_LENGTH_MAX = 200
 
 
 @dataclass
@@ -30,66 +33,101 @@ class Worker:
     pid: int
     since_ns: int
     last_step: int = 0
+    restored_step: int | None = None
     seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
     ended_ns: int = 0
 
 
 @dataclass
 class Progress:
-    """The job as its events tell it, live. Judged later by the timeline; this only decides when to act."""
+    """The job as its events tell it, live. Judged later by the timeline; this only decides when to act.
+
+    A trainer's events are not to be trusted: an odd one changes nothing here, and is counted in `odd_events`.
+    """
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0
     complete_step: int = 0
     furthest_step: int = 0
+    committed_step: int = 0  # of the newest checkpoint
     last_step_ns: int = 0
     loss: float | None = None
     phase: str = "starting"
-    phases_seen: list[tuple[str, int]] = field(default_factory=list)  # (name, mono_ns)
+    phases_seen: collections.deque[tuple[str, int]] = field(  # (name, mono_ns)
+        default_factory=lambda: collections.deque(maxlen=PHASES_REMEMBERED)
+    )
     step_times: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # rank → (began, took)
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
+    odd_events: int = 0
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
-        if header.get("role") == "trainer":
-            self._absorb_trainer(header, event, now_ns)
-        elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
-            self.phase = "rendezvous"
+        try:
+            if header.get("role") == "trainer":
+                self._absorb_trainer(header, event, now_ns)
+            elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
+                self.phase = "rendezvous"
+        except (LookupError, TypeError, ValueError, AttributeError):
+            self.odd_events += 1
+
+    def reborn_since(self, moment_ns: int) -> bool:
+        """Whether all ranks of the world are processes that started after this moment."""
+        if self.world_size > len(self.workers):
+            return False
+        world = [self.workers.get(rank) for rank in range(self.world_size)]
+        return all(worker is not None and worker.since_ns > moment_ns for worker in world)
+
+    def restored_steps(self) -> list[int]:
+        """What each rank of the world has restored; empty while some rank has not."""
+        world = self.world_size or len(self.workers)
+        ranks = range(world) if world <= len(self.workers) else ()
+        steps = [self.workers[rank].restored_step if rank in self.workers else None for rank in ranks]
+        return [] if None in steps else [step for step in steps if step is not None]
 
     def _absorb_trainer(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
-        rank, kind = header["rank"], event["event"]
+        rank, kind = _whole(header["rank"]), event["event"]
         if "wall_ns" in event:
-            self.wall_offset_ns[rank] = event["wall_ns"] - event["mono_ns"]
-        if kind == "failpoint":
-            self.failpoints[rank, event["name"]] = now_ns
+            self.wall_offset_ns[rank] = _whole(event["wall_ns"]) - _whole(event["mono_ns"])
         if kind == "started":
-            self.workers[rank] = Worker(header["node"], header["incarnation"], header["pid"], now_ns)
+            place = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
+            self.workers[rank] = Worker(*place, now_ns)
             self.complete_step = self._complete()
             self.phase = "startup"
         elif kind == "rendezvous":
-            self.world_size = event["world_size"]
+            self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
         elif kind == "restored":
-            self.phase = "restored"
-            if rank in self.workers:
-                self.workers[rank].last_step = event["step"]
-            self.complete_step = self._complete()
+            self._absorb_restore(rank, _whole(event.get("step", 0)))
+        elif kind == "checkpoint.committed":
+            self.committed_step = _whole(event["step"])
         elif kind == "step" and rank in self.workers:
             self._absorb_step(rank, event, now_ns)
         elif kind in ("phase", "failpoint"):
-            if event.get("edge", "begin") == "begin":
-                self.phases_seen.append((event["name"], now_ns))
-            if not event["name"].startswith("checkpoint"):
-                self.phase = event["name"]
+            self._absorb_phase(rank, event, now_ns)
         elif kind == "exiting":
             self.phase = "exiting"
 
+    def _absorb_restore(self, rank: int, step: int) -> None:
+        self.phase = "restored"
+        if rank in self.workers:
+            self.workers[rank].last_step = self.workers[rank].restored_step = step
+        self.complete_step = self._complete()
+
+    def _absorb_phase(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
+        name = event["name"][:NAME_LENGTH_MAX]
+        if event["event"] == "failpoint" and len(self.failpoints) < FAILPOINTS_REMEMBERED:
+            self.failpoints[rank, name] = now_ns
+        if event.get("edge", "begin") == "begin":
+            self.phases_seen.append((name, now_ns))
+        if not name.startswith("checkpoint"):
+            self.phase = name
+
     def _absorb_step(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
-        worker = self.workers[rank]
-        ended_ns = event.get("mono_ns", now_ns)
+        worker, step = self.workers[rank], _whole(event["step"])
+        ended_ns = _whole(event.get("mono_ns", now_ns))
         if worker.ended_ns:
             times = self.step_times.setdefault(rank, collections.deque(maxlen=STEPS_REMEMBERED))
             times.append((worker.seen_ns, ended_ns - worker.ended_ns))
-        worker.last_step, worker.seen_ns, worker.ended_ns = event["step"], now_ns, ended_ns
+        worker.last_step, worker.seen_ns, worker.ended_ns = step, now_ns, ended_ns
         self.last_step_ns = now_ns
         self.phase = "training"
         loss = event.get("loss")
@@ -99,8 +137,17 @@ class Progress:
 
     def _complete(self) -> int:
         """The last step that every rank of the current world has done."""
-        world = range(self.world_size or len(self.workers))
-        return min((self.workers[rank].last_step if rank in self.workers else 0 for rank in world), default=0)
+        size = self.world_size or len(self.workers)
+        if size > len(self.workers):  # a rank is missing, or the size is nonsense
+            return 0
+        return min((self.workers[rank].last_step if rank in self.workers else 0 for rank in range(size)), default=0)
+
+
+def _whole(value: Any) -> int:
+    """A count or a time as a trainer told it. Raises `ValueError` for anything that cannot be one."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no count and no time")
+    return value
 
 
 @dataclass
@@ -113,6 +160,7 @@ class Firing:
     armed_ns: int | None = None
     fired: bool = False
     postponed: bool = False
+    let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
     furthest_before: int = 0  # what progress must pass for the job to have recovered
 
     def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
@@ -133,6 +181,11 @@ class Firing:
         if self.armed_ns is None:
             self.armed_ns = now_ns
         return any(name == when.phase and at >= self.armed_ns for name, at in progress.phases_seen)
+
+    @property
+    def newest_moment(self) -> str:
+        moments = dict(self.moments_ns)  # its thread may add one just now
+        return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
         """When its fault was healed and the job had recovered from it, whichever was later."""
@@ -165,6 +218,9 @@ class Holds:
         self.directory.mkdir()
         self.file = run_dir / "holds.json"
         self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]))
+
+    def begin(self, faults: Iterable[PlannedFault]) -> None:
+        """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
         for fault in faults:
             if fault.when.phase is None:
                 self.arm(fault.id)

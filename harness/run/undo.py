@@ -1,51 +1,45 @@
-"""Write-ahead undo journal, the reverter that outlives the harness, and `heal`.
+"""Undoing what a run did: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
 
-Before a run touches anything that could outlive it, it appends a record to `undo.jsonl` and fsyncs it. A record
-names a function (`harness.backends.local.backend:undo`) and its arguments; undoing is idempotent. The last record of a
-clean run is `closed`. A reverter process waits for the harness to end, however it ends, and undoes what is open;
-`chaos heal` does the same later for runs whose reverter died too.
+Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
+record names an action and its arguments. An action is the `UNDO` of a backend, of a fault or of `spec.secrets`:
+`backends.local`, `faults.checkpoint_corruption`, `spec.secrets`. Nothing else can be named. Undoing is idempotent.
+A reverter process waits for the harness to end, however it ends, and undoes what is open. `chaos heal` does the same
+later, for runs whose reverter died too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import importlib
-import json
+import inspect
 import os
 import pathlib
 import select
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
+from pydantic import ConfigDict, ValidationError, validate_call
+
+from harness.backends.contract import backend_names
 from harness.errors import BackendError, FaultError
+from harness.faults.contract import fault_names
+from harness.log import journal
+from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 
-JOURNAL = "undo.jsonl"
-_ALLOWED = ("harness.faults.", "harness.backends.", "harness.spec.secrets")
+SECRETS = "spec.secrets"
+AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the reverter's tries: two minutes in all
 
 
-class Journal:
-    """Append-only, fsynced, held under a lock for as long as the run lives."""
-
-    def __init__(self, run_dir: pathlib.Path):
-        self.run_dir = run_dir
-        self._file = (run_dir / JOURNAL).open("ab", buffering=0)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def record(self, action: str, arguments: dict[str, Any]) -> None:
-        """Durable before it returns."""
-        self._write({"undo": action, "arguments": arguments})
-
-    def close(self) -> None:
-        """Undoes what is open, and says so durably. Raises `FaultError` for what could not be undone: it stays open."""
-        with self._file:
-            undo_open(self.run_dir)
-            self._write({"closed": True})
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(record).encode() + b"\n")
-        os.fsync(self._file.fileno())
+def close(kept: Journal) -> None:
+    """Undoes what is open, and says so durably. Raises `FaultError` for what could not be undone: it stays open."""
+    try:
+        undo_open(kept.run_dir)
+    except FaultError:
+        kept.release()
+        raise
+    kept.mark_closed()
 
 
 def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
@@ -68,33 +62,19 @@ def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
         os.close(pidfd)
 
 
-def is_closed(run_dir: pathlib.Path) -> bool:
-    records = _records(run_dir)
-    return not records or "closed" in records[-1]
-
-
-def is_running(run_dir: pathlib.Path) -> bool:
-    """Whether a living harness holds the journal."""
-    try:
-        with (run_dir / JOURNAL).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
-    """Undoes what dead runs left open. Returns the ids healed, and one message per thing that could not be."""
+    """Undoes what dead runs left open. Returns the ids healed, and one message per thing that could not be.
+
+    A run that may be alive is left alone.
+    """
     healed, failed = [], []
-    for journal in sorted([*reports.glob(f"*/{JOURNAL}"), *reports.glob(f".twins/*/{JOURNAL}")]):
-        run_dir = journal.parent
-        if is_closed(run_dir) or is_running(run_dir):
-            continue
+    for path in sorted([*reports.glob(f"*/{JOURNAL}"), *reports.glob(f".*/*/{JOURNAL}")]):
+        run_dir = path.parent
         try:
+            if is_closed(run_dir) or is_running(run_dir):
+                continue
             undo_open(run_dir)
-            _mark_closed(run_dir)
+            journal.mark_closed(run_dir)
             healed.append(run_dir.name)
         except FaultError as error:
             failed.append(f"{run_dir.name}: {error}")
@@ -106,56 +86,80 @@ def heal_strays() -> tuple[list[str], list[str]]:
 
     Only what names the process that made it, and that one is gone.
     """
+    from harness.backends.local.backend import sweep
+
     try:
-        count = _resolve("harness.backends.local.backend:undo")()
+        count = sweep()
     except BackendError as error:
         return [], [f"of runs that are not kept here: {error}"]
     return ([f"{count} thing{'s' if count > 1 else ''} of runs that are not kept here"] if count else []), []
 
 
 def undo_open(run_dir: pathlib.Path) -> None:
-    """Runs the undo functions of this journal, last first. Raises `FaultError` after having tried all."""
+    """Runs the undo actions of this journal, last first. Raises `FaultError` after having tried all."""
     errors = []
-    for record in reversed(_records(run_dir)):
+    for record in reversed(list(journal.records(run_dir))):
         if "undo" not in record:
             continue
         try:
-            _resolve(record["undo"])(**record["arguments"])
+            _undo(str(record["undo"]), record.get("arguments"), run_dir)
         except Exception as error:  # one thing that cannot be undone must not keep the others from it
             errors.append(f"{record['undo']}: {error}")
     if errors:
         raise FaultError("could not be undone: " + "; ".join(errors))
 
 
-def _resolve(action: str) -> Any:
-    module, _, function = action.partition(":")
-    if not module.startswith(_ALLOWED) or not function:
-        raise FaultError(f"{action!r} is no undo function of this harness")
-    return getattr(importlib.import_module(module), function)
+def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
+    function = resolve(action)
+    given: dict[str, Any] = dict(arguments) if isinstance(arguments, dict) else {}
+    if "run_dir" in inspect.signature(function).parameters:
+        given["run_dir"] = run_dir  # where the journal lies, whatever the record says
+    try:
+        validate_call(config=ConfigDict(strict=True))(function)(**given)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise FaultError(f"its arguments are not those that are written down for it: {wrong}") from error
 
 
-def _mark_closed(run_dir: pathlib.Path) -> None:
-    with (run_dir / JOURNAL).open("ab") as file:
-        file.write(b"\n" + json.dumps({"closed": True}).encode() + b"\n")  # a line torn by a kill ends before it
+def resolve(action: str) -> Callable[..., object]:
+    """The function of an action. Raises `FaultError` for anything that is not in the list of actions."""
+    kind, _, name = action.partition(".")
+    if action == SECRETS:
+        module = "harness.spec.secrets"
+    elif kind == "backends" and name in backend_names():
+        module = f"harness.backends.{name}.backend"
+    elif kind == "faults" and name in fault_names():
+        module = f"harness.faults.{name}"
+    else:
+        raise FaultError(f"unknown undo action {action!r}; choose one of: {', '.join(actions())}")
+    found: Callable[..., object] | None = getattr(importlib.import_module(module), "UNDO", None)
+    if found is None:
+        raise FaultError(f"unknown undo action {action!r}: {module} has nothing to undo")
+    return found
 
 
-def _records(run_dir: pathlib.Path) -> list[dict[str, Any]]:
-    """The whole records; a torn one was never acted upon, as acting comes after the fsync."""
-    path = run_dir / JOURNAL
-    records = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else []:
-        with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+def actions() -> list[str]:
+    """Every action that a journal may name."""
+    faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
+    return [SECRETS, *(f"backends.{name}" for name in backend_names()), *(f"faults.{name}" for name in faults)]
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()
-    if not is_closed(run_dir):
-        undo_open(run_dir)
-        _mark_closed(run_dir)
+    for wait_s in (*AGAIN_AFTER_S, None):
+        if is_closed(run_dir):
+            return
+        try:
+            undo_open(run_dir)
+        except FaultError as error:
+            print(f"{error}", file=sys.stderr, flush=True)
+            if wait_s is None:
+                raise
+            time.sleep(wait_s)
+            continue
+        journal.mark_closed(run_dir)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|\d|$)", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -51,11 +51,20 @@ def references(env: Mapping[str, str]) -> list[str]:
     return sorted(found)
 
 
-def undo(run_dir: str, references: Collection[str]) -> int:
-    """Called from the undo journal: makes secrets of this process's environment unreadable in the files of a run."""
+def make_unreadable(run_dir: pathlib.Path, references: list[str]) -> int:
+    """Overwrites secrets of this process's environment in the files of a run; returns in how many files."""
+    unset = [name for name in references if name not in os.environ]
+    if unset:
+        raise FaultError(
+            f"{run_dir}: {', '.join(unset)} is not set here, so its value cannot be looked for in the run's files; "
+            "set it and call chaos heal again, or delete the run"
+        )
     named = {name: value for name, value in os.environ.items() if is_secret(name) or name in references}
     secrets = {value for value in named.values() if len(value) >= LENGTH_MIN and not value.startswith("/")}
-    return sum(redact(pathlib.Path(run_dir) / folder, secrets) for folder in ("events", "logs"))
+    return sum(redact(run_dir / folder, secrets) for folder in ("events", "logs", "drill"))
+
+
+UNDO = make_unreadable
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:

@@ -137,11 +137,16 @@ def key_of(event: Mapping[str, Any]) -> Key:
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """From the first event to the last one, and never shorter than what the harness saw."""
+    """From the first event to the last one, and never shorter than what the harness saw. A drill comes after that."""
     firsts = [writer.header["at"] for writer in log.writers]
-    lasts = [writer.events[-1]["at"] for writer in log.writers if writer.events]
+    lasts = [event["at"] for writer in log.writers for event in _last_of_job(writer.events)]
     lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])
+
+
+def _last_of_job(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last event that is not about the restore drill, if there is one."""
+    return next(([event] for event in reversed(events) if not str(event["event"]).startswith("drill.")), [])
 
 
 def _slots(harness: Sequence[dict[str, Any]], end: int) -> list[Slot]:

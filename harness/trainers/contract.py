@@ -12,9 +12,19 @@ import importlib
 import pathlib
 import pkgutil
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from harness.backends.contract import Workload as Launch
@@ -39,6 +49,8 @@ class Trainer(BaseModel, abc.ABC):
     """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drills: ClassVar[bool] = False  # whether it makes a restore drill where the scenario says nothing of it
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
@@ -145,6 +157,17 @@ class Workload(_Model):
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
     args: list[Word] = Field([], max_length=WORDS_MAX, description="Further arguments of the reference trainer.")
+    restore_drill: bool | None = Field(
+        None,
+        description="After a completed run the command starts once more on a copy of the checkpoints and must restore; "
+        "default: for the reference trainer.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A workload that says nothing of the restore drill looks as in plans of older versions."""
+        data: dict[str, Any] = dump(self)
+        return {name: value for name, value in data.items() if (name, value) != ("restore_drill", None)}
 
     @field_validator("min_nodes", mode="before")
     @classmethod

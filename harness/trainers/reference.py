@@ -16,6 +16,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 class ReferenceTrainer(Trainer):
     """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
 
+    drills = True
+
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
         command = (*_launcher(workload, run_id), *_training(workload, seed))
         store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))

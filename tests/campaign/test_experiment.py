@@ -1,4 +1,4 @@
-"""What a run is compared with: the twin that was kept, or a new one where that is of another day."""
+"""What a run is compared with: the fault-free run that was kept, or a new one where that is of another day."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from judging import expecting
 from simulator import Job, simulate
 
 from harness.campaign import experiment
+from harness.campaign.observers import SilentCampaign, Stage
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.plan.making import make_plan
@@ -31,15 +32,15 @@ SCENARIO = {
 
 
 class Pretended:
-    """Twins and runs that cost nothing: the first twin is the one that was kept, `twins` are their step times in ms."""
+    """Runs that cost nothing. The first fault-free one is the one that was kept; `paces` are their step times in ms."""
 
-    def __init__(self, reports: pathlib.Path, twins: list[int], ended: str):
-        self.reports, self.twins, self.ended = reports, list(twins), ended
+    def __init__(self, reports: pathlib.Path, paces: list[int], ended: str):
+        self.reports, self.paces, self.ended = reports, list(paces), ended
         self.kept, self.forgotten = True, 0
 
-    def ensure_twin(self, plan: Plan, *_: object) -> tuple[pathlib.Path, Outcome | None]:
-        job = Job(nodes=2, steps=80, every=100, step_ms=self.twins.pop(0))
-        folder = simulate(job, (), 99).write(self.reports / f"twin-{len(self.twins)}")
+    def ensure_fault_free(self, plan: Plan, *_: object) -> tuple[pathlib.Path, Outcome | None]:
+        job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
+        folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
         outcome = None if self.kept else Outcome(self.ended, "")
         self.kept = False
         return folder, outcome
@@ -51,8 +52,16 @@ class Pretended:
         history.write(run_dir, logs)
         return Outcome("completed", "")
 
-    def forget_twins(self, plan: Plan, reports: pathlib.Path) -> None:
+    def forget_fault_free(self, plan: Plan, reports: pathlib.Path) -> None:
         self.forgotten += 1
+
+
+class Watching(SilentCampaign):
+    def __init__(self) -> None:
+        self.heard: list[tuple[Stage, str]] = []
+
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        self.heard.append((stage, how))
 
 
 @pytest.fixture
@@ -61,53 +70,60 @@ def plan() -> Plan:
 
 
 def rehearsed(
-    plan: Plan, reports: pathlib.Path, twins: list[int], monkeypatch: pytest.MonkeyPatch, ended: str = "completed"
-) -> tuple[Verdict, bool, Pretended, list[str]]:
-    pretended, said = Pretended(reports, twins, ended), list[str]()
-    for name in ("ensure_twin", "execute", "forget_twins"):
+    plan: Plan, reports: pathlib.Path, paces: list[int], monkeypatch: pytest.MonkeyPatch, ended: str = "completed"
+) -> tuple[Verdict, bool, Pretended, Watching]:
+    pretended, said = Pretended(reports, paces, ended), Watching()
+    for name in ("ensure_fault_free", "execute", "forget_fault_free"):
         monkeypatch.setattr(experiment, name, getattr(pretended, name))
     backend: Any = None
-    run_dir, interrupted = experiment.run_experiment(plan, reports, backend, lambda _: None, said.append)
+    run_dir, interrupted = experiment.run_experiment(plan, reports, backend, said)
     return judge(load_evidence(run_dir), "slow-1").verdict, interrupted, pretended, said
 
 
 @pytest.mark.parametrize("kept", [20, 90])
-def test_a_twin_of_a_quieter_or_a_busier_day_is_made_once_more(
+def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(
     plan: Plan, tmp_path: pathlib.Path, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, interrupted, pretended, said = rehearsed(plan, tmp_path, [kept, 48], monkeypatch)
-    assert (found, interrupted, pretended.forgotten, pretended.twins) == (Verdict.PASS, False, 1, [])
-    assert said[-2:] == ["fault-free twin once more: the one that was kept went at another pace", "  completed"]
+    assert (found, interrupted, pretended.forgotten, pretended.paces) == (Verdict.PASS, False, 1, [])
+    assert said.heard == [
+        (Stage("fault-free run", 2), "cached"),
+        (Stage("run with faults", 2), "completed"),
+        (Stage("fault-free run", 2, again=True), "completed"),
+    ]
 
 
-def test_a_twin_of_the_same_pace_is_kept(plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_free_run_of_the_same_pace_is_kept(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 1], monkeypatch)
-    assert (found, pretended.forgotten, pretended.twins) == (Verdict.PASS, 0, [1])
+    assert (found, pretended.forgotten, pretended.paces) == (Verdict.PASS, 0, [1])
 
 
 def test_a_host_that_changes_its_mind_is_not_asked_for_ever(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [90, 91, 92], monkeypatch)
-    assert (found, pretended.forgotten, pretended.twins) == (Verdict.INCONCLUSIVE, 1, [92])
+    assert (found, pretended.forgotten, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
 
 
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
-def test_a_twin_that_does_not_complete_takes_no_place(
+def test_a_fault_free_run_that_does_not_complete_takes_no_place(
     plan: Plan, tmp_path: pathlib.Path, ended: str, stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, interrupted, pretended, said = rehearsed(plan, tmp_path, [90, 48], monkeypatch, ended)
-    assert (found, interrupted, pretended.twins) == (Verdict.INCONCLUSIVE, stopped, [])
-    assert said[-1] == f"  {ended}" and not (tmp_path / "twin-0").exists()
+    assert (found, interrupted, pretended.paces) == (Verdict.INCONCLUSIVE, stopped, [])
+    assert said.heard[-1] == (Stage("fault-free run", 2, again=True), ended)
+    assert not (tmp_path / "kept-0").exists()
 
 
-def test_a_run_keeps_its_twin_whatever_another_run_does_to_the_cache(
+def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute = Pretended.execute
 
     def beside_another(self: Pretended, *arguments: Any) -> Outcome:
-        shutil.rmtree(tmp_path / "twin-0")
+        shutil.rmtree(tmp_path / "kept-0")
         return execute(self, *arguments)
 
     monkeypatch.setattr(Pretended, "execute", beside_another)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from judging import Logs, remove, verdict
 from mutants.bent import BROKEN, JOB, KILL
-from rich.console import Console
 from simulator import simulate
 
 from harness.campaign import gate as module
@@ -57,7 +56,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         path = tmp_path / "small.yaml"
         path.write_text(suite)
         (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
-        setting = Gate("local", 1, tmp_path, SCENARIOS, Console(quiet=True), lambda *_: None)
+        setting = Gate("local", 1, tmp_path, SCENARIOS)
         return run_gate(path, setting)
 
     return run

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+import tools
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
 
@@ -56,7 +56,7 @@ class _engine:
 
     def __init__(self, place: Place):
         script = ROOT / "engines" / "slurm.sh"
-        possible = place.backend_name == "slurm" and shutil.which("slurmctld") and os.geteuid() == 0
+        possible = place.backend_name == "slurm" and tools.installed("slurm") and os.geteuid() == 0
         self._script = str(script) if possible and not place.probe().available else ""
 
     def __enter__(self) -> None:

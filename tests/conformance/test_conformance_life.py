@@ -97,13 +97,13 @@ KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
-    from harness.backends.agent.types import (StorageRule)
-from harness.backends.contract import (Verb)
-    from harness.run.undo import Journal
+    from harness.backends.agent.types import StorageRule
+    from harness.backends.contract import Verb
+    from harness.log.journal import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
     place = next(place for place in PLACES if place.name == sys.argv[3])
     journal = Journal(run_dir)
-    journal.record(f"harness.backends.{place.backend_name}.backend:undo", {"run_id": run_id})
+    journal.record(f"backends.{place.backend_name}", {"run_id": run_id, "environment": place.backend.whereabouts()})
     mounts = (STORE,) if Verb.STORAGE in place.probe().verbs else ()
     job = open_job(place, run_dir, run_id, worker(store=f"{{run_dir}}/{STORE}" if mounts else ""), nodes=2, mounts=mounts)
     for node in job.nodes:

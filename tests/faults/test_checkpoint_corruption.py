@@ -32,7 +32,7 @@ class Context:
         return until is None or until()
 
     def undo(self, action: str, **arguments: Any) -> None:
-        assert action == "harness.faults.checkpoint_corruption:put_back"
+        assert action == "faults.checkpoint_corruption"
         self.undos.append(arguments)
 
     def injected(self) -> None: ...
@@ -88,7 +88,7 @@ def test_one_file_of_the_newest_is_damaged_and_put_back(tmp_path: pathlib.Path, 
     ((measured, expected, _, ok),) = context.effects
     assert ok and measured == expected > 0
     for record in context.undos * 2:
-        corruption.put_back(**record)
+        corruption.put_back(tmp_path, **record)
     assert content(root) == before
 
 
@@ -133,10 +133,10 @@ def test_a_newer_file_is_never_overwritten(tmp_path: pathlib.Path) -> None:
     context = corrupt(tmp_path, kind="bit_flip")
     path = root / "step-00000040" / "__0_0.distcp"
     path.write_bytes(b"written again")
-    corruption.put_back(**context.undos[0])
+    corruption.put_back(tmp_path, **context.undos[0])
     assert path.read_bytes() == b"written again"
     path.unlink()
-    corruption.put_back(**context.undos[0])
+    corruption.put_back(tmp_path, **context.undos[0])
     assert not path.exists()
 
 
@@ -146,7 +146,7 @@ def test_a_deleted_checkpoint_does_not_come_back(tmp_path: pathlib.Path) -> None
     for path in (root / "step-00000040").iterdir():
         path.unlink()
     (root / "step-00000040").rmdir()
-    corruption.put_back(**context.undos[0])
+    corruption.put_back(tmp_path, **context.undos[0])
     assert not (root / "step-00000040").exists()
 
 

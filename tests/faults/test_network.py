@@ -7,7 +7,6 @@ import itertools
 import os
 import pathlib
 import random
-import shutil
 import signal
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tools
 from pydantic import ValidationError
 
 import harness
@@ -90,14 +90,14 @@ def healed() -> Iterator[contextlib.ExitStack]:
 
 def state(cluster: LocalCluster) -> dict[str, str]:
     """Everything of the lab's network that a disturbance could leave changed, as the kernel's own tools show it."""
+    tools.need("nsenter", "ip", "tc", "nft")
     labd = next(item.process.pid for item in undo.leftovers(cluster._run_id) if item.node == "control.1")
     enter = ["nsenter", "-t", str(labd), "-U", "--preserve-credentials", "-n"]
     enter = enter if cluster._mode == "user" else ["nsenter", "-t", str(labd), "-n"]
     shown = {}
     for command in ("ip addr", "ip route", "tc qdisc", "nft list ruleset"):
-        if shutil.which(command.split()[0]):
-            done = subprocess.run([*enter, *command.split()], capture_output=True, text=True, timeout=10, check=True)
-            shown[command] = done.stdout
+        done = subprocess.run([*enter, *command.split()], capture_output=True, text=True, timeout=10, check=True)
+        shown[command] = done.stdout
     return shown
 
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from harness.backends.agent import cgroups, processes
-from harness.errors import FaultError
+from harness.errors import BackendError, FaultError
 
 
 def mounted(tmp_path: pathlib.Path, mounts: list[str], own: str) -> pathlib.Path:
@@ -166,3 +166,20 @@ def test_a_group_where_none_can_be_made_is_no_error_yet(hierarchy: pathlib.Path)
     assert cgroups.create("memory", "o", "run", "node0.1") is None
     assert cgroups.why_not("cpu") is None
     assert [path.name for path in (hierarchy / "a").iterdir()] == []
+
+
+def test_a_group_that_is_busy_keeps_no_other_from_being_removed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [tmp_path / name for name in ("a", "busy", "c")]
+    for group in groups:
+        group.mkdir()
+    (groups[1] / "process").touch()
+    monkeypatch.setattr(cgroups, "leftovers", lambda run_id=None: groups)
+    with pytest.raises(BackendError, match="busy"):
+        cgroups.sweep("run")
+    assert [group.exists() for group in groups] == [False, True, False]
+
+
+def test_a_group_that_vanishes_while_it_is_looked_for_is_no_error(tmp_path: pathlib.Path) -> None:
+    assert list(cgroups._groups_below(tmp_path / "gone")) == []

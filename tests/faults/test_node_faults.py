@@ -64,7 +64,7 @@ def use_mode(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(plan: Plan, folder: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
     """The harness's events of the run by name; the job must have completed and nothing may be left."""
-    outcome = execute(plan, folder / "run", BACKEND, lambda _: None)
+    outcome = execute(plan, folder / "run", BACKEND)
     found: dict[str, list[dict[str, Any]]] = {}
     for log in read_log(folder / "run" / "events"):
         for event in log.events:
@@ -136,7 +136,7 @@ def test_a_straggler_is_slower_while_it_lasts(mode: str, how: str, use_mode: Any
 def test_a_straggler_that_strikes_too_early_says_so(use_mode: Any, tmp_path: pathlib.Path) -> None:
     use_mode("plain")
     plan = make_plan("straggler", 20, at_step=3)
-    execute(plan, tmp_path / "run", BACKEND, lambda _: None)
+    execute(plan, tmp_path / "run", BACKEND)
     (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
     (failed,) = [event for event in log.events if event["event"] == "fault.failed"]
     assert "a slowdown needs 10" in failed["error"]
@@ -148,7 +148,7 @@ HARNESS = textwrap.dedent("""
     from test_node_faults import BACKEND, execute, make_plan
     plan = make_plan(sys.argv[3], 100000, **eval(sys.argv[4]))
     print(plan.run_id, flush=True)
-    execute(plan, pathlib.Path(sys.argv[2]), BACKEND, lambda _: None)
+    execute(plan, pathlib.Path(sys.argv[2]), BACKEND)
 """)
 
 

@@ -171,5 +171,5 @@ def test_one_shard_is_damaged_for_a_while(tmp_path: pathlib.Path, kind: str) -> 
     (during,) = context.during
     assert sum(before[name] != during.get(name) for name in before) == 1
     assert context.effects == [(1, 1, True)] and shards(tmp_path) == before
-    data_corruption.put_back(**context.undos[0])
+    data_corruption.put_back(tmp_path, **context.undos[0])
     assert shards(tmp_path) == before

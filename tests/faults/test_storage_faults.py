@@ -44,7 +44,7 @@ def run(tmp_path: pathlib.Path, fault: str, steps: int = 60) -> tuple[list[dict[
     plan = make_plan(parse_scenario(text, "stored.yaml"), 1, "local", "test-stored")
     check_capabilities(plan, BACKEND.probe())
     run_dir = tmp_path / "run"
-    outcome = execute(plan, run_dir, BACKEND, lambda _: None)
+    outcome = execute(plan, run_dir, BACKEND)
     assert outcome.outcome == "completed", outcome.reason
     assert str(run_dir) not in pathlib.Path("/proc/mounts").read_text()
     events = [event for log in read_log(run_dir / "events") for event in log.events]

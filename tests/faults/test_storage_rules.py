@@ -265,7 +265,7 @@ def test_mistakes_are_named(storage: Storage) -> None:
 def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
     code = f"""
 import pathlib, sys, time
-from harness.backends.agent.types import (StorageRule)
+from harness.backends.agent.types import StorageRule
 from harness.backends.contract import (Workload)
 from harness.backends.local.backend import BACKEND
 cluster = BACKEND.open(Workload(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from harness.backends.contract import load_backend
-from harness.campaign.fault_free import ensure_twin, fault_free_plans
+from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.judge.evidence import attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.plan.making import make_plan
@@ -105,9 +105,9 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
     plan = make_plan(scenario, 1, "local", run_dir.name)
     fault_free = fault_free_plans(plan)
-    twins = {name: ensure_twin(other, run_dir.parent, backend, _silent) for name, other in fault_free.items()}
+    twins = {name: ensure_fault_free(other, run_dir.parent, backend) for name, other in fault_free.items()}
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in twins.values()), "a healthy run"
-    execute(broken(plan, bug) if bug else plan, run_dir, backend, _silent)
+    execute(broken(plan, bug) if bug else plan, run_dir, backend)
     for name, (other, _) in twins.items():
         attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
@@ -120,7 +120,3 @@ def broken(plan: Plan, bug: str) -> Plan:
     command = ["{python}", str(TRAINER), bug, *healthy.command[3:]]
     trainer = build_trainer({"command": command, "control": healthy.control})
     return plan.model_copy(update={"workload": plan.workload.model_copy(update={"trainer": trainer})})
-
-
-def _silent(*_: object) -> None:
-    pass

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import report_runs
+import tools
 
 from harness.judge.score import Scorecard
 from harness.report import html
 
-CHROMIUM = pathlib.Path("/usr/bin/chromium")
 CARDS: list[Callable[[], Scorecard]] = [
     report_runs.spot_evict,
     report_runs.never_recovered,
@@ -26,14 +27,15 @@ CARDS: list[Callable[[], Scorecard]] = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is missing: install the package chromium")
+    tools.need("chromium")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         pytest.skip("playwright is missing: pip install playwright")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"], timeout=60_000)
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
+        )
         yield started
         started.close()
 

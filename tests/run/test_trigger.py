@@ -4,8 +4,18 @@ import json
 import pathlib
 from typing import Any
 
+import pytest
+
 from harness.plan.model import Limits, PlannedFault
-from harness.run.trigger import Firing, Holds, Progress, obstacle
+from harness.run.trigger import (
+    FAILPOINTS_REMEMBERED,
+    NAME_LENGTH_MAX,
+    PHASES_REMEMBERED,
+    Firing,
+    Holds,
+    Progress,
+    obstacle,
+)
 
 SECOND = 10**9
 
@@ -89,8 +99,11 @@ def test_a_shrunk_world_completes_steps_without_the_lost_ranks() -> None:
     assert progress.complete_step == 3
 
 
-def test_holds_are_armed_at_once_unless_they_wait_for_something(tmp_path: pathlib.Path) -> None:
-    holds = Holds(tmp_path, [fault("a", step=5), fault("b", phase="restore"), fault("c", after_ns=1)])
+def test_holds_are_armed_when_their_rehearsal_begins_unless_they_wait_for_something(tmp_path: pathlib.Path) -> None:
+    faults = [fault("a", step=5), fault("b", phase="restore"), fault("c", after_ns=1)]
+    holds = Holds(tmp_path, faults)
+    assert list((tmp_path / "holds").iterdir()) == []
+    holds.begin(faults)
     written = json.loads((tmp_path / "holds.json").read_text())
     assert [hold["match"] for hold in written] == [
         {"event": "step", "step": 5},
@@ -131,3 +144,46 @@ def test_a_fault_waits_out_the_pause_after_the_latest_recovery() -> None:
     assert obstacle(on_node(0), [], limits, 0) is None
     assert obstacle(on_node(0), [on_node(0, injected=1)], limits, 0)
     assert obstacle(on_node(1), [on_node(0, injected=1)], limits, 0) is None
+
+
+ODD: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"event": "step", "step": "7"}),
+    ({}, {"event": "step", "step": None}),
+    ({}, {"event": "step"}),
+    ({}, {"event": "step", "step": 10**30}),
+    ({}, {"event": "step", "step": True}),
+    ({}, {"event": "step", "step": 7, "mono_ns": "now"}),
+    ({}, {"event": "restored", "step": [1]}),
+    ({}, {"event": "rendezvous", "world_size": "many"}),
+    ({}, {"event": "phase"}),
+    ({}, {"event": "phase", "name": 7}),
+    ({}, {}),
+    ({"rank": None}, {"event": "step", "step": 7}),
+    ({"rank": [0]}, {"event": "started"}),
+    ({"pid": "x"}, {"event": "started"}),
+    ({}, {"event": "restored", "step": 7, "wall_ns": "x", "mono_ns": 1}),
+]
+
+
+@pytest.mark.parametrize(("header", "event"), ODD, ids=str)
+def test_an_odd_event_changes_nothing(header: dict[str, Any], event: dict[str, Any]) -> None:
+    progress = job()
+    progress.absorb(trainer(0) | header, event, 9)
+    for rank in (0, 1):
+        step(progress, rank, 3)
+    assert (progress.complete_step, progress.odd_events, progress.world_size) == (3, 1, 2)
+
+
+def test_a_world_of_a_thousand_million_ranks_costs_no_time() -> None:
+    progress = job()
+    progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 10**9}, 5)
+    step(progress, 0, 4)
+    assert progress.complete_step == 0 and not progress.reborn_since(0)
+
+
+def test_what_a_trainer_tells_again_and_again_is_not_kept_for_ever() -> None:
+    progress = job()
+    for number in range(PHASES_REMEMBERED + 10):
+        progress.absorb(trainer(0), {"event": "failpoint", "name": f"{number}" + "x" * 10**3}, 5)
+    assert len(progress.phases_seen) == PHASES_REMEMBERED and len(progress.failpoints) == FAILPOINTS_REMEMBERED
+    assert len(progress.phase) == NAME_LENGTH_MAX

@@ -6,16 +6,20 @@ import multiprocessing.synchronize
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
 from harness.errors import FaultError
+from harness.log import journal as journals
+from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.run import undo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ACTION = "harness.faults.rank_kill:remove_for_test"
+ACTION = "faults.rank_kill"
 
 
 @pytest.fixture
@@ -23,80 +27,232 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from harness.faults import rank_kill
 
     calls: list[str] = []
-    monkeypatch.setattr(rank_kill, "remove_for_test", lambda name: calls.append(name), raising=False)
+
+    def remove(name: str) -> None:
+        calls.append(name)
+
+    monkeypatch.setattr(rank_kill, "UNDO", remove, raising=False)
     return calls
 
 
+def write(run_dir: pathlib.Path, *records: Any) -> pathlib.Path:
+    run_dir.mkdir(exist_ok=True)
+    path = run_dir / JOURNAL
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def open_record(name: str) -> dict[str, Any]:
+    return {"undo": ACTION, "arguments": {"name": name}}
+
+
 def test_what_is_open_is_undone_last_first_and_then_closed(tmp_path: pathlib.Path, removed: list[str]) -> None:
-    journal = undo.Journal(tmp_path)
+    journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "first"})
     journal.record(ACTION, {"name": "second"})
-    assert not undo.is_closed(tmp_path) and undo.is_running(tmp_path)
-    journal.close()
+    assert not is_closed(tmp_path) and is_running(tmp_path)
+    undo.close(journal)
     assert removed == ["second", "first"]
-    assert undo.is_closed(tmp_path) and not undo.is_running(tmp_path)
+    assert is_closed(tmp_path) and not is_running(tmp_path)
 
 
 def test_a_run_that_is_gone_is_not_running(tmp_path: pathlib.Path) -> None:
-    assert not undo.is_running(tmp_path / "gone")
+    assert not is_running(tmp_path / "gone")
 
 
 def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, removed: list[str]) -> None:
-    for name in ("running", "dead", "closed"):
-        (tmp_path / name).mkdir()
-    running = undo.Journal(tmp_path / "running")
+    (tmp_path / "running").mkdir()
+    running = Journal(tmp_path / "running")
     running.record(ACTION, {"name": "running"})
-    (tmp_path / "dead" / undo.JOURNAL).write_text(
-        json.dumps({"undo": ACTION, "arguments": {"name": "dead"}}) + '\n{"undo": "tor'
-    )
-    (tmp_path / "closed" / undo.JOURNAL).write_text('{"closed": true}\n')
+    with write(tmp_path / "dead", open_record("dead")).open("a") as torn:
+        torn.write('{"undo": "tor')
+    write(tmp_path / "closed", {"closed": True})
     assert undo.heal(tmp_path) == (["dead"], [])
     assert removed == ["dead"]
     assert undo.heal(tmp_path) == ([], [])
-    running.close()
+    undo.close(running)
+
+
+def test_lines_that_are_no_records_keep_nothing_from_being_undone(tmp_path: pathlib.Path, removed: list[str]) -> None:
+    path = write(tmp_path, [1], "text", None, open_record("good"), {"undo": ACTION, "arguments": 7})
+    path.write_bytes(b"\xff\xfe\n" + b"[" * 100_000 + b"\n" + path.read_bytes())
+    with pytest.raises(FaultError, match="name: Missing required argument"):
+        undo.undo_open(tmp_path)
+    assert removed == ["good"]
 
 
 def test_one_undo_that_fails_does_not_keep_the_others_from_it(
     tmp_path: pathlib.Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = undo.Journal(tmp_path)
+    journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "good"})
-    journal.record("harness.faults.rank_kill:not_there", {})
+    journal.record("faults.not_there", {})
     with pytest.raises(FaultError, match="not_there"):
-        journal.close()
+        undo.close(journal)
     assert removed == ["good"]
-    assert not undo.is_closed(tmp_path)
+    assert not is_closed(tmp_path)
 
 
 def test_a_record_is_durable_before_anything_is_done(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, removed: list[str]
 ) -> None:
     synced: list[bytes] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((tmp_path / undo.JOURNAL).read_bytes()))
-    journal = undo.Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((tmp_path / JOURNAL).read_bytes()))
+    journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "first"})
     assert json.loads(synced[-1]) == {"undo": ACTION, "arguments": {"name": "first"}}
-    journal.close()
+    undo.close(journal)
     assert removed == ["first"] and synced[-1].endswith(b'{"closed": true}\n')
 
 
-def test_only_our_own_functions_are_called(tmp_path: pathlib.Path) -> None:
-    (tmp_path / undo.JOURNAL).write_text(json.dumps({"undo": "os:system", "arguments": {"command": "true"}}) + "\n")
-    with pytest.raises(FaultError, match="no undo function"):
+@pytest.mark.parametrize(
+    "action",
+    ["os:system", "os.system", "faults.shared.orders", "faults.oom", "backends.agent", "spec.scenario", "faults.", ""],
+)
+def test_only_what_is_in_the_list_can_be_named(tmp_path: pathlib.Path, action: str) -> None:
+    write(tmp_path, {"undo": action, "arguments": {"command": "true"}})
+    with pytest.raises(FaultError, match="unknown undo action"):
+        undo.undo_open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"path": "/etc/passwd", "kept": "kept/a"},
+        {"path": "../other/file", "kept": "kept/a"},
+        {"path": "checkpoints/../../file", "kept": "kept/a"},
+        {"path": "data/a", "kept": 7},
+        {"path": "data/a"},
+        {"path": "data/a", "kept": "kept/a", "run_dir": "/etc", "more": 1},
+    ],
+)
+def test_arguments_are_checked_before_anything_is_called(tmp_path: pathlib.Path, arguments: dict[str, Any]) -> None:
+    write(tmp_path, {"undo": "faults.data_corruption", "arguments": arguments})
+    with pytest.raises(FaultError, match="arguments"):
+        undo.undo_open(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["data", "kept"])
+def test_what_is_put_back_stays_within_the_run(tmp_path: pathlib.Path, part: str) -> None:
+    """Whoever can write in the run's folder may swap a part of the path for a link that leads out of it."""
+    run_dir, outside = tmp_path / "run", tmp_path / "outside"
+    for folder in (run_dir / "data", run_dir / "kept", outside):
+        folder.mkdir(parents=True)
+        (folder / "shard").write_text(folder.name)
+    (run_dir / part).rename(run_dir / "moved")
+    (run_dir / part).symlink_to(outside)
+    write(run_dir, {"undo": "faults.data_corruption", "arguments": {"path": "data/shard", "kept": "kept/shard"}})
+    with pytest.raises(FaultError, match="no plain folder"):
+        undo.undo_open(run_dir)
+    assert (outside / "shard").read_text() == "outside"
+
+
+def test_the_environment_of_the_run_and_nothing_else_is_taken(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.backends.docker import backend as docker
+
+    seen: list[str | None] = []
+
+    class Engine:
+        def __init__(self) -> None:
+            seen.append(os.environ.get("DOCKER_HOST"))
+
+        def remove_run(self, run_id: str) -> int:
+            return 0
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(docker, "Engine", Engine)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///another.sock")
+    given = {"run_id": "a-run", "environment": {"DOCKER_HOST": "unix:///of-the-run.sock"}}
+    write(tmp_path, {"undo": "backends.docker", "arguments": given})
+    undo.undo_open(tmp_path)
+    assert seen == ["unix:///of-the-run.sock"] and os.environ["DOCKER_HOST"] == "unix:///another.sock"
+    write(tmp_path, {"undo": "backends.docker", "arguments": given | {"environment": {"LD_PRELOAD": "evil.so"}}})
+    with pytest.raises(FaultError, match="LD_PRELOAD"):
         undo.undo_open(tmp_path)
 
 
 def test_every_undo_that_the_harness_writes_down_is_there() -> None:
-    source = "".join(file.read_text() for file in (ROOT / "harness").rglob("*.py"))
-    named = set(re.findall(r'"(harness\.[a-z_.]+:[a-z_]+)"', source))
-    named |= {f"harness.backends.{backend}.backend:undo" for backend in ("local", "docker", "slurm", "kubernetes")}
-    assert len(named) >= 7 and all(callable(undo._resolve(action)) for action in named)
+    source = "".join(file.read_text() for file in (ROOT / "harness" / "faults").rglob("*.py"))
+    named = set(re.findall(r'context\.undo\(\s*"([a-z_.]+)"', source))
+    assert named == {action for action in undo.actions() if action.startswith("faults.")} != set()
+    assert {f"backends.{name}" for name in ("local", "docker", "slurm", "kubernetes")} < set(undo.actions())
+    assert all(callable(undo.resolve(action)) for action in undo.actions())
+
+
+# Whose journal is believed
+
+
+@pytest.mark.parametrize("what", ["journal", "folder"])
+def test_a_journal_that_others_can_write_is_refused(tmp_path: pathlib.Path, what: str, removed: list[str]) -> None:
+    path = write(tmp_path / "run", open_record("forged"))
+    (path if what == "journal" else path.parent).chmod(0o777)
+    healed, failed = undo.heal(tmp_path)
+    assert healed == [] and "others can write it" in failed[0] and removed == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("what", ["journal", "folder"])
+def test_a_journal_of_another_user_is_refused(tmp_path: pathlib.Path, what: str, removed: list[str]) -> None:
+    path = write(tmp_path / "run", open_record("forged"))
+    os.chown(path if what == "journal" else path.parent, 10001, 10001)
+    healed, failed = undo.heal(tmp_path)
+    assert healed == [] and "belongs to user 10001" in failed[0] and removed == []
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path, removed: list[str]) -> None:
+    for name, make in {
+        "fifo": lambda path: os.mkfifo(path),
+        "link": lambda path: path.symlink_to(write(tmp_path / "target", open_record("linked"))),
+        "folder": lambda path: path.mkdir(),
+    }.items():
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / JOURNAL)
+    healed, failed = undo.heal(tmp_path)
+    assert healed == ["target"] and len(failed) == 3 and removed == ["linked"]
+
+
+def test_a_journal_is_not_shown_to_others(tmp_path: pathlib.Path) -> None:
+    undo.close(Journal(tmp_path))
+    assert stat.S_IMODE((tmp_path / JOURNAL).stat().st_mode) == 0o600
+
+
+def test_any_doubt_means_that_a_run_is_alive(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, open_record("alive?"))
+
+    def refuse(*_: Any, **__: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(journals.os, "open", refuse)
+    assert is_running(tmp_path)
+
+
+def test_the_reverter_tries_again_what_failed_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.faults import rank_kill
+
+    tries: list[str] = []
+
+    def busy(name: str) -> None:
+        tries.append(name)
+        if len(tries) < 3:
+            raise FaultError("the engine does not answer")
+
+    monkeypatch.setattr(rank_kill, "UNDO", busy, raising=False)
+    monkeypatch.setattr(undo, "AGAIN_AFTER_S", (0.0, 0.0, 0.0))
+    write(tmp_path, open_record("first"))
+    with subprocess.Popen(["true"]) as harness:
+        pidfd = os.pidfd_open(harness.pid)
+        undo._revert_when_gone(tmp_path, pidfd)
+    os.close(pidfd)
+    assert tries == ["first"] * 3 and is_closed(tmp_path)
 
 
 def harness_of(run_dir: pathlib.Path, ready: multiprocessing.synchronize.Event) -> None:
     """The undo here is the local backend's sweep for a run id that no process carries: harmless, but it is called."""
-    journal = undo.Journal(run_dir)
-    journal.record("harness.backends.local.backend:undo", {"run_id": "no-such-run"})
+    journal = Journal(run_dir)
+    journal.record("backends.local", {"run_id": "no-such-run", "environment": {}})
     undo.start_reverter(run_dir)
     ready.set()
     time.sleep(60)
@@ -108,24 +264,24 @@ def test_the_reverter_undoes_after_sigkill_of_the_harness(tmp_path: pathlib.Path
     ready = fork.Event()
     harness = fork.Process(target=harness_of, args=(tmp_path, ready))
     harness.start()
-    assert ready.wait(20) and not undo.is_closed(tmp_path)
+    assert ready.wait(20) and not is_closed(tmp_path)
     harness.kill()
     harness.join()
     deadline = time.monotonic() + 20
-    while not undo.is_closed(tmp_path) and time.monotonic() < deadline:
+    while not is_closed(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert undo.is_closed(tmp_path), (tmp_path / "logs" / "reverter.log").read_text()
+    assert is_closed(tmp_path), (tmp_path / "logs" / "reverter.log").read_text()
 
 
 def test_the_reverter_leaves_alone_what_was_closed(tmp_path: pathlib.Path, removed: list[str]) -> None:
-    journal = undo.Journal(tmp_path)
+    journal = Journal(tmp_path)
     journal.record(ACTION, {"name": "first"})
-    journal.close()
+    undo.close(journal)
     with subprocess.Popen(["true"]) as harness:
         pidfd = os.pidfd_open(harness.pid)
         undo._revert_when_gone(tmp_path, pidfd)
     assert removed == ["first"]
-    (tmp_path / undo.JOURNAL).write_text(json.dumps({"undo": ACTION, "arguments": {"name": "open"}}) + "\n")
+    (tmp_path / JOURNAL).write_text(json.dumps(open_record("open")) + "\n")
     undo._revert_when_gone(tmp_path, pidfd)
     os.close(pidfd)
-    assert removed == ["first", "open"] and undo.is_closed(tmp_path)
+    assert removed == ["first", "open"] and is_closed(tmp_path)

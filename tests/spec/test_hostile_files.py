@@ -58,7 +58,7 @@ def refusal(text: str) -> str:
         (HEAD + "---\n" + HEAD, "a file holds one document"),
         ("version: 1\nname: \x01", "2:1: not valid YAML"),
         (HEAD + "workload: {trainer: {command: [x], env: {API_KEY: 12345678}}}", "API_KEY: the value is not allowed"),
-        (HEAD + "faults: [{id: a, fault: checkpoint_corruption, when: {step: 3}, target: {node: 0}, directory: ../..}]", "is not a folder below the run's"),
+        (HEAD + "faults: [{id: a, fault: checkpoint_corruption, when: {step: 3}, target: {node: 0}, directory: ../..}]", "'../..' is not below the run's folder"),
         (HEAD + "tags: [" + "a," * 101 + "]", "tags: the number of items is 101; allowed: at most 100"),
     ],
     ids=lambda value: value[30:60] if len(value) > 60 else value,

@@ -208,8 +208,14 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
     """Groups of the run; without it, those whose harness is dead. Changes nothing."""
     # Looked for everywhere: who sweeps may itself be in another group than the harness was.
     roots = {m.point for m in _mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
-    found = {path for root in roots for path in root.rglob(f"{PREFIX}*@*@*") if path.is_dir()}
-    return sorted(path for path in found if _is_ours(path.name, run_id))
+    found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
+    return sorted(path for path in found if path.name.count("@") >= 2 and _is_ours(path.name, run_id))
+
+
+def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Every group; one that vanishes while it is looked for is skipped (`os.walk` leaves out what it cannot list)."""
+    for folder, below, _ in os.walk(root):
+        yield from (pathlib.Path(folder, name) for name in below)
 
 
 def _is_ours(name: str, run_id: str | None) -> bool:
@@ -218,11 +224,20 @@ def _is_ours(name: str, run_id: str | None) -> bool:
 
 
 def sweep(run_id: str | None = None) -> int:
-    """Removes them; returns how many there were. Idempotent. Raises `BackendError` for one that is still in use."""
+    """Removes them; returns how many there were. Idempotent.
+
+    Raises `BackendError` for those that are still in use, after all were tried.
+    """
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX
+    errors = []
     for path in found:
-        _remove(path, deadline)
+        try:
+            _remove(path, deadline)
+        except BackendError as error:
+            errors.append(str(error))
+    if errors:
+        raise BackendError("; ".join(errors))
     return len(found)
 
 

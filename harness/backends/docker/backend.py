@@ -27,13 +27,15 @@ from harness.backends.contract import (
     ClockReading,
     Exit,
     Node,
+    RunId,
     Verb,
     Workload,
+    environment_as_recorded,
     fill_placeholders,
     refuse_replacement,
 )
 from harness.backends.docker import probe, request
-from harness.backends.docker.engine import Engine, each
+from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, each
 from harness.backends.docker.line import Line
 from harness.backends.docker.node import CONTROL, KILL_S_MAX, DockerNode, Exits
 from harness.backends.sidecar_calls import Host, Network
@@ -186,6 +188,10 @@ class DockerCluster(probe.ProbedCluster):
 
 class DockerBackend(Backend):
     name = "docker"
+    settings = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "HOME", ENGINES_DIR_ENV)
+
+    def whereabouts(self) -> dict[str, str]:
+        return super().whereabouts() | {"DOCKER_HOST": address()}
 
     def __init__(self) -> None:
         self._probed: Capability | None = None
@@ -248,13 +254,17 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
     return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}", refused
 
 
-def undo(run_id: str) -> int:
-    """Removes whatever carries this run's label; returns how many things there were. Idempotent (`chaos heal`)."""
-    engine = Engine()
+def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+    """Removes whatever carries this run's label, at the engine that the run used. Idempotent."""
+    with environment_as_recorded(BACKEND.settings, environment):
+        engine = Engine()
     try:
-        return engine.remove_run(run_id)
+        engine.remove_run(run_id)
     finally:
         engine.close()
+
+
+UNDO = _undo
 
 
 BACKEND = DockerBackend()

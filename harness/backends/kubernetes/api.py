@@ -23,6 +23,9 @@ from harness.backends.kubernetes.stream import PodStream
 from harness.errors import BackendError, CannotRunError
 
 CALL_S_MAX = 30.0
+AGAIN = ("GET", "DELETE")  # asking twice does what asking once does
+AGAIN_STATUS = (429, 500, 502, 503, 504)
+AGAIN_TIMES, AGAIN_S_MAX = 12, 15.0  # about two minutes in all: an API server that restarts is back by then
 CONNECT_S_MAX = 5.0
 GONE_S_MAX = 60.0
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -70,7 +73,7 @@ class Api:
         self._cache: dict[str, Any] = {}
         self._lock = threading.Lock()
         try:
-            self.version: Mapping[str, str] = self.get("/version", limit_s=CONNECT_S_MAX)
+            self.version: Mapping[str, str] = self.ask("GET", "/version", limit_s=CONNECT_S_MAX, patient=False)
         except BackendError as error:
             host = self._configuration.host
             raise CannotRunError(f"no Kubernetes API server answers at {host}: {error}") from error
@@ -88,8 +91,12 @@ class Api:
         body: Object | None = None,
         query: Mapping[str, str] | None = None,
         limit_s: float = CALL_S_MAX,
+        patient: bool = True,
     ) -> Any:
-        """Raises `Refused` for an answer that is an error, `BackendError` for none."""
+        """Raises `Refused` for an answer that is an error, `BackendError` for none.
+
+        A server that is busy, restarting or out of reach is asked again for minutes where that is safe and `patient`.
+        """
         import urllib3
 
         url = self._configuration.host + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
@@ -102,7 +109,7 @@ class Api:
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 timeout=urllib3.Timeout(connect=CONNECT_S_MAX, read=limit_s),
-                retries=False,
+                retries=self._again(method, patient),
             )
         except urllib3.exceptions.HTTPError as error:
             raise BackendError(f"{method} {path}: {error}") from error
@@ -110,6 +117,21 @@ class Api:
         if answer.status >= 400:
             raise Refused(answer.status, f"{method} {path}: {_reason(text) or f'HTTP {answer.status}'}")
         return json.loads(text) if text.startswith(("{", "[")) else text
+
+    @staticmethod
+    def _again(method: str, patient: bool) -> Any:
+        import urllib3
+
+        if method not in AGAIN or not patient:
+            return False
+        return urllib3.Retry(
+            AGAIN_TIMES,
+            status_forcelist=AGAIN_STATUS,
+            allowed_methods=None,
+            backoff_factor=0.5,
+            backoff_max=AGAIN_S_MAX,
+            raise_on_status=False,
+        )
 
     def get(self, path: str, query: Mapping[str, str] | None = None, limit_s: float = CALL_S_MAX) -> Any:
         return self.ask("GET", path, query=query, limit_s=limit_s)
@@ -226,8 +248,18 @@ class Api:
     # The end
 
     def remove_run(self, place: Place) -> int:
-        """Removes everything in our namespace with this run's label, and waits until it is gone. Idempotent."""
-        removed = sum(self._remove_kind(version, plural, place) for version, plural in _kinds())
+        """Removes everything in our namespace with this run's label, and waits until it is gone. Idempotent.
+
+        Raises `BackendError` for what could not be removed, after every kind of object was tried.
+        """
+        removed, errors = 0, []
+        for version, plural in _kinds():
+            try:
+                removed += self._remove_kind(version, plural, place)
+            except BackendError as error:
+                errors.append(str(error))
+        if errors:
+            raise BackendError("; ".join(errors))
         deadline = time.monotonic() + GONE_S_MAX
         while left := [pod["metadata"]["name"] for pod in self.pods(place)]:
             if time.monotonic() > deadline:
@@ -263,7 +295,7 @@ def _kinds() -> list[tuple[str, str]]:
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
     """The client's configuration, and the namespace: ours, else the context's."""
     configuration = kubernetes.client.Configuration()
-    file = os.environ.get("CHAOS_KUBECONFIG") or os.environ.get("KUBECONFIG") or None
+    file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"
     try:
         if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -278,6 +310,27 @@ def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
         ) from error
     chosen = next((each for each in contexts if each["name"] == settings.context), current)
     return configuration, settings.namespace or chosen["context"].get("namespace", "default")
+
+
+def _kubeconfig() -> str | None:
+    return os.environ.get("CHAOS_KUBECONFIG") or os.environ.get("KUBECONFIG") or None
+
+
+def chosen_cluster(settings: Settings) -> dict[str, str]:
+    """The kubeconfig, the context and the namespace in use, as the `CHAOS_KUBE_…` variables that name them.
+
+    Empty inside a pod, whose own service account says all of it. Raises `CannotRunError` as `Api` does.
+    """
+    import kubernetes
+
+    _, namespace = _configure(kubernetes, settings)
+    file = _kubeconfig()
+    if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return {"CHAOS_KUBE_NAMESPACE": namespace}
+    _, current = kubernetes.config.list_kube_config_contexts(file)
+    named = {"CHAOS_KUBE_CONTEXT": settings.context or current["name"], "CHAOS_KUBE_NAMESPACE": namespace}
+    paths = os.pathsep.join(os.path.abspath(part) for part in (file or "").split(os.pathsep) if part)
+    return named | ({"CHAOS_KUBECONFIG": paths} if paths else {})
 
 
 def _root(version: str) -> str:

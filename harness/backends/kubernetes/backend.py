@@ -32,19 +32,21 @@ from harness.backends.contract import (
     Cluster,
     Exit,
     Node,
+    RunId,
     Verb,
     Workload,
+    environment_as_recorded,
     fill_placeholders,
 )
 from harness.backends.kubernetes import machines, manifests, trouble
-from harness.backends.kubernetes.api import Api, Refused
+from harness.backends.kubernetes.api import Api, Refused, chosen_cluster
 from harness.backends.kubernetes.capability import LACKS, capability_of
 from harness.backends.kubernetes.host import Clock, KubeNode, Pod
 from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import CONTROL, Object, Place
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
-from harness.backends.kubernetes.settings import KINDS, read_settings
+from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
 from harness.emitter import clock_id
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 
@@ -474,22 +476,31 @@ def end_run(api: Api, place: Place) -> int:
     return removed
 
 
-def undo(run_id: str) -> int:
-    """Called from the undo journal. Where no cluster is known any more, nothing can be removed, and this says so."""
-    settings = read_settings()
-    api = Api(settings)
+def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+    """Raises `CannotRunError` where the cluster of the run does not answer."""
+    with environment_as_recorded(BACKEND.settings, environment):
+        settings = read_settings()
+        api = Api(settings)
     try:
-        return end_run(api, Place(run_id, settings))
+        end_run(api, Place(run_id, settings))
     finally:
         api.close()
+
+
+UNDO = _undo
 
 
 class KubernetesBackend(Backend):
     name = "kubernetes"
     kinds = KINDS
+    settings = ("KUBECONFIG", "HOME", *VARIABLES)
 
     def __init__(self) -> None:
         self._capability: Capability | None = None
+
+    def whereabouts(self) -> dict[str, str]:
+        """The context and the namespace by name: what is current in a kubeconfig may be another one tomorrow."""
+        return super().whereabouts() | chosen_cluster(read_settings())
 
     def probe(self) -> Capability:
         if self._capability is None:

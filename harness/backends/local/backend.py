@@ -29,6 +29,7 @@ from harness.backends.contract import (
     Cluster,
     Exit,
     Node,
+    RunId,
     Verb,
     Workload,
     fill_placeholders,
@@ -400,12 +401,27 @@ def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
     return _NOBODY_EVICTS
 
 
-def undo(run_id: str | None = None) -> int:
+def sweep(run_id: str | None = None) -> int:
     """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
 
-    Returns how many there were. Idempotent (`chaos heal`).
+    Returns how many there were. Idempotent. Raises `BackendError` for what is left, after all was tried.
     """
-    return leavings.sweep(run_id) + cgroups.sweep(run_id)
+    count, errors = 0, []
+    for remove in (leavings.sweep, cgroups.sweep):
+        try:
+            count += remove(run_id)
+        except BackendError as error:
+            errors.append(str(error))
+    if errors:
+        raise BackendError("; ".join(errors))
+    return count
+
+
+def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+    sweep(run_id)
+
+
+UNDO = _undo
 
 
 BACKEND = LocalBackend()

@@ -32,14 +32,16 @@ from harness.backends.contract import (
     Cluster,
     Exit,
     Node,
+    RunId,
     Verb,
     Workload,
+    environment_as_recorded,
     refuse_replacement,
 )
 from harness.backends.sidecar_calls import Host
 from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, capability_of
-from harness.backends.slurm.engine import Job, Slurm, find_slurm
+from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Job, Slurm, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.backends.slurm.line import READY_S_MAX, ROOT, Line
 from harness.backends.slurm.network import SIDECAR, JobNetwork
@@ -369,17 +371,17 @@ def end_run(slurm: Slurm, run_id: str) -> None:
         slurm.heal(run_id)
 
 
-def undo(run_id: str) -> None:
-    """Called from the undo journal. A host without Slurm's commands has submitted nothing."""
-    try:
-        slurm = find_slurm()
-    except CannotRunError:
-        return
-    end_run(slurm, run_id)
+def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+    with environment_as_recorded(BACKEND.settings, environment):
+        end_run(find_slurm(), run_id)
+
+
+UNDO = _undo
 
 
 class SlurmBackend(Backend):
     name = "slurm"
+    settings = ("SLURM_CONF", ENGINES_ENV, POWER_ENV)
 
     def __init__(self) -> None:
         self._capability: Capability | None = None

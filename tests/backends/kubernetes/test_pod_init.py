@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import queue
 import signal
@@ -172,8 +173,8 @@ def test_eviction_is_told_to_everything_and_the_pod_ends_after_the_command(pod: 
     until(
         lambda: (here / "logs" / "node0.1.log").exists() and "up" in (here / "logs" / "node0.1.log").read_text(), "up"
     )
-    init = int(subprocess.run(["pgrep", "-P", str(pod.process.pid)], capture_output=True, text=True).stdout.split()[0])
-    subprocess.run(["kill", "-TERM", str(init)], check=True)
+    children = pathlib.Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children")
+    os.kill(int(children.read_text().split()[0]), signal.SIGTERM)
     assert pod.code() == 0
     assert pod.process.wait(WAIT_S) == 143, "with 0 an engine would call the job done, and not bring the node back"
     assert "saved" in (here / "logs" / "node0.1.log").read_text()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import tools
 from conformance.places import fuse_mounts_below, processes_of
 
 from harness.backends.agent.types import StorageRule
@@ -28,7 +28,7 @@ SLEEP = Workload(("sleep", "600"), nodes=2, ranks_per_node=1)
 def slurm() -> Iterator[Slurm]:
     """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
     ours = False
-    if not SlurmBackend().probe().available and shutil.which("slurmctld") and os.geteuid() == 0:
+    if not SlurmBackend().probe().available and tools.installed("slurm") and os.geteuid() == 0:
         subprocess.run([str(ENGINE), "start"], check=True, timeout=60)
         ours = True
     capability = SlurmBackend().probe()
@@ -150,6 +150,7 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     """The node goes on living after the job, unlike a container; also when Slurm and not the harness ends it."""
     if "engines/slurm.sh" not in slurm.label:
         pytest.skip("the nodes are not on this machine")
+    tools.need("nsenter", "ip", "tc", "nft")
     cluster = opened(TOLD)
     running(cluster)
     node, other = cluster.nodes

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 import yaml
 
-from harness.campaign.fault_free import CACHE, fault_free_plans, forget_twins
+from harness.campaign.fault_free import CACHE, fault_free_plans, forget_fault_free
 from harness.errors import UsageError
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
@@ -26,7 +26,7 @@ def plan_of(**trainer: list[str]) -> Plan:
 
 
 def places(plan: Plan, reports: pathlib.Path) -> list[pathlib.Path]:
-    return [reports / CACHE / twin.outcome_digest() for twin in fault_free_plans(plan).values()]
+    return [reports / CACHE / other.outcome_digest() for other in fault_free_plans(plan).values()]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.mark.parametrize("changed", ["train.py", "store.py", "config.yaml"])
-def test_a_changed_trainer_is_compared_with_a_new_twin(folder: pathlib.Path, changed: str) -> None:
+def test_a_changed_trainer_is_compared_with_a_new_fault_free_run(folder: pathlib.Path, changed: str) -> None:
     plan = plan_of(control=["{python}", "store.py"], digest=["config.yaml"])
     before = plan.outcome_digest()
     (folder / "other.py").write_text("2")
@@ -56,12 +56,12 @@ def test_a_shell_line_as_long_as_a_script_names_no_file(folder: pathlib.Path) ->
     plan_of(control=["bash", "-c", "sleep 1; " * 1000]).outcome_digest()
 
 
-def test_forgotten_twins_are_those_of_this_plan(folder: pathlib.Path) -> None:
+def test_forgotten_fault_free_runs_are_those_of_this_plan(folder: pathlib.Path) -> None:
     plan, of_another = plan_of(), plan_of(digest=["other.py"])
     mine, others = places(plan, folder), places(of_another, folder)
     for place in (*mine, *others):
         place.mkdir(parents=True)
-    forget_twins(plan, folder)
+    forget_fault_free(plan, folder)
     assert len(mine) == 2 and not any(place.exists() for place in mine)
     assert all(place.exists() for place in others)
-    forget_twins(plan, folder)  # nothing is cached now: nothing to do
+    forget_fault_free(plan, folder)  # nothing is cached now: nothing to do

@@ -1,0 +1,138 @@
+"""The undo journal of a run: what must be undone is written down, durably, before it is done.
+
+One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "arguments": {…}}`, and at the end of a
+clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+from harness.errors import FaultError
+
+JOURNAL = "undo.jsonl"
+SIZE_MAX = 16 * 2**20
+
+
+class Journal:
+    """Append-only and fsynced. The writer holds a lock on it for as long as its run lives."""
+
+    def __init__(self, run_dir: pathlib.Path):
+        self.run_dir = run_dir
+        self._file = os.fdopen(os.open(run_dir / JOURNAL, _APPEND | os.O_CREAT, 0o600), "ab", buffering=0)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def record(self, action: str, arguments: dict[str, Any]) -> None:
+        """Durable before it returns."""
+        self._write({"undo": action, "arguments": arguments})
+
+    def mark_closed(self) -> None:
+        """Nothing is left to undo. The lock ends with it."""
+        with self._file:
+            self._write({"closed": True})
+
+    def release(self) -> None:
+        """The lock ends; what is open stays open."""
+        self._file.close()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record).encode() + b"\n")
+        os.fsync(self._file.fileno())
+
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def mark_closed(run_dir: pathlib.Path) -> None:
+    """For a run whose harness is dead. A line torn by a kill ends before the mark."""
+    descriptor = os.open(run_dir / JOURNAL, _APPEND)
+    try:
+        os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_closed(run_dir: pathlib.Path) -> bool:
+    """Whether nothing is left to undo. Raises `FaultError` as `records` does."""
+    found = list(records(run_dir))
+    return not found or "closed" in found[-1]
+
+
+def is_running(run_dir: pathlib.Path) -> bool:
+    """Whether a living harness holds the journal. Any doubt means that it does."""
+    try:
+        descriptor = os.open(run_dir / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """The whole records, oldest first. A torn line was never acted upon, since acting comes after the fsync.
+
+    Raises `FaultError` for a journal that somebody else owns, or could have written.
+    """
+    for line in _content(run_dir).split(b"\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _content(run_dir: pathlib.Path) -> bytes:
+    try:
+        folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise FaultError(f"{run_dir}: cannot be opened: {error.strerror}") from error
+    try:
+        _refuse_foreign(os.fstat(folder), run_dir)
+        return _read(folder, run_dir / JOURNAL)
+    finally:
+        os.close(folder)
+
+
+def _read(folder: int, path: pathlib.Path) -> bytes:
+    try:
+        descriptor = os.open(JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise FaultError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FaultError(f"{path}: not a regular file; a journal is one")
+        if status.st_size > SIZE_MAX:
+            raise FaultError(f"{path}: {status.st_size} bytes; a journal has at most {SIZE_MAX}")
+        _refuse_foreign(status, path)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(SIZE_MAX)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_foreign(status: os.stat_result, path: pathlib.Path) -> None:
+    if status.st_uid != os.geteuid():
+        raise FaultError(f"{path}: it belongs to user {status.st_uid}, not to you ({os.geteuid()}); nothing was undone")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(status.st_mode)
+        raise FaultError(f"{path}: others can write it ({mode}), so it is not believed; nothing was undone")

@@ -1,0 +1,137 @@
+"""The restore drill: after a completed job its command starts once more, on a copy of what it saved, and must restore.
+
+It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored holds only `drill.started` and
+`drill.finished`. A drill that cannot be made says so there, and changes nothing about the run's result.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from harness.backends.contract import Backend, Cluster, Exit
+from harness.emitter import Emitter
+from harness.log.events import Tail
+from harness.log.journal import Journal
+from harness.plan.model import Plan
+from harness.run.last_words import last_words
+from harness.run.stop import StopRequest
+from harness.run.trigger import Progress
+from harness.spec import secrets as redaction
+
+FOLDER = "drill"
+LIMIT_S = 60.0
+TICK_S = 0.01
+OTHERS_END_S = 2.0
+REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
+_NOT_SAVED = {FOLDER, "events", "logs", "holds"}  # folders of a run that hold nothing a restart may need
+
+
+@dataclass(frozen=True)
+class Drill:
+    """How it went. `step`: the newest committed checkpoint of the run; `restored_step`: what all ranks restored."""
+
+    outcome: str  # restored · scratch · failed · timeout · error (the drill itself could not be made)
+    step: int
+    restored_step: int | None = None
+    reason: str = ""
+
+
+class CannotDrill(Exception):
+    """Nothing follows for the job's checkpoints."""
+
+
+def is_wanted(plan: Plan, committed_step: int) -> bool:
+    """By default for the reference trainer; for others where the scenario asks for it. Never without faults, and never
+    where the job told of no checkpoint."""
+    asked = plan.workload.restore_drill
+    wanted = plan.workload.trainer.drills if asked is None else asked
+    return wanted and committed_step > 0 and bool(plan.faults) and plan.backend in REACHED
+
+
+def rehearse_restore(
+    plan: Plan, backend: Backend, emit: Emitter, journal: Journal, committed_step: int, stop: StopRequest
+) -> None:
+    """Runs the drill and logs how it went. Whatever goes wrong is logged, too."""
+    emit("drill.started", step=committed_step)
+    folder = journal.run_dir / FOLDER
+    try:
+        found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
+    except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
+        found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
+    for copied in _saved(folder):
+        shutil.rmtree(copied, ignore_errors=True)
+    emit("drill.finished", **asdict(found))
+
+
+def _plan(plan: Plan) -> Plan:
+    return plan.without_faults(f"{plan.run_id}-drill")
+
+
+def _drill(
+    plan: Plan, folder: pathlib.Path, backend: Backend, journal: Journal, committed_step: int, stop: StopRequest
+) -> Drill:
+    workload = plan.launch()
+    for name in ("events", "logs"):
+        (folder / name).mkdir(parents=True)
+    _copy(journal.run_dir, folder)
+    journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
+    workload = replace(workload, env=redaction.resolve(workload.env))
+    deadline = time.monotonic() + LIMIT_S
+    with backend.open(workload, folder, plan.run_id) as cluster:
+        cluster.start()
+        return _watch(cluster, folder, Drill("timeout", committed_step), deadline, stop)
+
+
+def _watch(cluster: Cluster, folder: pathlib.Path, found: Drill, deadline: float, stop: StopRequest) -> Drill:
+    """Until all ranks of a world have restored, or the commands have ended, or the time is over."""
+    tail, progress, ends = Tail(folder / "events"), Progress(), list[Exit]()
+    while time.monotonic() < deadline:
+        ended = len(ends) >= len(cluster.nodes)
+        for header, event in tail.poll():
+            progress.absorb(header, event, time.monotonic_ns())
+        if restored := progress.restored_steps():
+            return _restored(found, restored)
+        if ended:
+            return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
+        if stop.asked:
+            raise CannotDrill(stop.reason)
+        ends += [end for end in cluster.exits() if end.node != "control"]
+        if any(end.code for end in ends):  # the others need not end over it, and may still tell what they restored
+            deadline = min(deadline, time.monotonic() + OTHERS_END_S)
+        time.sleep(TICK_S)
+    if ends:
+        return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
+    return replace(found, reason=f"nothing was restored within {LIMIT_S:g} s: stuck in {progress.phase}")
+
+
+def _how_it_ended(ends: list[Exit], folder: pathlib.Path) -> str:
+    first = next((end for end in ends if end.code), ends[0])
+    log = folder / "logs" / f"{first.node}.{first.incarnation}.log"
+    return f"the command on {first.node} ended with {first.code}: {last_words(log)}"
+
+
+def _restored(found: Drill, steps: list[int]) -> Drill:
+    if len(set(steps)) > 1:
+        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {sorted(set(steps))}")
+    outcome = "restored" if steps[0] else "scratch"
+    return replace(found, outcome=outcome, restored_step=steps[0])
+
+
+def _copy(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+    """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
+    for path in _saved(run_dir):
+        words = ["cp", "-a", "--reflink=auto", "--", str(path), str(folder / path.name)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+        if done.returncode:
+            raise CannotDrill(f"{path.name} cannot be copied: {done.stderr.strip()[-200:]}")
+
+
+def _saved(run_dir: pathlib.Path) -> Iterator[pathlib.Path]:
+    for path in sorted(run_dir.glob("*")):
+        if path.is_dir() and not path.is_symlink() and path.name not in _NOT_SAVED:
+            yield path

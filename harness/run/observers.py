@@ -1,0 +1,45 @@
+"""Who watches a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class FaultStatus:
+    """A fault that has fired, and the newest thing known about it."""
+
+    id: str
+    moment: str  # acting · injected · effect · recovered · healed
+
+
+@dataclass(frozen=True)
+class Status:
+    """A job as it is now. `phase` and `loss` are the trainer's own words."""
+
+    run_id: str
+    elapsed_s: float
+    phase: str
+    step: int  # the last one that every rank has done
+    steps: int
+    loss: float | None
+    rehearsals: Sequence[str]  # those that are going on
+    faults: Sequence[FaultStatus]
+
+
+class Observer(Protocol):
+    """Hears of a job while it runs, many times a second. Must return at once."""
+
+    def status(self, status: Status) -> None: ...
+
+
+class Silent:
+    """Watches nothing."""
+
+    def status(self, status: Status) -> None:
+        return None
+
+
+SILENT = Silent()

@@ -1,0 +1,193 @@
+"""One scenario's faults on a job that is going: when each one fires, when the rehearsal is over, and its healing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.errors import UsageError
+from harness.plan.model import Plan
+from harness.run.injection import Injection, LiveJob
+from harness.run.observers import FaultStatus
+from harness.run.trigger import Firing, obstacle
+
+HELD_S_MAX = 1.5  # a trainer stands at its trigger no longer than that after the fault acts
+SETTLED_STEPS = 10  # complete steps after the last recovery that belong to the rehearsal
+THREAD_END_S = 15.0
+
+
+class Rehearsal:
+    """Begins with the job, or when the rehearsal that it `follows` is over.
+
+    It is over when all its faults have been healed, the job has recovered from them and has then done ten more steps,
+    or when it took too long. With `to_the_end` it is over when the job is.
+    """
+
+    def __init__(self, plan: Plan, name: str = "", follows: Rehearsal | None = None, to_the_end: bool = False):
+        self.plan, self.name = plan, name or plan.scenario.name
+        self.follows, self.to_the_end = follows, to_the_end
+        self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(plan.faults)}
+        self.begun_ns: int | None = None
+        self.outcome = ""  # settled · aborted · job_ended · never_began; empty while it is not over
+        self._injections: list[Injection] = []
+        self._threads: list[threading.Thread] = []
+        self._recovered_step: int | None = None
+        self._too_long = ""  # why it is being given up
+
+    @property
+    def over(self) -> bool:
+        return bool(self.outcome)
+
+    @property
+    def going(self) -> bool:
+        return self.begun_ns is not None and not self.over
+
+    @property
+    def busy(self) -> bool:
+        """Whether a fault is at work."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def begin(self, job: LiveJob, now_ns: int) -> None:
+        """From now on its faults may fire, unless it has begun already or what it follows is not over."""
+        if self.begun_ns is not None or (self.follows is not None and not self.follows.over):
+            return
+        self.begun_ns = now_ns
+        job.firings.update(self.firings)
+        if not self.to_the_end:  # else it is the job's own plan, the first event of the log
+            job.emit("plan", plan=self.plan.to_json(), rehearsal=self.name)
+        job.emit("rehearsal.started", rehearsal=self.name)
+        job.holds.begin(self.plan.faults)
+
+    def tick(self, job: LiveJob, now_ns: int) -> None:
+        """Does all that is due now. Never blocks."""
+        self.begin(job, now_ns)
+        if not self.going:
+            return
+        self._let_trainers_go(job, now_ns)
+        self._note_recoveries(job, now_ns)
+        if not self._too_long:
+            self._fire_due(job, now_ns)
+        self._finish_if_over(job, now_ns)
+
+    def cancel(self) -> None:
+        """Ends the waits of all its faults."""
+        for injection in self._injections:
+            injection.cancel()
+
+    def end(self, job: LiveJob) -> None:
+        """The job ends: its faults' threads end, and what still acts is healed, the last fault first."""
+        self.cancel()
+        deadline = time.monotonic() + THREAD_END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for injection in reversed(self._injections):
+            injection.heal()
+        for identity in self.firings:
+            job.holds.release(identity)
+        if not self.over:
+            self._finish(job, "never_began" if self.begun_ns is None else "job_ended")
+
+    def faults(self) -> list[FaultStatus]:
+        fired = [firing for firing in self.firings.values() if firing.fired]
+        return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
+
+    def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
+        """However long a fault's effect is being measured: a job that stands still takes it for a hang."""
+        for firing in self.firings.values():
+            injected_ns = firing.moments_ns.get("injected")
+            if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
+                firing.let_go = True
+                job.holds.release(firing.planned.id)
+
+    def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
+        """Recovered: every rank has done a step beyond the furthest one, in processes born after the injection."""
+        for firing in self.firings.values():
+            injected_ns = firing.moments_ns.get("injected")
+            if injected_ns is None or "recovered" in firing.moments_ns:
+                continue
+            if firing.planned.kills and not job.progress.reborn_since(injected_ns):
+                firing.furthest_before = job.progress.furthest_step
+            elif job.progress.complete_step > firing.furthest_before:
+                firing.moments_ns["recovered"] = now_ns
+                job.emit("fault.recovered", fault=firing.planned.id, step=job.progress.complete_step)
+
+    def _fire_due(self, job: LiveJob, now_ns: int) -> None:
+        assert self.begun_ns is not None
+        for firing in self.firings.values():
+            if firing.fired:
+                continue
+            armed_before = firing.armed_ns
+            if firing.due(job.progress, self.firings, self.begun_ns, now_ns):
+                self._fire_or_postpone(firing, job, now_ns)
+            elif firing.armed_ns != armed_before:
+                job.holds.arm(firing.planned.id)
+                job.emit("fault.armed", fault=firing.planned.id)
+
+    def _fire_or_postpone(self, firing: Firing, job: LiveJob, now_ns: int) -> None:
+        reason = obstacle(firing, job.firings.values(), self.plan.limits, now_ns)
+        if reason is None:
+            self._fire(firing, job)
+        elif not firing.postponed:
+            firing.postponed = True
+            job.holds.release(firing.planned.id)  # a job that is held could not recover
+            job.emit("fault.postponed", fault=firing.planned.id, reason=reason)
+
+    def _fire(self, firing: Firing, job: LiveJob) -> None:
+        firing.fired = True
+        firing.furthest_before = job.progress.furthest_step
+        injection = Injection(firing, self.plan, job)
+        thread = threading.Thread(target=injection.run, name=f"fault-{firing.planned.id}", daemon=True)
+        self._injections.append(injection)
+        self._threads.append(thread)
+        thread.start()
+
+    def _finish_if_over(self, job: LiveJob, now_ns: int) -> None:
+        assert self.begun_ns is not None
+        limit_ns = self.plan.abort.wall_clock_ns
+        if self.to_the_end or self.busy:
+            return
+        if self._too_long:
+            self._finish(job, "aborted")
+        elif self._settled(job):
+            self._finish(job, "settled")
+        elif now_ns - self.begun_ns > limit_ns:
+            self._too_long = f"the rehearsal took longer than {limit_ns / 1e9:g} s"
+            self.cancel()
+
+    def _settled(self, job: LiveJob) -> bool:
+        if any(not firing.fired or firing.over_ns() is None for firing in self.firings.values()):
+            return False
+        if self._recovered_step is None:
+            self._recovered_step = job.progress.complete_step
+        return job.progress.complete_step >= self._recovered_step + SETTLED_STEPS
+
+    def _finish(self, job: LiveJob, outcome: str) -> None:
+        self.outcome = outcome
+        for identity in self.firings:
+            job.holds.release(identity)
+        job.emit("rehearsal.finished", rehearsal=self.name, outcome=outcome, reason=self._too_long)
+
+
+def named(plan: Plan, name: str) -> Plan:
+    """The same plan with its faults called `name-id`, so that several rehearsals can share one log."""
+    faults = []
+    for planned in plan.faults:
+        followed = planned.when.following
+        when = planned.when.model_copy(update={"following": f"{name}-{followed}"}) if followed else planned.when
+        faults.append(planned.model_copy(update={"id": f"{name}-{planned.id}", "when": when}))
+    return plan.model_copy(update={"faults": tuple(faults)})
+
+
+def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
+    """The plan of a job: its own, with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
+    faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
+    for what, names in (
+        ("rehearsal", Counter(each.name for each in rehearsals)),
+        ("fault", Counter(planned.id for planned in faults)),
+    ):
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise UsageError(f"{what} {twice[0]!r} is there twice: names must differ within one job")
+    return plan.model_copy(update={"faults": faults})

@@ -1,0 +1,50 @@
+"""A request to stop a run. It is no exception: the job's loop looks at it, and everything is undone in order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+INSISTS_AFTER_S = 2.0  # `timeout` and some CI systems send a signal twice at once: that is one request
+
+
+class StopRequest:
+    """Set by a signal, a test or a web page; seen by the loop that attends to it."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._asked_at: float | None = None
+        self._attended = False
+
+    @property
+    def asked(self) -> bool:
+        return self._asked_at is not None
+
+    def ask(self, reason: str = "stopped by the user") -> None:
+        """Asks for the end of the job. Asking again changes nothing."""
+        if self._asked_at is None:
+            self.reason, self._asked_at = reason, time.monotonic()
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """While somebody looks at the request, a signal sets it; at all other times it interrupts."""
+        before, self._attended = self._attended, True
+        try:
+            yield
+        finally:
+            self._attended = before
+
+    def on_signals(self) -> None:
+        """From now on SIGINT and SIGTERM ask for the end. Only the main thread may call this."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        """Raises `KeyboardInterrupt` where nobody attends, or where the user asks once more after two seconds."""
+        insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
+        self.ask()
+        if insists or not self._attended:
+            raise KeyboardInterrupt

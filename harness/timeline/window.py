@@ -1,0 +1,265 @@
+"""What one rehearsal may be judged by: its window of a log that may hold several rehearsals.
+
+A window reaches from the rehearsal's `rehearsal.started` to its `rehearsal.finished`, or to the end of the job. It is
+grown until it cuts no outage and no fault in two, and until it holds every step that the job lost in it. Whatever
+happened in it is judged: an outage that two rehearsals share is one episode, names the faults of both, and is in the
+windows of both.
+
+    log ─► cut at the window's end, as if the job had ended there ─► timeline ─► narrowed to the window's begin
+
+So the timeline is built from the whole history before the window (which checkpoint a restart had to take, which steps
+survived), and none of what came after.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import UsageError
+from harness.log import reading
+from harness.log.reading import Log, Writer
+from harness.timeline import timeline
+from harness.timeline.lineage import NEVER, Epoch, Progress
+from harness.timeline.phases import Segment, clipped
+from harness.timeline.timeline import Process, Steps, Timeline
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Span = tuple[int, int]
+Table = TypeVar("Table", Steps, Progress)
+_OUTCOMES = {"settled": "completed", "aborted": "aborted"}  # of a rehearsal that ended before its job
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """One rehearsal as the log tells it. `outcome` is empty while it is not over; `end` is `None` then."""
+
+    name: str
+    plan: Mapping[str, Any]
+    begin: int
+    end: int | None
+    outcome: str
+    reason: str
+
+
+def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
+    """The timeline that `rehearsal` is judged by; without a name that of the whole job.
+
+    Raises `UsageError` where the log has no such rehearsal, and `EventLogError` when the log cannot be read at all.
+    """
+    log = reading.read(run_dir / "events")
+    if rehearsal is None:
+        return timeline.build(log)
+    found = _chosen(rehearsal, rehearsals(log))
+    if len(rehearsals(log)) == 1 and found.outcome not in _OUTCOMES:
+        return timeline.build(log)  # one rehearsal that lasted from the job's begin to its end
+    job = timeline.build(log)
+    begin, end = _grown(job, found)
+    if found.outcome not in _OUTCOMES:
+        end = NEVER  # to the end of the log
+    shorter = _cut(reading.read(run_dir / "events"), found, end, _reached(job, end))
+    return narrowed(timeline.build(shorter), begin)
+
+
+def rehearsals(log: Log) -> list[Rehearsed]:
+    """Those that began, in the order in which they did. A log of an older version has none."""
+    events = log.harness.events if log.harness else []
+    plans = {e["rehearsal"]: e.get("plan") or {} for e in events if e["event"] == "plan" and "rehearsal" in e}
+    finished = {e.get("rehearsal"): e for e in events if e["event"] == "rehearsal.finished"}
+    found = []
+    for event in events:
+        if event["event"] == "rehearsal.started":
+            name = str(event.get("rehearsal"))
+            last = finished.get(name, {})
+            told = str(last.get("outcome", "")), str(last.get("reason", ""))
+            found.append(Rehearsed(name, plans.get(name, {}), event["at"], last.get("at"), *told))
+    return found
+
+
+def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
+    """The steps of a fault-free run that lie beside those of a window."""
+    kept = run.steps.step[run.steps.survives]
+    if not len(kept):
+        return baseline
+    first, last = int(kept.min()), run.planned_steps or int(kept.max())
+    rows = (baseline.steps.step >= first) & (baseline.steps.step <= last)
+    progress = (baseline.progress.step >= first) & (baseline.progress.step <= last)
+    workload = {**baseline.plan.get("workload", {}), "steps": last}
+    return replace(
+        baseline,
+        plan={**baseline.plan, "workload": workload},
+        steps=_rows(baseline.steps, rows),
+        progress=_rows(baseline.progress, progress),
+    )
+
+
+def narrowed(whole: Timeline, begin: int) -> Timeline:
+    """What of a timeline came after the last complete step at `begin`, and what was lost of the steps before.
+
+    Processes keep the times of their own past; nodes count as allocated, and worlds as formed, at the window's begin.
+    """
+    start = _start(whole, begin)
+    if start <= whole.begin:
+        return whole
+    rows, complete = whole.steps.end > start, whole.progress.end > start
+    alive = _alive(whole, start)
+    process = _renumbered(alive)
+    epoch = _renumbered(np.isin(np.arange(len(whole.epochs)), whole.steps.epoch[rows]).tolist())
+    steps = _rows(whole.steps, rows)
+    progress = _rows(whole.progress, complete)
+    return replace(
+        whole,
+        begin=start,
+        steps=replace(steps, process=process[steps.process], epoch=epoch[steps.epoch]),
+        processes=[each for each, kept in zip(whole.processes, alive, strict=True) if kept],
+        slots=[replace(s, allocated=max(s.allocated, start)) for s in whole.slots if s.released > start],
+        faults=[fault for fault in whole.faults if fault.injected is None or fault.injected >= start],
+        segments=[_segment(segment, epoch) for segment in clipped(whole.segments, start, whole.end)],
+        episodes=[
+            replace(each, segments=tuple(_segment(segment, epoch) for segment in each.segments))
+            for each in whole.episodes
+            if each.t_stop >= start
+        ],
+        checkpoints=_checkpoints(whole, process, start),
+        notices=_events(whole.notices, process, start),
+        anomalies=_events(whole.anomalies, process, start),
+        exits=[event for event in whole.exits if event["at"] > start],
+        epochs=[_epoch(each, process, start) for number, each in enumerate(whole.epochs) if epoch[number] >= 0],
+        progress=replace(progress, epoch=epoch[progress.epoch]),
+        evidence=whole.evidence[whole.evidence >= start],
+    )
+
+
+def _chosen(name: str, found: Sequence[Rehearsed]) -> Rehearsed:
+    for each in found:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in found) or "none"
+    raise UsageError(f"no rehearsal {name!r} began in this run; those that did: {known}")
+
+
+def _grown(job: Timeline, found: Rehearsed) -> Span:
+    """The window from one complete step to another, with all outages and faults that it touches."""
+    begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
+    spans = [
+        (episode.t_stop, job.end if episode.t_regained is None else episode.t_regained) for episode in job.episodes
+    ]
+    spans += [
+        (fault.injected, max(fault.healed or job.end, fault.recovered or 0))
+        for fault in job.faults
+        if fault.injected is not None
+    ]
+    while touching := [span for span in spans if span[0] <= end and span[1] >= begin]:
+        grown = min(begin, *(lo for lo, _ in touching)), max(end, *(hi for _, hi in touching))
+        if grown == (begin, end):
+            break
+        begin, end = grown
+    return begin, _last_end(job, end) if found.outcome == "settled" and end < job.end else end
+
+
+def _last_end(job: Timeline, at: int) -> int:
+    """The end of the last complete step by then."""
+    row = int(np.searchsorted(job.progress.end, at, side="right")) - 1
+    return int(job.progress.end[row]) if row >= 0 else at
+
+
+def _reached(job: Timeline, end: int) -> int:
+    return int(job.progress.step[job.progress.end <= end].max(initial=0))
+
+
+def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
+    """The log as it would be if the job had ended then, with the plan of the rehearsal for its own."""
+    writers, columns, start = list[Writer](), {name: list[Any]() for name in log.steps}, 0
+    for writer in log.writers:
+        if writer.header["at"] > end:
+            continue
+        keep = writer.steps["end"] <= end if writer.steps else np.zeros(0, np.bool_)
+        steps = {name: column[keep] for name, column in writer.steps.items()}
+        events = [event for event in writer.events if event["at"] <= end]
+        whole = len(events) == len(writer.events) and bool(keep.all())
+        writers.append(replace(writer, events=events, steps=steps, torn=writer.torn and whole, start=start))
+        for name, column in steps.items():
+            columns[name].append(column)
+        start += len(steps.get("end", ()))
+    table = {name: np.concatenate(parts) if parts else log.steps[name][:0] for name, parts in columns.items()}
+    place = next(number for number, writer in enumerate(writers) if writer.role == "harness")
+    writers[place] = replace(writers[place], events=_as_one(writers[place].events, found, end, reached))
+    return replace(log, writers=writers, steps=table, harness=writers[place])
+
+
+def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
+    """The harness's events with this rehearsal's plan first and, if it ended before the job, with its end last."""
+    first = next(event for event in events if event["event"] == "plan")
+    plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
+    others = [event for event in events if event["event"] != "plan"]
+    last = []
+    if found.outcome in _OUTCOMES and not any(event["event"] == "run.finished" for event in others):
+        outcome = _OUTCOMES[found.outcome]
+        about = {"reason": found.reason, "at": end, "mono_ns": end}
+        last = [{"event": "abort"} | about] if outcome == "aborted" else []
+        last.append({"event": "run.finished", "outcome": outcome} | about)
+        if outcome == "completed":
+            plan["workload"] = {**plan.get("workload", {}), "steps": reached}
+    return [first | {"plan": plan}, *others, *last]
+
+
+def _start(whole: Timeline, begin: int) -> int:
+    """The end of the last complete step before the window; or, if the job lost steps in it that it had done before,
+    the begin of the first of these."""
+    at, steps = _last_end(whole, begin), whole.steps
+    if not len(whole.progress) or int(whole.progress.end[0]) > begin:
+        return whole.begin
+    living = np.unique(steps.epoch[steps.end > at])
+    lost = ~steps.survives & np.isin(steps.epoch, living)
+    return min(at, int(steps.begin[lost].min())) if lost.any() else at
+
+
+def _alive(whole: Timeline, start: int) -> list[bool]:
+    """Which processes were there at the window's begin or came later: not those of which the end was seen, whose
+    place another one had taken, or whose node was gone."""
+    newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
+    released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
+
+    def gone(p: Process) -> bool:
+        replaced = newest.get((p.node, p.incarnation, p.local_rank), p.started) > p.started
+        ended = p.exited is not None and p.exited <= start
+        return replaced or ended or released.get((p.node, p.incarnation), whole.end) <= start
+
+    return [process.last_seen > start or not gone(process) for process in whole.processes]
+
+
+def _renumbered(kept: Sequence[bool]) -> Ints:
+    """Old number → new number, -1 for what is not kept."""
+    chosen = np.array(kept, np.bool_)
+    return np.where(chosen, np.cumsum(chosen) - 1, -1)
+
+
+def _rows(table: Table, rows: Bools) -> Table:
+    return replace(table, **{each.name: getattr(table, each.name)[rows] for each in fields(table)})
+
+
+def _segment(segment: Segment, epoch: Ints) -> Segment:
+    return replace(segment, epoch=int(epoch[segment.epoch]) if segment.epoch >= 0 else -1)
+
+
+def _epoch(epoch: Epoch, process: Ints, start: int) -> Epoch:
+    members = tuple(int(process[index]) for index in epoch.processes if process[index] >= 0)
+    return replace(epoch, processes=members, begin=max(epoch.begin, start + 1))
+
+
+def _events(events: Iterable[dict[str, Any]], process: Ints, start: int) -> list[dict[str, Any]]:
+    return [event | {"process": int(process[event["process"]])} for event in events if event["at"] > start]
+
+
+def _checkpoints(whole: Timeline, process: Ints, start: int) -> list[dict[str, Any]]:
+    """Those of the window, and the newest one before it: a restart may have to take that."""
+    committed = [e for e in whole.checkpoints if e["event"] == "checkpoint.committed" and e["at"] <= start]
+    newest = max((event["at"] for event in committed), default=NEVER)
+    before = [event | {"process": int(process[event["process"]])} for event in committed if event["at"] == newest]
+    return [*before, *_events(whole.checkpoints, process, start)]

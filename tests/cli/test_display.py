@@ -1,0 +1,53 @@
+"""The terminal as an observer: it shows what happens, and what a trainer says steers nothing."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.campaign.observers import Stage
+from harness.cli.display import Display
+from harness.run.observers import FaultStatus, Status
+
+
+def status(phase: str = "training", *faults: FaultStatus) -> Status:
+    return Status("r", 1.5, phase, 7, 60, 2.5, ["short"], faults)
+
+
+def shown(terminal: bool, *heard: Status) -> str:
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=terminal, width=100)) as display:
+        for each in heard:
+            display.stage(Stage("run with faults", 2))
+            display._shown_at = 0.0
+            display.status(each)
+            display.stage_ended(Stage("run with faults", 2), "completed")
+    return out.getvalue()
+
+
+def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
+    first, second = FaultStatus("kill", "injected"), FaultStatus("kill", "healed")
+    out = io.StringIO()
+    with Display(Console(file=out, width=100)) as display:
+        display.stage(Stage("fault-free run", 2))
+        display.stage_ended(Stage("fault-free run", 2), "cached")
+        display.stage(Stage("fault-free run", 2, again=True))
+        display.stage(Stage("run with faults", 2))
+        for each in (status(), status("x", first), status("x", first), status("x", second)):
+            display.status(each)
+    assert out.getvalue().splitlines() == [
+        "fault-free run, 2 node(s)",
+        "  cached",
+        "fault-free run, 2 node(s) once more: the one that was kept went at another pace",
+        "run with faults, 2 node(s)",
+        "     1.5 s  step 7: kill injected",
+        "     1.5 s  step 7: kill healed",
+    ]
+
+
+@pytest.mark.parametrize("phase", ["[/red]", "[bold", "a\x1b[2Jb", "[link=x]"])
+def test_a_phase_with_markup_or_escapes_is_shown_as_it_is(phase: str) -> None:
+    found = shown(True, status(phase))
+    assert "\x1b[2J" not in found and "step 7/60" in found

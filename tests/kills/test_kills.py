@@ -1,0 +1,15 @@
+"""A few kills in every test run; `make kills` does hundreds."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from kills.__main__ import WAYS, rehearse
+
+
+@pytest.mark.slow
+def test_nothing_is_left_after_a_kill_and_heal(tmp_path: pathlib.Path) -> None:
+    kills = rehearse(len(WAYS), 7, ["local"], tmp_path)
+    assert {kill.way for kill in kills} == set(WAYS)
+    assert [kill for kill in kills if kill.left or not kill.acted] == []

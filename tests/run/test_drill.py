@@ -1,0 +1,148 @@
+"""The restore drill after real jobs of a trainer that saves; also where its checkpoints cannot be restored."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from harness.backends.local.backend import BACKEND
+from harness.log.events import read_log
+from harness.plan.model import Plan
+from harness.run import drill
+from harness.run.job import execute
+from harness.run.stop import StopRequest
+from harness.timeline import timeline
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAINER = textwrap.dedent("""
+    import json, os, pathlib, sys, time
+    from harness.emitter import Emitter
+    bug, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "checkpoints"
+    emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
+    emit("started")
+    emit("rendezvous", world_size=1)
+    folder.mkdir(exist_ok=True)
+    saved = sorted(folder.glob("*.json"))
+    in_drill = pathlib.Path(sys.argv[2]).name == "drill"
+    if bug == "hangs" and in_drill:
+        emit("phase", name="restore", edge="begin")
+        time.sleep(100)
+    if bug == "crashes" and in_drill:
+        raise ValueError("the checkpoint is damaged")
+    step = json.loads(saved[-1].read_text())["step"] if saved and not (bug == "forgets" and in_drill) else 0
+    emit("restored", step=step, source="x", fallback=[])
+    for step in range(step + 1, 31):
+        begin = time.monotonic_ns()
+        time.sleep(0.005)
+        emit("step", step=step, begin_ns=begin, loss=1.0)
+        if step % 10 == 0 and bug != "never saves":
+            (folder / f"{step:03d}.json").write_text(json.dumps({"step": step}))
+            emit("checkpoint.committed", step=step, kind="periodic", path="", bytes=1, duration_ns=1)
+    emit("exiting", code=0, reason="completed", step=30)
+""")
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+def plan_of(folder: pathlib.Path, bug: str = "none", asked: bool | None = True) -> Plan:
+    trainer = folder / "trainer.py"
+    trainer.write_text(TRAINER)
+    command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
+    own = {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
+    freeze = {"how": "freeze_rank", "duration": "100ms"}
+    fault = {
+        "id": "f",
+        "fault": "hang",
+        "parameters": freeze,
+        "when": {"step": 5},
+        "targets": [{"node_index": 0, "rank": 0}],
+    }
+    plan = {
+        "version": 1,
+        "run_id": f"drill-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": "drill", "title": "drill"},
+        "workload": {"trainer": own, "nodes": 1, "steps": 30, "restore_drill": asked},
+        "faults": [fault],
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+    }
+    return Plan.from_json(plan)
+
+
+def drilled(plan: Plan, run_dir: pathlib.Path) -> list[dict[str, Any]]:
+    """What the run's own log says of the drill. The run completes whatever the drill says."""
+    assert execute(plan, run_dir, BACKEND).outcome == "completed"
+    (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
+    finished = next(event["mono_ns"] for event in log.events if event["event"] == "run.finished")
+    assert timeline.load(run_dir).end == finished
+    return [event for event in log.events if event["event"].startswith("drill.")]
+
+
+def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: pathlib.Path) -> None:
+    started, finished = drilled(plan_of(tmp_path), tmp_path / "run")
+    assert started["step"] == 30
+    assert (finished["outcome"], finished["step"], finished["restored_step"]) == ("restored", 30, 30)
+    assert len(read_log(tmp_path / "run" / "events")) == 2  # the harness and one trainer
+    assert len(read_log(tmp_path / "run" / "drill" / "events")) == 1
+    assert sorted(path.name for path in (tmp_path / "run" / "drill").iterdir() if path.is_dir()) == ["events", "logs"]
+
+
+@pytest.mark.parametrize(
+    ("bug", "outcome", "reason"),
+    [
+        ("crashes", "failed", "ValueError: the checkpoint is damaged"),
+        ("forgets", "scratch", ""),
+        ("hangs", "timeout", "nothing was restored within 2 s: stuck in restore"),
+    ],
+)
+def test_what_cannot_be_restored_is_told(
+    tmp_path: pathlib.Path, bug: str, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill, "LIMIT_S", 2.0 if bug == "hangs" else 60.0)
+    _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
+    assert finished["outcome"] == outcome and reason in finished["reason"], finished
+
+
+def test_trouble_of_the_drill_itself_never_hides_the_result(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(drill, "_copy", breaks)
+    _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
+    assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
+
+
+def test_only_where_it_is_asked_for_or_usual(tmp_path: pathlib.Path) -> None:
+    assert drill.is_wanted(plan_of(tmp_path, asked=True), 30)
+    assert not drill.is_wanted(plan_of(tmp_path, asked=None), 30)
+    assert not drill.is_wanted(plan_of(tmp_path, asked=False), 30)
+    assert not drill.is_wanted(plan_of(tmp_path).without_faults("x"), 30)
+    assert drilled(plan_of(tmp_path, "never saves"), tmp_path / "never") == []
+    assert drilled(plan_of(tmp_path, asked=None), tmp_path / "run") == []
+
+
+def test_ranks_that_restore_different_steps_have_not_restored() -> None:
+    found = drill.Drill("timeout", 30)
+    assert drill._restored(found, [30, 30]).outcome == "restored"
+    assert drill._restored(found, [30, 20]) == drill.Drill(
+        "failed", 30, None, "the ranks restored different steps: [20, 30]"
+    )
+
+
+def test_a_stop_request_ends_the_drill(tmp_path: pathlib.Path) -> None:
+    stop = StopRequest()
+    stop.ask()
+    cluster: Any = type("Cluster", (), {"exits": lambda self: [], "nodes": [1]})()
+    with pytest.raises(drill.CannotDrill, match="stopped by the user"):
+        drill._watch(cluster, tmp_path, drill.Drill("timeout", 1), time.monotonic() + 5, stop)

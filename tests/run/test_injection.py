@@ -1,0 +1,132 @@
+"""A fault undoes what it did where it did it, wherever its rank is by then."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, cast
+
+import pytest
+
+from harness.backends.agent.types import MemoryUse, ProcessState
+from harness.errors import NodeGone
+from harness.faults.contract import Target
+from harness.plan.model import Plan, PlannedFault, When
+from harness.run.injection import Injection, LiveJob
+from harness.run.trigger import Firing, Progress
+
+
+class FakeNode:
+    """Remembers what was done to it."""
+
+    def __init__(self, index: int):
+        self.name, self.index, self.incarnation, self.alive = f"node{index}", index, 1, True
+        self.done: list[str] = []
+
+    def pids(self) -> list[int]:
+        return [10]
+
+    def freeze(self) -> None:
+        self.done.append("freeze")
+
+    def thaw(self) -> None:
+        self.done.append("thaw")
+
+    def signal(self, signum: Any, pid: int | None = None) -> int:
+        self.done.append("stop")
+        return 1
+
+    def processes(self) -> list[ProcessState]:
+        return [ProcessState(10, "T", 0)]
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(2**20, self.done.count("fill"))
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        self.done.append("limit" if limit_bytes else "lift")
+        return "kernel"
+
+    def doom(self, pid: int) -> None: ...
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        self.done.append("fill")
+        return size_bytes
+
+
+class FakeCluster:
+    tells_changes = False
+
+    def __init__(self) -> None:
+        self.nodes = [FakeNode(0), FakeNode(1)]
+
+
+class FakeJournal:
+    run_dir = pathlib.Path("/nowhere")
+
+
+def injection_of(
+    fault: str, progress: Progress, **parameters: Any
+) -> tuple[Injection, FakeCluster, list[dict[str, Any]]]:
+    when, targets = When(step=1), (Target(0, 0),)
+    planned = PlannedFault(id="a", fault=fault, parameters=parameters, when=when, targets=targets)
+    cluster, log = FakeCluster(), []
+
+    class Plans:
+        seed = 1
+
+    def emit(event: str, **fields: Any) -> None:
+        log.append({"event": event} | fields)
+
+    class NoHolds:
+        def release(self, identity: str) -> None: ...
+        def stop_acting(self, identity: str) -> None: ...
+
+    parts: list[Any] = [cluster, progress, emit, FakeJournal(), NoHolds()]
+    return Injection(Firing(planned, 0), cast(Plan, Plans()), LiveJob(*parts)), cluster, log
+
+
+def living_on(node: int) -> Progress:
+    progress = Progress()
+    header = {"role": "trainer", "rank": 0, "node": f"node{node}", "incarnation": 1, "pid": 10}
+    progress.absorb(header, {"event": "started"}, 1)
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("fault", "parameters", "done"),
+    [
+        ("hang", {"how": "freeze_node", "duration": "0s"}, ["freeze", "thaw"]),
+        ("hang", {"how": "freeze_rank", "duration": "0s"}, ["stop", "thaw"]),
+        ("oom", {}, ["limit", "fill", "lift"]),
+    ],
+)
+def test_what_was_done_to_a_rank_that_moved_is_reported_and_undone_where_it_is(
+    fault: str, parameters: dict[str, Any], done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
+    monkeypatch.setattr("harness.faults.oom.GONE_WITHIN_S", 0.0)
+    injection, cluster, log = injection_of(fault, living_on(1), **parameters)
+    injection.run()
+    assert cluster.nodes[0].done == [] and cluster.nodes[1].done == done
+    (injected,) = [entry for entry in log if entry["event"] == "fault.injected"]
+    assert injected["targets"] == [{"node": "node1", "incarnation": 1, "rank": 0}]
+
+
+def test_a_rank_that_moves_while_the_fault_acts_changes_nothing() -> None:
+    progress = living_on(1)
+    injection, cluster, _ = injection_of("hang", progress, how="freeze_node", duration="0s")
+    (target,) = injection.targets
+    assert injection.node(target) is cluster.nodes[1]
+    progress.workers |= living_on(0).workers
+    assert injection.node(target) is cluster.nodes[1], "undone where it was done"
+
+
+def test_a_rank_that_has_not_started_is_where_it_was_planned() -> None:
+    injection, cluster, _ = injection_of("hang", Progress())
+    assert injection.node(injection.targets[0]) is cluster.nodes[0]
+
+
+def test_a_rank_whose_node_is_gone_cannot_be_acted_on() -> None:
+    injection, cluster, _ = injection_of("hang", living_on(1))
+    cluster.nodes[1].alive = False
+    with pytest.raises(NodeGone, match="node1"):
+        injection.pid_of(0)

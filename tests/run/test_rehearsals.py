@@ -1,0 +1,193 @@
+"""Real jobs of a light trainer: several rehearsals on one job, stop requests, observers, and holds that end."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from typing import Any
+
+import pytest
+
+from harness.backends.local.backend import BACKEND
+from harness.errors import UsageError
+from harness.faults.contract import load_fault
+from harness.judge.evidence import load_evidence
+from harness.judge.score import Scorecard, Verdict, judge
+from harness.log.events import read_log
+from harness.plan.model import Plan
+from harness.run.job import Outcome, execute, run_job
+from harness.run.observers import Status
+from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
+from harness.run.stop import StopRequest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
+EXPECT = {"recovery_time": {"max": "60s"}}
+
+
+def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    target = {"node_index": 0, "rank": 0 if load_fault(kind).aims_at == "rank" else None}
+    return {"id": identity, "fault": kind, "parameters": parameters, "when": when, "targets": [target]}
+
+
+def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: int = 120) -> Plan:
+    trainer = {"command": ["{python}", "-S", str(TRAINER), str(steps), "1"], "env": {"PYTHONPATH": str(ROOT)}}
+    plan = {
+        "version": 1,
+        "run_id": f"light-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": name, "title": name},
+        "workload": {"trainer": trainer, "nodes": 1, "steps": steps},
+        "faults": list(faults),
+        "expect": EXPECT if faults else {},
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": wall_clock_s * 10**9},
+    }
+    return Plan.from_json(plan)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+def harness_events(run_dir: pathlib.Path, *names: str) -> list[dict[str, Any]]:
+    (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
+    return [event for event in log.events if event["event"] in names]
+
+
+def judged(run_dir: pathlib.Path, rehearsal: str | None) -> Scorecard:
+    return judge(load_evidence(run_dir, rehearsal), rehearsal or "job")
+
+
+def episodes(card: Scorecard) -> list[tuple[str, ...]]:
+    return [episode.faults for episode in card.evidence.run.episodes]
+
+
+def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
+    kill = plan_of(planned("kill", "rank_kill", {"step": 20}), name="kill")
+    again = plan_of(planned("kill", "rank_kill", {"after_ns": 200_000_000}), name="again")
+    first = Rehearsal(named(kill, "kill"))
+    second = Rehearsal(named(again, "again"), follows=first)
+    outcome = run_job(plan_of(), [first, second], tmp_path / "run", BACKEND)
+    assert outcome.outcome == "completed", outcome
+    told = harness_events(tmp_path / "run", "rehearsal.started", "rehearsal.finished")
+    assert [(e["event"].split(".")[1], e["rehearsal"]) for e in told] == [
+        ("started", "kill"),
+        ("finished", "kill"),
+        ("started", "again"),
+        ("finished", "again"),
+    ]
+    assert [e["outcome"] for e in told[1::2]] == ["settled", "settled"]
+    recovered = {e["fault"]: e["step"] for e in harness_events(tmp_path / "run", "fault.recovered")}
+    for name in ("kill", "again"):
+        card = judged(tmp_path / "run", name)
+        assert card.verdict is Verdict.PASS, card.reasons
+        assert episodes(card) == [(f"{name}-kill",)]
+        assert card.evidence.run.reached_step >= recovered[f"{name}-kill"] + SETTLED_STEPS
+    assert episodes(judged(tmp_path / "run", None)) == [("kill-kill",), ("again-kill",)]
+
+
+class Reborn:
+    """Watches for the process that comes after the one that a fault has killed; a rehearsal can follow that."""
+
+    def __init__(self, fault: str, before_step: int):
+        self.fault, self.before_step, self.over = fault, before_step, False
+
+    def status(self, status: Status) -> None:
+        killed = any((fault.id, fault.moment) == (self.fault, "healed") for fault in status.faults)
+        self.over |= killed and status.step < self.before_step
+
+
+def test_two_rehearsals_at_once_share_an_outage(tmp_path: pathlib.Path) -> None:
+    reborn: Any = Reborn("left", before_step=30)
+    left = Rehearsal(plan_of(planned("left", "rank_kill", {"step": 60}), name="left"))
+    right = Rehearsal(plan_of(planned("right", "rank_kill", {"step": 30}), name="right"), follows=reborn)
+    outcome = run_job(plan_of(), [left, right], tmp_path / "run", BACKEND, reborn)
+    assert outcome.outcome == "completed", outcome
+    for name in ("left", "right", None):
+        card = judged(tmp_path / "run", name)
+        assert card.verdict is Verdict.PASS, card.reasons
+        assert episodes(card) == [("left", "right")]
+
+
+def test_a_rehearsal_that_takes_too_long_is_given_up_and_the_job_goes_on(tmp_path: pathlib.Path) -> None:
+    waits = plan_of(planned("late", "rank_kill", {"after_ns": 60 * 10**9}), name="waits", wall_clock_s=1)
+    outcome = run_job(plan_of(steps=80), [Rehearsal(waits)], tmp_path / "run", BACKEND)
+    assert outcome.outcome == "completed", outcome
+    (finished,) = harness_events(tmp_path / "run", "rehearsal.finished")
+    assert (finished["outcome"], finished["reason"]) == ("aborted", "the rehearsal took longer than 1 s")
+    assert judged(tmp_path / "run", "waits").verdict is Verdict.FAIL
+
+
+def test_one_that_never_begins_is_told(tmp_path: pathlib.Path) -> None:
+    first = Rehearsal(plan_of(planned("a", "rank_kill", {"step": 5}), name="first"), to_the_end=True)
+    second = Rehearsal(plan_of(planned("b", "rank_kill", {"step": 5}), name="second"), follows=first)
+    run_job(plan_of(steps=40), [first, second], tmp_path / "run", BACKEND)
+    outcomes = {e["rehearsal"]: e["outcome"] for e in harness_events(tmp_path / "run", "rehearsal.finished")}
+    assert outcomes == {"first": "job_ended", "second": "never_began"}
+
+
+def test_names_must_differ_within_one_job(tmp_path: pathlib.Path) -> None:
+    plan = plan_of(planned("kill", "rank_kill", {"step": 20}))
+    with pytest.raises(UsageError, match="rehearsal 'light' is there twice"):
+        run_job(plan_of(), [Rehearsal(plan), Rehearsal(named(plan, "b"))], tmp_path / "run", BACKEND)
+    with pytest.raises(UsageError, match="fault 'kill' is there twice"):
+        run_job(plan_of(), [Rehearsal(plan), Rehearsal(plan, "other")], tmp_path / "run", BACKEND)
+
+
+def test_faults_that_follow_each_other_still_do_under_their_new_names() -> None:
+    plan = plan_of(
+        planned("a", "rank_kill", {"step": 20}),
+        planned("b", "rank_kill", {"following": "a", "event": "recovered"}),
+    )
+    first, second = named(plan, "x").faults
+    assert (first.id, second.id, second.when.following) == ("x-a", "x-b", "x-a")
+
+
+class Watching:
+    """An observer that asks for the end when it has seen a fault act."""
+
+    def __init__(self, stop: StopRequest):
+        self.stop, self.seen = stop, list[Status]()
+
+    def status(self, status: Status) -> None:
+        self.seen.append(status)
+        if any(fault.moment == "effect" for fault in status.faults):
+            self.stop.ask("the web page said so")
+
+
+def test_a_stop_request_ends_the_job_in_order(tmp_path: pathlib.Path) -> None:
+    plan = plan_of(planned("frozen", "hang", {"step": 10}, how="freeze_node", duration="60s"), steps=100_000)
+    stop = StopRequest()
+    watching = Watching(stop)
+    outcome = execute(plan, tmp_path / "run", BACKEND, watching, stop)
+    assert outcome == Outcome("interrupted", "the web page said so")
+    names = [e["event"] for e in harness_events(tmp_path / "run", "fault.healed", "rehearsal.finished", "run.finished")]
+    assert names == ["fault.healed", "rehearsal.finished", "run.finished"]
+    assert {fault.id for status in watching.seen for fault in status.faults} == {"frozen"}
+    assert watching.seen[-1].steps == 100_000 and watching.seen[-1].rehearsals == ["light"]
+    assert judged(tmp_path / "run", None).verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)
+
+
+def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.faults.rank_kill import FAULT
+
+    def slow(self: object, targets: object, context: Any) -> None:
+        context.injected()
+        time.sleep(4)
+        context.effect(1, 1, "things", ok=True)
+
+    monkeypatch.setattr(FAULT, "inject", slow)
+    plan = plan_of(planned("slow", "rank_kill", {"step": 20}), steps=80)
+    outcome = execute(plan, tmp_path / "run", BACKEND)
+    assert outcome.outcome == "completed", outcome
+    injected, effect = (
+        harness_events(tmp_path / "run", f"fault.{what}")[0]["mono_ns"] for what in ("injected", "effect")
+    )
+    (log,) = [each for each in read_log(tmp_path / "run" / "events") if each.header.get("rank") == 0]
+    after = [e["mono_ns"] for e in log.events if e["event"] == "step" and e["step"] > 20]
+    assert injected + 1_400_000_000 < after[0] < effect

@@ -1,0 +1,232 @@
+"""Each rehearsal of a log with several is judged by its own window, and the whole job by the whole log."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, expecting, remove, trainers, twin_of
+from simulator import History, Job, Outage, simulate
+
+from harness.errors import UsageError
+from harness.judge.evidence import load_evidence, part_of
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.timeline import timeline, window
+
+JOB = Job(nodes=2, steps=160, every=10)
+TWO = [Outage(after=25, kind="rank"), Outage(after=45, kind="node")]
+MS = 10**6
+
+
+def harness_times(logs: Logs, event: str, fault: str) -> list[int]:
+    return [line["mono_ns"] for line in logs["harness"] if line.get("event") == event and line.get("fault") == fault]
+
+
+def step_ended(logs: Logs, step: int, life: int = -1) -> int:
+    """When the last rank did it for the last time."""
+    ends = [
+        line["mono_ns"] for lines in trainers(logs) for line in lines if line.get("step") == step and "loss" in line
+    ]
+    return max(ends)
+
+
+def heal_soon(logs: Logs) -> None:
+    """Faults are healed right after they act, not at the end of the run as the simulator has it."""
+    for line in logs["harness"]:
+        if line.get("event") == "fault.healed":
+            line["mono_ns"] = harness_times(logs, "fault.effect", line["fault"])[0] + 1
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def rehearse(logs: Logs, name: str, fault: str, begin: int, end: int | None, **told: Any) -> None:
+    """Puts a rehearsal of this one fault into the log."""
+    job = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+    planned = [each for each in job["faults"] if each["id"] == fault]
+    plan = job | {"faults": planned, "expect": told.pop("expect", EXPECT), "scenario": {"name": name, "title": name}}
+    lines: list[tuple[int, dict[str, Any]]] = [(begin, {"event": "plan", "plan": plan, "rehearsal": name})]
+    lines.append((begin, {"event": "rehearsal.started", "rehearsal": name}))
+    finish = {"event": "rehearsal.finished", "rehearsal": name, "outcome": "settled", "reason": ""} | told
+    lines += [(end, finish)] if end is not None else []
+    for at, line in lines:
+        offset = logs["harness"][0]["wall_ns"] - logs["harness"][0]["mono_ns"]
+        logs["harness"].append(line | {"mono_ns": at, "wall_ns": at + offset})
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def recovered(history: History, number: int) -> int:
+    return history.truth.episodes[number].t_regained
+
+
+def in_sequence(seed: int) -> tuple[History, Logs]:
+    """`first` until 12 steps after its recovery, then `second`."""
+    history = simulate(JOB, TWO, seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    between = recovered(history, 0) + 500 * MS
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, between)
+    rehearse(logs, "second", "fault2", between + 1, recovered(history, 1) + 500 * MS)
+    return history, logs
+
+
+def judged(folder: pathlib.Path, history: History, logs: Logs, rehearsal: str | None) -> Scorecard:
+    history.write(folder, logs)
+    twin = twin_of(JOB)
+    evidence = Evidence(window.load(folder, rehearsal), twin, ())
+    return judge(evidence if rehearsal is None else part_of(evidence), rehearsal or "job")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_in_sequence_are_judged_each_by_its_own_outage(tmp_path: pathlib.Path, seed: int) -> None:
+    history, logs = in_sequence(seed)
+    cards = [judged(tmp_path, history, logs, name) for name in ("first", "second")]
+    for number, card in enumerate(cards):
+        truth, run = history.truth.episodes[number], card.evidence.run
+        assert card.verdict is Verdict.PASS, card.reasons
+        assert [fault["id"] for fault in card.faults] == [f"fault{number + 1}"]
+        (episode,) = run.episodes
+        assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
+        assert [s.begin for s in run.segments[1:]] == [s.end for s in run.segments[:-1]]
+        assert (run.segments[0].begin, run.segments[-1].end) == (run.begin, run.end)
+    first, second = (card.evidence.run for card in cards)
+    assert first.end <= second.begin or (first.steps.end.max() <= second.steps.end.min())
+    assert card_of_job(tmp_path, history, logs).verdict is Verdict.PASS
+
+
+def card_of_job(folder: pathlib.Path, history: History, logs: Logs) -> Scorecard:
+    card = judged(folder, history, logs, None)
+    assert len(card.evidence.run.episodes) == len(history.truth.episodes)
+    return card
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_gpu_time_is_in_two_windows_or_none_of_a_sequence(tmp_path: pathlib.Path, seed: int) -> None:
+    """The window of the second begins where the first one's ended, or earlier by the steps that it lost."""
+    history, logs = in_sequence(seed)
+    cards = {name: judged(tmp_path, history, logs, name) for name in ("first", "second", None)}
+    allocated = {n: card.scores["wasted_gpu_hours"]["gpu_seconds_allocated"] for n, card in cards.items()}
+    assert 0 < allocated["first"] < allocated[None] and 0 < allocated["second"] < allocated[None]
+    lost = [len(c.evidence.run.steps) - int(c.evidence.run.steps.survives.sum()) for c in cards.values()]
+    assert lost[0] + lost[1] == lost[2] > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(tmp_path: pathlib.Path, seed: int) -> None:
+    history = simulate(JOB, [Outage(after=25, kind="node", again="startup")], seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    (truth,) = history.truth.episodes
+    strikes = [harness_times(logs, "fault.injected", name)[0] for name in ("fault1", "fault2")]
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, truth.t_regained + 600 * MS)
+    rehearse(logs, "second", "fault2", (strikes[0] + strikes[1]) // 2, truth.t_regained + 900 * MS)
+    for name in ("first", "second", None):
+        card = judged(tmp_path, history, logs, name)
+        assert card.verdict is Verdict.PASS, card.reasons
+        (episode,) = card.evidence.run.episodes
+        assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
+        assert episode.faults == ("fault1", "fault2")
+        (told,) = card.scores["recovery_time"]["episodes"]
+        assert told["faults"] == ["fault1", "fault2"]
+
+
+def test_two_that_overlap_with_outages_of_their_own_see_both(tmp_path: pathlib.Path) -> None:
+    history = simulate(JOB, TWO, 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    end = recovered(history, 1) + 500 * MS
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
+    rehearse(logs, "second", "fault2", history.truth.begin + 3, end + 1)
+    for name in ("first", "second"):
+        card = judged(tmp_path, history, logs, name)
+        assert card.verdict is Verdict.PASS, card.reasons
+        assert [episode.faults for episode in card.evidence.run.episodes] == [("fault1",), ("fault2",)]
+
+
+def diverge(logs: Logs, first: int, last: int) -> None:
+    for lines in trainers(logs):
+        for line in lines:
+            if line.get("event") == "step" and first <= line["step"] <= last:
+                line["loss"] += 0.5
+
+
+def die(logs: Logs, at: int) -> None:
+    """The launcher of node 0 sees a worker die over nothing."""
+    agent = next(lines for name, lines in logs.items() if name.startswith("agent-node0"))
+    offset = agent[0]["wall_ns"] - agent[0]["mono_ns"]
+    line = {"event": "worker.exit", "local_rank": 0, "rank": 0, "pid": 1, "code": -11}
+    agent.append(line | {"mono_ns": at, "wall_ns": at + offset})
+    agent.sort(key=lambda each: each["mono_ns"])
+
+
+Bend = Callable[[Logs], None]
+
+
+@pytest.mark.parametrize(
+    ("bend", "first", "second"),
+    [
+        (lambda logs: diverge(logs, 12, 14), Verdict.FAIL, Verdict.PASS),
+        (lambda logs: diverge(logs, 50, 52), Verdict.PASS, Verdict.FAIL),
+        (lambda logs: diverge(logs, 150, 155), Verdict.PASS, Verdict.PASS),
+    ],
+    ids=["in the first", "in the second", "after both"],
+)
+def test_what_went_wrong_in_one_is_not_held_against_the_other(
+    tmp_path: pathlib.Path, bend: Bend, first: Verdict, second: Verdict
+) -> None:
+    history, logs = in_sequence(2)
+    bend(logs)
+    assert [judged(tmp_path, history, logs, name).verdict for name in ("first", "second")] == [first, second]
+    assert judged(tmp_path, history, expecting(logs, EXPECT), None).verdict is Verdict.FAIL
+
+
+def test_a_death_that_no_fault_explains_counts_in_its_window_only(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(2)
+    die(logs, recovered(history, 0) + 700 * MS)
+    cards = {name: judged(tmp_path, history, logs, name) for name in ("first", "second")}
+    assert cards["first"].verdict is Verdict.PASS, cards["first"].reasons
+    assert cards["second"].verdict is Verdict.INCONCLUSIVE
+    assert "unexplained death" in " ".join(cards["second"].reasons)
+
+
+def test_a_rehearsal_that_was_given_up_fails_and_the_next_one_does_not(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(4)
+    for line in logs["harness"]:
+        if line.get("event") == "rehearsal.finished" and line["rehearsal"] == "first":
+            line.update(outcome="aborted", reason="the rehearsal took longer than 60 s")
+    first = judged(tmp_path, history, logs, "first")
+    assert first.verdict is Verdict.FAIL and "the rehearsal took longer than 60 s" in first.reasons[0]
+    assert judged(tmp_path, history, logs, "second").verdict is Verdict.PASS
+
+
+def test_a_fault_that_never_struck_makes_its_rehearsal_invalid(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(1)
+    logs["harness"][:] = [line for line in logs["harness"] if line.get("fault") != "fault2"]
+    second = judged(tmp_path, history, logs, "second")
+    assert "fault fault2 never struck: what it waits for did not come" in second.reasons
+    assert second.verdict is not Verdict.PASS
+
+
+def test_a_single_rehearsal_to_the_end_is_judged_by_the_whole_log(tmp_path: pathlib.Path) -> None:
+    history = simulate(JOB, TWO[:1], 1)
+    logs = expecting(history.logs(), EXPECT)
+    before = judged(tmp_path, history, logs, None)
+    rehearse(logs, "only", "fault1", history.truth.begin + 1, history.truth.end - 3, outcome="job_ended")
+    plans = [line for line in logs["harness"] if line.get("event") == "plan"]
+    remove(logs["harness"], lambda line: line in plans[1:])
+    for name in ("only", None):
+        card = judged(tmp_path, history, logs, name)
+        run, other = card.evidence.run, before.evidence.run
+        assert (card.verdict, card.scores, card.metrics) == (before.verdict, before.scores, before.metrics)
+        assert (run.begin, run.end, len(run.steps)) == (other.begin, other.end, len(other.steps))
+
+
+def test_a_rehearsal_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(1)
+    history.write(tmp_path, logs)
+    with pytest.raises(UsageError, match="no rehearsal 'third' began in this run; those that did: first, second"):
+        load_evidence(tmp_path, "third")
+    simulate(JOB, (), 1).write(tmp_path / "old")
+    assert window.load(tmp_path / "old").begin == timeline.load(tmp_path / "old").begin
+    with pytest.raises(UsageError, match="those that did: none"):
+        window.load(tmp_path / "old", "first")
