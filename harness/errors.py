@@ -16,10 +16,13 @@ Only `harness.cli.main` turns an error into an exit code.
 from __future__ import annotations
 
 import difflib
+import functools
+import itertools
 from collections.abc import Iterable
 
 INTERRUPTED = 130  # the exit code of a command that was stopped
-WORD_MAX = 80  # of a name that nobody knows, as shown
+WORD_MAX = 80  # characters of a name, as shown
+CHOICES_MAX = 100  # names that are compared and shown
 
 
 class ChaosError(Exception):
@@ -62,8 +65,13 @@ class EventLogError(ChaosError):
 
 def choice(word: object, known: Iterable[object]) -> str:
     """The end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
-    names = [str(name) for name in known]
-    close = difflib.get_close_matches(str(word)[:WORD_MAX], names, 1)
+    names = tuple(dict.fromkeys(str(name)[:WORD_MAX] for name in itertools.islice(known, CHOICES_MAX)))
+    return _choice(str(word)[:WORD_MAX], names)
+
+
+@functools.lru_cache
+def _choice(word: str, names: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, names, 1)
     if close:
         return f"did you mean {close[0]}?"
     return f"choose one of: {', '.join(names)}" if names else "none is defined here"

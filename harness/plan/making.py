@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,7 +15,18 @@ from pydantic import ValidationError
 from harness import units
 from harness.errors import ScenarioError
 from harness.faults.contract import Target
-from harness.plan.model import OCCURRENCES_MAX, TARGETS_MAX, Abort, Header, Limits, Plan, PlannedFault, When
+from harness.plan.model import (
+    NS_MAX,
+    OCCURRENCES_MAX,
+    TARGETS_MAX,
+    Abort,
+    Header,
+    Limits,
+    Plan,
+    PlannedFault,
+    When,
+)
+from harness.spec.document import dotted
 from harness.spec.scenario import Count, FaultSpec, NotRank, Percent, Scenario, Selector
 from harness.spec.scenario import When as Trigger
 from harness.trainers.contract import Workload
@@ -53,7 +64,13 @@ def _checked(**parts: Any) -> Plan:
     try:
         return Plan(**parts)
     except ValidationError as error:
-        raise ScenarioError([problem["msg"] for problem in error.errors(include_url=False)]) from error
+        raise ScenarioError([_in_words(problem) for problem in error.errors(include_url=False)]) from error
+
+
+def _in_words(problem: Mapping[str, Any]) -> str:
+    """A contradiction names its fault; anything else is a value out of bounds, the seed perhaps."""
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    return text if problem["type"] == "value_error" else f"{dotted(problem['loc'])}: {text}"
 
 
 def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
@@ -81,22 +98,25 @@ def _plan_fault(spec: FaultSpec, workload: Workload, seed: int) -> Iterator[Plan
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
     """Each firing as exact values."""
     if when.every is not None:
-        period_ns = when.every.ns
-        return [When(after_ns=period_ns * (number + 1)) for number in range(when.times or 1)]
+        return _at(when.every.ns * (number + 1) for number in range(when.times or 1))
     if when.rate is not None:
-        return _at_random(3600e9 / units.parse_per_hour(when.rate), when.times or 1, dice)
+        return _at(_at_random(3600e9 / units.parse_per_hour(when.rate), when.times or 1, dice))
     after_ns = None if when.after is None else when.after.ns
     event = when.event or ("injected" if when.following is not None else None)
     return [When(step=when.step, phase=when.phase, following=when.following, event=event, after_ns=after_ns)]
 
 
-def _at_random(mean_ns: float, times: int, dice: random.Random) -> list[When]:
+def _at(moments_ns: Iterable[int]) -> list[When]:
+    """As triggers; what would come after centuries comes at the end of time."""
+    return [When(after_ns=min(at_ns, NS_MAX)) for at_ns in moments_ns]
+
+
+def _at_random(mean_ns: float, times: int, dice: random.Random) -> Iterator[int]:
     """Exponential times between firings: a Poisson process."""
-    at_ns, found = 0, []
+    at_ns = 0
     for _ in range(times):
         at_ns += round(-math.log(1.0 - dice.random()) * mean_ns)
-        found.append(When(after_ns=at_ns))
-    return found
+        yield at_ns
 
 
 def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[Target, ...]:

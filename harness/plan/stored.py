@@ -10,9 +10,10 @@ from typing import NoReturn
 from harness.errors import ScenarioError, choice
 from harness.plan.model import Plan
 from harness.spec.bounds import ScoreBounds
-from harness.spec.document import PROBLEMS_MAX, Path, checked, read_text
+from harness.spec.document import PROBLEMS_MAX, Path, checked, dotted, printable, read_text
 
-BYTES_MAX = 256 * 2**20
+BYTES_MAX = 32 * 2**20
+VALUES_MAX = 2_000_000  # keys and values, counted by what separates them
 
 
 def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
@@ -21,6 +22,8 @@ def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
 
 
 def parse_plan(text: str, source: str, scores: ScoreBounds | None = None) -> Plan:
+    if sum(map(text.count, ",[{")) > VALUES_MAX:
+        raise ScenarioError([f"{source}: more than the {VALUES_MAX:,} values that are allowed in a plan"])
     try:
         data = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
@@ -31,7 +34,7 @@ def parse_plan(text: str, source: str, scores: ScoreBounds | None = None) -> Pla
     if plan and scores is not None:
         problems = [*_expectations(plan, scores)]
     if plan is None or problems:
-        lines = [f"{source}: {'.'.join(map(str, path)) or 'the plan'}: {message}" for path, message in problems]
+        lines = [printable(f"{source}: {dotted(path) or 'the plan'}: {message}") for path, message in problems]
         raise ScenarioError(lines[:PROBLEMS_MAX])
     return plan
 

@@ -21,7 +21,7 @@ from harness.errors import ScenarioError, UsageError, choice
 from harness.spec.secrets import is_secret
 
 BYTES_MAX = 4 * 2**20
-VALUES_MAX = 1_000_000  # keys and values, those that aliases repeat included
+VALUES_MAX = 500_000  # keys and values, those that aliases repeat included
 DEPTH_MAX = 40
 DIGITS_MAX = 300
 PROBLEMS_MAX = 50
@@ -44,6 +44,8 @@ _SPECIAL = re.compile(r"(?:[-+]?\.inf|\.nan)\Z", re.IGNORECASE)
 class MarkedMap(dict[Any, Any]):
     """A mapping with the place of each key."""
 
+    __slots__ = ("marks",)
+
     def __init__(self, data: Mapping[Any, Any], marks: Mapping[Any, Mark]):
         super().__init__(data)
         self.marks = dict(marks)
@@ -51,6 +53,8 @@ class MarkedMap(dict[Any, Any]):
 
 class MarkedList(list[Any]):
     """A list with the place of each item."""
+
+    __slots__ = ("marks",)
 
     def __init__(self, data: Sequence[Any], marks: Sequence[Mark]):
         super().__init__(data)
@@ -100,12 +104,11 @@ class Document:
         return ScenarioError([*self.problems, self._line(mark, message)])
 
     def _line(self, mark: Mark, message: str) -> str:
-        return f"{self.source}:{mark[0]}:{mark[1]}: {message}"
+        return printable(f"{self.source}:{mark[0]}:{mark[1]}: {message}")
 
     def at(self, path: Path, message: str) -> str:
         """`file:line:column: where: message`, at the nearest known ancestor of `path`."""
-        where = ".".join(short(str(part)) for part in path)
-        return self._line(self._mark(path), f"{where + ': ' if where else ''}{message}")
+        return self._line(self._mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def _mark(self, path: Path) -> Mark:
         here, mark = self.data, (1, 1)
@@ -205,7 +208,7 @@ class _Reader:
             key = self._value(event, depth + 1)
             if isinstance(key, (dict, list)):
                 raise _Refused(mark, "not valid YAML: a key is a plain word")
-            key = key if isinstance(key, str) else str(key)
+            key = event.value if isinstance(event, yaml.ScalarEvent) else str(key)  # as it is written
             if key in data:
                 self.document.problem_at(mark, f"{short(key)!r} stands here twice")
             data[key], marks[key] = self._value(next(self.events), depth + 1), mark
@@ -253,6 +256,16 @@ def short(text: str) -> str:
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
+def dotted(path: Path) -> str:
+    """`workload.nodes`."""
+    return ".".join(short(str(part)) or "''" for part in path)
+
+
+def printable(text: str) -> str:
+    """With escapes in the place of whatever could move a terminal's cursor or turn the direction of text."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def checked(
     model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
 ) -> tuple[_Checked | None, list[tuple[Path, str]]]:
@@ -287,19 +300,31 @@ def _document_path(loc: Sequence[str | int]) -> Path:
 
 def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequence[str]]) -> str:
     kind, text = problem["type"], problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key; {choice(path[-1], keys(path[:-1]))}"
     if kind == "missing":
         return "is missing"
     if kind == "value_error":
         return _cut(text)
+    if kind in ("too_long", "too_short"):
+        given = problem["ctx"]
+        bound = f"at most {given['max_length']:,}" if kind == "too_long" else f"at least {given['min_length']:,}"
+        return f"the number of items is {given['actual_length']:,}; allowed: {bound}"
+    text = _TYPES.sub(_type_in_words, text)
     value = problem["input"]
-    shown = short(repr(value)) if not isinstance(value, (dict, list, BaseModel)) else type(value).__name__
+    shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else short(repr(value))
     if any(isinstance(part, str) and is_secret(part) for part in path):
         shown = "the value"
     return _cut(
         f"{shown} is not allowed: it should be {text}" if problem["msg"].startswith("Input") else f"{shown}: {text}"
     )
+
+
+_TYPES = re.compile(r"a valid (dictionary|list|tuple)( or (an )?instance of \w+)?")
+
+
+def _type_in_words(match: re.Match[str]) -> str:
+    return "a mapping" if match[1] == "dictionary" else "a list"
 
 
 def _cut(message: str) -> str:

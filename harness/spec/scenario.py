@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from harness import units
 from harness.errors import ScenarioError, UsageError, choice
 from harness.faults.contract import NamedFault, fault_names, load_fault
 from harness.spec.bounds import ScoreBounds, check_expectations
-from harness.spec.document import Document, Path, keys_at, read_text
+from harness.spec.document import Document, Path, keys_at, read_text, short
 from harness.spec.profile import lay_profile
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
@@ -76,7 +77,7 @@ class When(_Model):
     every: Duration | None = Field(None, description="Again and again, `times` times.")
     rate: Annotated[str | None, Field(description="At random with this mean rate, `times` times.")] = None
     times: int | None = Field(None, ge=1, le=1000)
-    phase: str | None = Field(None, min_length=1, description="When a rank enters this phase or failpoint.")
+    phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
     event: Literal["injected", "effect", "recovered", "healed"] | None = None
 
@@ -193,12 +194,12 @@ def parse_scenario(
 def find_scenario(name: str, directory: pathlib.Path) -> pathlib.Path:
     """A path as given, or `<directory>/<name>.yaml`."""
     given = pathlib.Path(name)
-    if given.suffix in (".yaml", ".yml") or given.exists():
+    if given.suffix in (".yaml", ".yml") or os.path.lexists(given):
         return given
     path = directory / f"{name}.yaml"
-    if not path.exists():
+    if not os.path.lexists(path):
         known = sorted(file.stem for file in directory.glob("*.yaml"))
-        raise UsageError(f"unknown scenario {name!r} in {directory}; {choice(name, known)}")
+        raise UsageError(f"unknown scenario {short(name)!r} in {directory}; {choice(name, known)}")
     return path
 
 

@@ -21,8 +21,8 @@ class _Model(BaseModel):
 class Entry(_Model):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
-    scenario: str
-    profile: str | None = None
+    scenario: Line
+    profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
     overrides: dict[str, Any] = {}
 
@@ -31,8 +31,8 @@ class Suite(_Model):
     version: Literal[1]
     name: Name
     title: Line
-    canary: str = Field("canary", description="The scenario that must fail; looked up beside the suite.")
-    scenarios: list[str | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)
+    canary: Line = Field("canary", description="The scenario that must fail; looked up beside the suite.")
+    scenarios: list[Line | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)
 
     @property
     def entries(self) -> list[Entry]:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import Field
 
 from harness.backends.contract import Workload as Launch
 from harness.errors import UsageError
-from harness.trainers.contract import Trainer, Workload
+from harness.trainers.contract import WORDS_MAX, Trainer, Word, Workload
+
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class CommandTrainer(Trainer):
     """Any trainer: its command on every node, and one beside the nodes (a rendezvous store, say)."""
 
-    command: list[str] = Field(min_length=1)
-    control: list[str] | None = None
-    env: dict[str, str] = Field({}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".')
+    command: list[Word] = Field(min_length=1, max_length=WORDS_MAX)
+    control: list[Word] | None = Field(None, max_length=WORDS_MAX)
+    env: dict[Variable, Word] = Field(
+        {}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
+    )
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
     )

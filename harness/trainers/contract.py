@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -32,6 +33,16 @@ from harness.errors import UsageError
 NODES_MAX = 4096
 RANKS_PER_NODE_MAX = 64
 STEPS_MAX = 1_000_000_000
+
+
+def _no_nul(word: str) -> str:
+    if "\0" in word:
+        raise ValueError(f"{word[:80]!r}: a word of a command cannot hold a NUL character")
+    return word
+
+
+Word = Annotated[str, AfterValidator(_no_nul)]
+WORDS_MAX = 10_000  # of one command
 
 
 class Trainer(BaseModel, abc.ABC):
@@ -145,7 +156,7 @@ class Workload(_Model):
     steps: int = Field(200, ge=1, le=STEPS_MAX)
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
-    args: list[str] = Field([], description="Further arguments of the reference trainer.")
+    args: list[Word] = Field([], max_length=WORDS_MAX, description="Further arguments of the reference trainer.")
     restore_drill: bool | None = Field(
         None,
         description="After a completed run the command starts once more on a copy of the checkpoints and must restore; "

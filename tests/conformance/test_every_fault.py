@@ -108,5 +108,5 @@ def test_any_mixture_plans_the_same_twice_and_survives_json(names: list[str], se
     first, again = plan_of(*faults, seed=seed), plan_of(*faults, seed=seed)
     assert first == again
     restored = Plan.from_json(json.loads(json.dumps(first.to_json())))
-    assert restored.to_json() == first.to_json()
+    assert restored == first and restored.to_json() == first.to_json()
     assert all(planned.targets for planned in first.faults)

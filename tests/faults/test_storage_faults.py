@@ -13,7 +13,8 @@ from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
 from harness.faults.contract import build_fault
 from harness.log.events import read_log
-from harness.plan.making import check_capabilities, make_plan
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
 

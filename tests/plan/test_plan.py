@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_same_bytes_and_survives_json() -> None:
     faults = [kill("any"), kill({"count": 3}, {"rate": "60/h", "times": 4}, "b")]
     first, again = plan_of(faults), plan_of(faults)
     assert json.dumps(first.to_json()) == json.dumps(again.to_json())
-    assert Plan.from_json(json.loads(json.dumps(first.to_json()))).to_json() == first.to_json()
+    assert Plan.from_json(json.loads(json.dumps(first.to_json()))) == first
     assert any(plan_of(faults, seed).to_json() != first.to_json() for seed in range(2, 6))
 
 
@@ -182,6 +182,42 @@ def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any
     for fault in first.faults:
         assert fault.targets and all(0 <= (target.rank or 0) < 8 for target in fault.targets)
         assert fault.in_words()
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ([kill("all", identity=name) for name in "ab"], "more than the 300,000 targets that are allowed in a plan"),
+        (
+            [kill(0, {"every": "1s", "times": 1000}, f"f{number}") for number in range(21)],
+            "more than the 20,000 firings that are allowed in a plan",
+        ),
+    ],
+    ids=["targets", "firings"],
+)
+def test_a_plan_of_too_much_is_refused_while_it_is_made(faults: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan_of(faults, nodes=4096, ranks_per_node=64)
+
+
+@pytest.mark.parametrize("when", [{"every": "8760h", "times": 1000}, {"rate": "0.000000000001/h", "times": 3}])
+def test_what_would_come_after_centuries_can_be_planned(when: dict[str, Any]) -> None:
+    plan = plan_of([kill(0, when)])
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.faults[-1].when.after_ns == 2**63 - 1
+
+
+def test_a_seed_out_of_bounds_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="seed: Input should be less than"):
+        plan_of([kill(0)], seed=2**64)
+
+
+def test_a_fault_is_built_once_and_each_injection_has_its_own() -> None:
+    spec = scenario([kill(0)])
+    plan = make_plan(spec, 1, "local", "run")
+    assert plan.faults[0].action is spec.faults[0].action
+    assert plan.faults[0].action.fresh() == plan.faults[0].action
+    assert plan.faults[0].action.fresh() is not plan.faults[0].action
 
 
 def test_a_fault_beyond_the_blast_radius_is_refused() -> None:

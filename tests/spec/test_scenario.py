@@ -108,6 +108,27 @@ def test_a_mistake_names_its_place_and_what_is_allowed(old: str, new: str, expec
     assert all(problem.startswith("s.yaml:") for problem in found)
 
 
+def test_an_id_that_stands_twice_is_told_with_its_place() -> None:
+    again = "  - {id: evict, fault: node_loss, when: {step: 5}, target: {node: 0}}\n"
+    assert problems(GOOD.replace("expect:", again + "expect:")) == [
+        "s.yaml:14:6: faults.1.id: 'evict' is already the id of another fault; ids are unique"
+    ]
+
+
+def test_a_trigger_of_a_profile_takes_the_place_of_the_whole_other() -> None:
+    scenario = parse_scenario(
+        GOOD.replace("{notice: 120s}", "{when: {after: 5s}, target: {node: 1}}"), "s.yaml", "cluster"
+    )
+    (fault,) = scenario.faults
+    assert fault.when.step is None and str(fault.when.after) == "5s" and fault.target.node == 1
+
+
+def test_a_mistake_of_a_profile_is_told_where_the_profile_stands() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(GOOD.replace("notice: 120s", "notice: 120"), "s.yaml", "cluster")
+    assert caught.value.problems[0].startswith("s.yaml:19:22: faults.0.notice: 120 is not a duration")
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     found = problems(GOOD.replace("notice: 5s", "notice: 5").replace("max: 60s", "max: 60"))
     assert len(found) == 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from harness import units
 
@@ -65,3 +66,34 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 )
 def test_durations_for_people(ns: int, text: str) -> None:
     assert units.format_duration(ns) == text
+
+
+class Parameters(BaseModel):
+    notice: units.Duration = units.Duration("5s")
+    block: units.Size | None = None
+    rate: units.Rate | None = None
+
+
+@given(
+    st.integers(0, 500_000),
+    st.sampled_from(["ns", "us", "ms", "s", " m"]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+)
+def test_quantities_are_numbers_here_and_text_in_json(duration: int, unit: str, size: int, rate: int) -> None:
+    written = {"notice": f"{duration}{unit}", "block": f"{size}KiB", "rate": f"{rate}mbit"}
+    found = Parameters.model_validate(written)
+    assert found.notice.ns == units.parse_duration_ns(written["notice"]) and found.notice.s == found.notice.ns / 1e9
+    assert found.block is not None and found.block.bytes == size * 1024
+    assert found.rate is not None and found.rate.bits_per_s == rate * 10**6
+    assert found.model_dump(mode="json") == written
+    assert Parameters.model_validate(found.model_dump(mode="json")) == found
+    assert str(found.notice) == written["notice"]
+
+
+@pytest.mark.parametrize("bad", [5, None, "5", "8761h", "1" * 50 + "s", "5 parsecs", "٣s", ["5s"], True])
+def test_what_is_no_duration_is_refused(bad: object) -> None:
+    with pytest.raises(ValidationError, match="duration"):
+        Parameters.model_validate({"notice": bad})
+    with pytest.raises(ValueError, match="duration"):
+        units.Duration(bad)  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""Whatever a scenario file holds: one clear answer with its place, soon, and in little memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+
+import pytest
+from fuzz.yaml_files import BOMB, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.campaign.reading import score_bounds
+from harness.errors import ScenarioError
+from harness.plan.making import make_plan
+from harness.spec.document import PROBLEMS_MAX, VALUES_MAX, Document
+from harness.spec.scenario import FAULTS_MAX, parse_scenario
+from harness.spec.schema import json_schema
+from harness.spec.suite import parse_suite
+
+HEAD = "version: 1\nname: x\ntitle: X\n"
+KILL = "- {{id: a{}, fault: rank_kill, when: {{step: 3}}, target: {{rank: 0}}}}\n"
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(text, "s.yaml", scores=score_bounds())
+    assert all(problem.startswith("s.yaml:") for problem in caught.value.problems)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + BOMB, f"more than the {VALUES_MAX:,} keys and values that are allowed"),
+        (HEAD + "expect: &a [*a]", "4:13: not valid YAML: unknown alias 'a'"),
+        (HEAD + "expect: " + "[" * 100_000, "nested deeper than the 40 levels that are allowed"),
+        (HEAD + "expect: " + "{a: " * 100_000, "nested deeper than the 40 levels that are allowed"),
+        ("- " * 100_000, "nested deeper than the 40 levels that are allowed"),
+        (HEAD + "repeat: !!timestamp 2020-01-01", "4:9: unknown tag 'tag:yaml.org,2002:timestamp'; choose one of: !!str"),
+        (HEAD + "repeat: !!python/object:os.system {}", "unknown tag"),
+        (HEAD + "repeat: !!int ''", "4:9: '' is not of the type !!int"),
+        (HEAD + "repeat: !!bool maybe", "4:9: 'maybe' is not of the type !!bool"),
+        (HEAD + "repeat: " + "9" * 100_000, "4:9: a number of more than the 300 digits that are allowed"),
+        (HEAD + "repeat: " + "9" * 200, "4:1: repeat: 9999"),
+        (HEAD + "workload: {nodes: 1000000000}", "workload.nodes: 1000000000 is not allowed: it should be less than or equal to 4096"),
+        (HEAD + "workload: {ranks_per_node: 1000000000}", "it should be less than or equal to 64"),
+        (HEAD + "workload: [1]", "workload: a list is not allowed: it should be a mapping"),
+        (HEAD + "price_per_gpu_hour: .nan", "it should be a finite number"),
+        (HEAD + "abort: {wall_clock: 99999999h}", "a duration is at most 8760h"),
+        ('version: 1\nname: x\ntitle: "\\e[31mred"', r"3:1: title: '\x1b[31mred': only printable characters"),
+        ('version: 1\nname: x\ntitle: "a\u202eb"', r"only printable characters"),
+        (HEAD + '"\\e[2J": 1', r"4:1: \x1b[2J: unknown key"),
+        (HEAD + "title: Y", "4:1: 'title' stands here twice"),
+        (HEAD + "1: a\n'1': b", "5:1: '1' stands here twice"),
+        (HEAD + "? [a]\n: 1", "a key is a plain word"),
+        (HEAD + "---\n" + HEAD, "a file holds one document"),
+        ("version: 1\nname: \x01", "2:1: not valid YAML"),
+        (HEAD + "workload: {trainer: {command: [x], env: {API_KEY: 12345678}}}", "API_KEY: the value is not allowed"),
+        (HEAD + "faults: [{id: a, fault: checkpoint_corruption, when: {step: 3}, target: {node: 0}, directory: ../..}]", "'../..' is not below the run's folder"),
+        (HEAD + "tags: [" + "a," * 101 + "]", "tags: the number of items is 101; allowed: at most 100"),
+    ],
+    ids=lambda value: value[30:60] if len(value) > 60 else value,
+)  # fmt: skip
+def test_it_is_refused_with_its_place_and_what_is_allowed(text: str, message: str) -> None:
+    assert message in refusal(text)
+
+
+def test_the_limits_stand_in_the_schema() -> None:
+    schema = json_schema(score_bounds())
+    workload = schema["$defs"]["Workload"]["properties"]
+    assert (workload["nodes"]["maximum"], workload["ranks_per_node"]["maximum"]) == (4096, 64)
+    assert schema["properties"]["faults"]["maxItems"] == FAULTS_MAX
+    assert schema["properties"]["title"]["maxLength"] == 200
+
+
+def test_dates_and_words_of_older_yaml_stay_text() -> None:
+    document = Document(
+        "{a: 2020-01-01, b: on, c: no, d: 1:30, e: 0o17, f: 0x1F, g: 1e3, h: .5, i: ~, j: '1', k: !!str 1}", "s"
+    )
+    assert document.data == dict(
+        zip("abcdefghijk", ["2020-01-01", "on", "no", "1:30", 15, 31, 1e3, 0.5, None, "1", "1"], strict=True)
+    )
+
+
+def test_an_alias_is_the_value_again() -> None:
+    document = Document("{a: &x {b: [1, 2]}, c: *x}", "s")
+    assert document.data == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
+
+
+def seconds_for(faults: int) -> float:
+    text = HEAD + "faults:\n" + "".join(map(KILL.format, range(faults)))
+    gc.collect()
+    begin = time.process_time()
+    assert len(make_plan(parse_scenario(text, "s.yaml"), 1, "local", "run").faults) == faults
+    return time.process_time() - begin
+
+
+def test_twenty_thousand_faults_take_linear_time() -> None:
+    """Twenty times as many take about twenty times as long: a quadratic step would make it four hundred."""
+    seconds_for(100)
+    assert seconds_for(FAULTS_MAX) < 70 * seconds_for(FAULTS_MAX // 20)
+
+
+def test_twenty_thousand_mistakes_are_told_in_some_lines() -> None:
+    text = HEAD + "faults:\n" + KILL.format("").replace("rank_kill", "rank_kil") * 20_000
+    assert len(refusal(text).splitlines()) == PROBLEMS_MAX + 1
+
+
+def test_an_alias_bomb_takes_little_memory() -> None:
+    tracemalloc.start()
+    refusal(HEAD + BOMB)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 50 * 2**20
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for parse in (parse_scenario, parse_suite):
+        try:
+            parse(text, "s.yaml")
+        except ScenarioError as error:
+            assert error.problems
+
+
+def test_mutated_files_end_in_a_value_or_in_one_clear_error() -> None:
+    tally = run(600, seed=int(time.time()) // 86_400)  # other files every day; a broken one is named with its seed
+    assert tally.broken == []
+    assert tally.read > 20 and tally.refused > 100
