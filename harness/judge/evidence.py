@@ -5,12 +5,27 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from harness.judge.score import Evidence
 from harness.timeline import timeline, window
+from harness.timeline.timeline import Timeline
 
 TWIN = "twin"
 CALIBRATION = "calibration-"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
+
+    run: Timeline
+    twin: Timeline | None = None
+    calibration: Sequence[Timeline] = ()
+
+    @property
+    def fault_free(self) -> list[Timeline]:
+        return [timeline for timeline in (self.twin, *self.calibration) if timeline]
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:

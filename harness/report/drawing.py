@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.score import Evidence
+from harness.judge.analysis import Analysis
+from harness.judge.curves import Curve
 from harness.report.charts.gantt import Checkpoint, Chronicle, Fault, Phase, Recovery
-from harness.report.charts.lanes import AllSteps, Cast, Floats, Ints, Lane, Life
+from harness.report.charts.lanes import AllSteps, Cast, Lane, Life
 from harness.report.charts.loss import Curves, Line, RolledBack
 from harness.report.view import target_text
 from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
@@ -59,55 +60,21 @@ def phases_used(run: Chronicle) -> list[str]:
     return [phase for phase in NAMES if phase in used] + sorted(used - set(NAMES))
 
 
-def curves(evidence: Evidence) -> Curves:
-    """The losses and step times of the run and of its twin, and how far the losses are apart."""
-    run, twin = evidence.run, evidence.twin
+def curves(analysis: Analysis) -> Curves:
+    """The curves that were judged, the step times, and how far each rank's loss is off the same rank's of the twin."""
+    run = analysis.run
     return Curves(
-        ours=line(run.steps),
-        twin=line(twin.steps) if twin else None,
-        apart=difference(run.steps, twin.steps) if twin else None,
+        ours=line(analysis.curve),
+        twin=line(analysis.twin_curve) if analysis.twin_curve else None,
+        apart=analysis.apart,
         last_step=int(run.steps.step.max()) if len(run.steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),
         rolled_back=_rolled_back(run.steps),
     )
 
 
-def line(steps: Steps) -> Line:
-    """One row per surviving step: the loss of the lowest rank that did it, the time of the slowest one."""
-    rows = np.flatnonzero(steps.survives)
-    distinct, group = np.unique(steps.step[rows], return_inverse=True)
-    slowest = np.zeros(len(distinct))
-    np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
-    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, group, steps.rank[rows])
-    leading = steps.rank[rows] == lowest[group]
-    losses = np.full(len(distinct), np.nan)
-    losses[group[leading]] = steps.loss[rows][leading]
-    return Line(distinct.astype(np.float64), losses, slowest)
-
-
-def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
-    """|run − twin| at each surviving step both have: the largest over the ranks both have. Two equal
-    non-finite losses differ by nothing; a single one differs by infinity."""
-    ours, mine = _keyed(run)
-    theirs, reference = _keyed(twin)
-    _, a, b = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(mine[a] - reference[b])
-    same = (mine[a] == reference[b]) | (np.isnan(mine[a]) & np.isnan(reference[b]))
-    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
-    distinct, group = np.unique(ours[a] >> 24, return_inverse=True)
-    largest = np.zeros(len(distinct))
-    np.maximum.at(largest, group, apart)
-    return distinct.astype(np.float64), largest
-
-
-def _keyed(steps: Steps) -> tuple[Ints, Floats]:
-    """One row for each (step, rank), the last one logged; the key is step · 2²⁴ + rank."""
-    rows = np.flatnonzero(steps.survives)
-    keys = (steps.step[rows] << 24) + steps.rank[rows]
-    distinct, last = np.unique(keys[::-1], return_index=True)
-    return distinct, steps.loss[rows][::-1][last]
+def line(curve: Curve) -> Line:
+    return Line(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
 
 
 def _rolled_back(steps: Steps) -> list[RolledBack]:
