@@ -61,11 +61,11 @@ def phases_used(run: Chronicle) -> list[str]:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """The losses and step times that were judged, the twin's, and how far the losses are apart."""
-    run, twin = analysis.run, analysis.twin_curve
+    """The curves that were judged, the step times, and how far each rank's loss is off the same rank's of the twin."""
+    run = analysis.run
     return Curves(
         ours=line(analysis.curve),
-        twin=line(twin) if twin else None,
+        twin=line(analysis.twin_curve) if analysis.twin_curve else None,
         apart=analysis.apart,
         last_step=int(run.steps.step.max()) if len(run.steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),

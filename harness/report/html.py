@@ -25,11 +25,13 @@ NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
 
 
-def render(report: Report, evidence: Analysis | None = None) -> str:
-    """The page; charts and lists of log events need the evidence. Everything that comes from a log or a scenario is
-    escaped by the template or by `svg.tag`."""
+def render(report: Report, analysis: Analysis | None = None) -> str:
+    """The page. Charts and lists of log events need the analysis of the event log.
+
+    Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
+    """
     script = _resource("report.js")
-    more = {"js": Markup(script), **_page(report), **_tables(report), **_log(report, evidence)}
+    more = {"js": Markup(script), **_page(report), **_tables(report), **_log(report, analysis)}
     return fill("report.jinja", _script_policy(script), **more)
 
 
@@ -106,15 +108,15 @@ def _tables(report: Report) -> dict[str, Any]:
     }
 
 
-def _log(report: Report, evidence: Analysis | None) -> dict[str, Any]:
+def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
-    if evidence is None:
+    if analysis is None:
         return {"log": None, "charts": None}
-    run, shown = drawing.chronicle(evidence.run), drawing.curves(evidence)
-    lanes = drawing.cast(evidence.run)
-    few = drawing.cast(evidence.run, RECOVERY_LANES_MAX)
+    run, shown = drawing.chronicle(analysis.run), drawing.curves(analysis)
+    lanes = drawing.cast(analysis.run)
+    few = drawing.cast(analysis.run, RECOVERY_LANES_MAX)
     drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
-    lists = drawing.log_lists(evidence.run)
+    lists = drawing.log_lists(analysis.run)
     charts = {
         "timeline": [gantt.timeline_chart(run, lanes, narrow) for narrow in (False, True)],
         "lanes": len(lanes.lanes),

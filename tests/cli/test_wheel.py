@@ -14,9 +14,9 @@ from collections.abc import Callable
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIMIT_S = 240
+LIMIT_S = 540  # a busy machine is slow
 
-pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 
 
 def call(*command: object, cwd: pathlib.Path, **env: str) -> subprocess.CompletedProcess[str]:

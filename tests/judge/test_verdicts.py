@@ -477,8 +477,8 @@ def test_the_clocks_decide_about_waste_when_it_matters() -> None:
 def test_report_json_is_what_the_contract_says() -> None:
     report = model.from_scorecard(verdict(simulate(JOB, KILL, seed=5), loss_is_nan)).to_json()
     assert list(report) == [
-        *("schema", "run_id", "scenario", "backend", "seed", "verdict", "reasons", "faults", "scores", "metrics"),
-        *("expectations", "environment"),
+        *("schema", "run_id", "scenario", "title", "backend", "seed", "profile", "commit", "begun_at", "verdict"),
+        *("reasons", "run", "faults", "scores", "metrics", "expectations", "environment"),
     ]
     assert set(report["scores"]) == {"recovery_time", "wasted_gpu_hours", "loss_continuity"}
     assert report["scores"]["loss_continuity"]["max_abs_diff"] is None, "infinite: JSON has no such number"
@@ -489,6 +489,7 @@ def test_report_json_is_what_the_contract_says() -> None:
         "t_injected": 0,
         "effect": {"measured": 1, "expected": 1, "unit": "deaths"},
         "healed": True,
+        "error": "",
     }
 
 
