@@ -123,6 +123,7 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     shares = _StepShares(timeline, baselines)
     total, blamed = _Book(), _Book()
     rows_of, epochs = _rows_by_slot(timeline), _epochs_by_slot(timeline)
+    unheard = {number for number, epoch in enumerate(timeline.epochs) if epoch.unheard}
     for number, slot in enumerate(timeline.slots):
         before = sum(total.amounts)
         steps, rest = shares.of(slot, rows_of[number])
@@ -130,7 +131,7 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
         blamed.add_steps(steps, _inside(steps.end, windows))
         working = epochs.get((slot.node, slot.incarnation, slot.local_rank), set())
         for segment, amount in rest.by_segment(segments):
-            account = _account(segment, working)
+            account = _account(segment, working, unheard)
             total.add(account, amount)
             if _within(segment, windows):
                 blamed.add(account, amount)
@@ -241,7 +242,9 @@ def _epochs_by_slot(timeline: Timeline) -> dict[tuple[str, int, int], set[int]]:
     return found
 
 
-def _account(segment: Segment, working: set[int]) -> str:
+def _account(segment: Segment, working: set[int], unheard: set[int]) -> str:
+    if segment.epoch in unheard - working:
+        return "unattributed"  # a rank without a log may well have worked on it
     if segment.epoch >= 0 and segment.epoch not in working:
         return "idle"  # others step; this GPU is allocated and has no part in it
     return "unattributed" if segment.phase in _BETWEEN_STEPS else _ACCOUNT_OF_PHASE[segment.phase]

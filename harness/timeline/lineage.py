@@ -10,6 +10,7 @@ scratch. A step survives when it lies on that chain; everything else was execute
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -282,12 +283,12 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
         if not worlds or not _fits(worlds[-1], life, order, at):
             worlds.append(World(life.sizes[order]))
         world = worlds[-1]
-        world.members[life.rank] = life
+        world.members[_rank_in(world, life)] = life
         world.joined = at
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
+    worlds = _shrunk(worlds, lives)
     _carry_over(worlds, lives)
-    _shrink(worlds, lives)
     for world in worlds:
         world.unheard = _unheard(world, lives)
     return worlds
@@ -295,9 +296,18 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
-    started for."""
-    fresh = not world.whole and life.rank not in world.members and life.sizes[order] == world.size
-    return fresh and world.first_gone > (at if order else life.started)
+    started for. Where survivors take part, ranks are given anew: two may have started as the same one."""
+    if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
+        return False
+    members = world.members.values()
+    renumbered = order > 0 or any(len(member.worlds) > 1 for member in members)
+    return life not in members if renumbered else life.rank not in world.members
+
+
+def _rank_in(world: World, life: Life) -> int:
+    if life.rank not in world.members:
+        return life.rank
+    return next(rank for rank in range(world.size) if rank not in world.members)
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
@@ -325,23 +335,37 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
                 world.members[life.rank] = life
 
 
-def _shrink(worlds: list[World], lives: Sequence[Life]) -> None:
-    """Of trainers that never tell when a process group is ready: those that go on when a member is gone for good are
-    a smaller world."""
+def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
+    """The worlds in order of time, with those that formed without a word: of trainers that never tell when a process
+    group is ready, those that go on when a member is gone are a smaller world."""
     if any(life.told_joins for life in lives):
-        return
-    for number, world in enumerate(worlds):
-        lost = [life for life in world.members.values() if life.gone < NEVER]
-        at = min((life.gone for life in lost), default=NEVER)
-        staying = [life for life in world.members.values() if life.gone > at and life.worlds[-1] == number]
-        on = [life for life in staying if len(life.step_ends) - np.searchsorted(life.step_ends, at, "right") > 1]
-        if not world.whole or not on or len(on) < len(staying):
+        return worlds
+    for number in range(len(worlds)):
+        members = worlds[number].members.values()
+        at = min((life.gone for life in members), default=NEVER)
+        staying = [life for life in members if life.gone > at]
+        if not worlds[number].whole or not staying or not all(_steps_on(life, number, at) for life in staying):
             continue
-        worlds.append(World(len(on), {life.rank: life for life in on}, at, min(life.gone for life in on)))
-        for life in on:
-            life.joins.append(at)
-            life.sizes.append(len(on))
-            life.worlds.append(len(worlds) - 1)
+        world = World(len(staying), {life.rank: life for life in staying}, at, min(life.gone for life in staying))
+        worlds.append(world)
+        for life in staying:
+            place = bisect.bisect(life.joins, at)
+            life.joins.insert(place, at)
+            life.sizes.insert(place, world.size)
+            life.worlds.insert(place, len(worlds) - 1)
+    order = sorted(range(len(worlds)), key=lambda number: worlds[number].joined)
+    place_of = {number: place for place, number in enumerate(order)}
+    for life in lives:
+        life.worlds = [place_of[number] for number in life.worlds]
+    return [worlds[number] for number in order]
+
+
+def _steps_on(life: Life, number: int, at: int) -> bool:
+    """More than the step that it was in, before it was in another world."""
+    place = life.worlds.index(number) + 1
+    until = life.joins[place] if place < len(life.joins) else NEVER
+    first, last = np.searchsorted(life.step_ends, [at, until], "right")
+    return bool(last - first > 1)
 
 
 @dataclass(frozen=True)

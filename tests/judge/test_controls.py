@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, remove, trainers, twin_of, verdict
+from judging import EXPECT, Logs, remove, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Verdict
@@ -74,6 +74,39 @@ def test_survivors_that_say_nothing_of_it_are_a_smaller_world_too(seed: int) -> 
     card = verdict(history, bare, expect={"recovery_time": {"max": "60s"}}, twin=TWIN)
     assert card.verdict is Verdict.PASS, card.reasons
     assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_ranks_may_be_given_anew_to_survivors(told: bool) -> None:
+    """Rank 0 is lost; rank 1 takes its number, and the newcomer becomes rank 1."""
+    history = simulate(Job(nodes=2, steps=40, every=10), [Outage(17, "replica", victim=0)], 3)
+
+    def renumbered(logs: Logs) -> None:
+        trainers(logs, rank=0, life=-1)[0][0]["rank"] = 1
+        if not told:
+            for lines in trainers(logs):
+                remove(lines, lambda line: line.get("event") == "restored")
+
+    card = verdict(history, renumbered, EXPECT)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert [len(epoch.processes) for epoch in card.evidence.run.epochs] == [2, 2]
+
+
+def test_a_job_that_shrinks_and_grows_without_a_word() -> None:
+    """Told are steps alone: a rank is gone for good, and a newcomer joins the survivor after a while."""
+    history = simulate(Job(nodes=2, steps=60, every=10), [Outage(21, "replica", victim=1)], 3)
+
+    def bare(logs: Logs) -> None:
+        late = trainers(logs, rank=1, life=-1)[0]
+        remove(late, lambda line: line.get("event") == "step" and line["step"] < 40)
+        late[0].update({key: steps(late)[0][key] - 10**6 for key in ("wall_ns", "mono_ns")})
+        remove(late, lambda line: line.get("event") == "started")
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
+
+    card = verdict(history, bare, {"recovery_time": {"max": "60s"}})
+    assert [epoch.size for epoch in card.evidence.run.epochs] == [2, 1, 2], card.reasons
+    assert card.verdict is Verdict.PASS, card.reasons
 
 
 def test_none_of_many_healthy_runs_is_accused() -> None:
