@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.emitter import SCHEMA_VERSION
-from harness.errors import EventLogError
+from harness.errors import EventLogError, FaultError
+from harness.log import hostile
+
+FILE_BYTES_MAX = 16 * 2**30
+CHUNK_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,11 @@ def read_writer(path: pathlib.Path, decode: Callable[[bytes], Any] = json.loads)
     Raises `EventLogError` naming file and line for anything but one torn last line.
     """
     try:
-        data = path.read_bytes()
+        data = hostile.read(path.parent, path.name, FILE_BYTES_MAX)
     except OSError as error:
         raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
+    except FaultError as error:
+        raise EventLogError(str(error)) from error
     *lines, tail = data.split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -55,8 +61,13 @@ def read_log(directory: pathlib.Path, decode: Callable[[bytes], Any] = json.load
     """All writers of a run, in the order of their file names."""
     if not directory.is_dir():
         raise EventLogError(f"{directory}: no event log here")
-    logs = (read_writer(path, decode) for path in sorted(directory.glob("*.jsonl")))
+    logs = (read_writer(path, decode) for path in writers_in(directory))
     return [log for log in logs if log is not None]
+
+
+def writers_in(directory: pathlib.Path) -> list[pathlib.Path]:
+    """The harness's own file, and those of each node in the node's folder."""
+    return sorted([*directory.glob("*.jsonl"), *directory.glob("*/*.jsonl")])
 
 
 class Tail:
@@ -70,13 +81,13 @@ class Tail:
     def poll(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """New `(header, event)` pairs; order is kept within a writer."""
         found = []
-        for path in sorted(self.directory.glob("*.jsonl")):
+        for path in writers_in(self.directory):
             offset = self._offsets.get(path, 0)
             try:
-                with path.open("rb") as file:
+                with hostile.open_reader(path.parent, path.name) as file:
                     file.seek(offset)
-                    chunk = file.read()
-            except OSError:
+                    chunk = file.read(CHUNK_BYTES)
+            except (OSError, FaultError):
                 continue
             end = chunk.rfind(b"\n") + 1
             self._offsets[path] = offset + end

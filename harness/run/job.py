@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend, Cluster, Exit
-from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
-from harness.errors import ChaosError
+from harness.emitter import EXIT_LEFT, Emitter, clock_id
+from harness.errors import ChaosError, FaultError
+from harness.log import hostile
 from harness.log.events import Tail
 from harness.plan.making import Plan
 from harness.run.injection import Injection
@@ -88,7 +89,7 @@ class _Run:
         journal.record(f"harness.backends.{plan.backend}.backend:undo", {"run_id": plan.run_id})
         write_data(plan, run_dir)
         workload = render_workload(plan)
-        env = redaction.resolve(workload.env) | {HOLDS_ENV: str(self.holds.file)}
+        env = redaction.resolve(workload.env) | self.holds.environment
         for planned in plan.faults:
             env |= planned.build()[0].environment(run_dir)
         mounts = sorted({folder for planned in plan.faults for folder in planned.build()[0].mounts()})
@@ -213,10 +214,13 @@ class _Run:
 
     def _last_words(self, node: str, incarnation: int) -> str:
         """The last line of the log that looks like the reason."""
-        path = self.run_dir / "logs" / f"{node}.{incarnation}.log"
-        if not path.exists():
+        try:
+            text = hostile.tail(self.run_dir, f"logs/{node}.{incarnation}.log")
+        except FileNotFoundError:
             return "it left no log"
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        except FaultError as error:
+            return str(error)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line or "error:" in line]
         return (errors or lines or ["its log is empty"])[-1][:300]
 

@@ -2,9 +2,10 @@
 
 Its end is the end of the node: the kernel then ends every other process in the container.
 
-    python -m harness.backends.agent.container_init NAME NODE…
+    container_init NAME NODE…
 
-NAME is its own; NODE… are the names of all nodes that share the machine.
+NAME is its own; NODE… are the names of all nodes that share the machine. What runs on the node has the same user, so
+this process is closed to it: its line to the harness must not be written by anybody else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.backends.agent import metadata, processes, server, spawn
+from harness.backends.agent import boot, kernel, metadata, processes, server, spawn
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.state import Lab
 from harness.backends.agent.throttle import DutyCycle
@@ -57,6 +58,7 @@ class Init:
 
     async def serve(self) -> None:
         """Until the harness is gone."""
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
         listener = _listen()
@@ -84,7 +86,8 @@ class Init:
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
         if self._main_pid:
             raise UsageError("the node runs its command already")
-        self._main_pid = spawn.execute(command, dict(os.environ) | dict(env), log)
+        environment = boot.with_delivered({**os.environ, **env}, boot.place())
+        self._main_pid = spawn.execute(command, environment, log)
         self._lab.on_exit(self._main_pid, self._main_ended)
         return self._main_pid
 

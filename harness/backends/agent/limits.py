@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from harness.backends.agent import burner, cgroups, processes, spawn
+from harness.backends.agent import boot, burner, cgroups, processes, spawn
 from harness.backends.agent.state import Call, Lab
 from harness.backends.agent.types import CpuUse, MemoryUse
 from harness.errors import CannotRunError, NodeGone, UsageError
@@ -93,9 +93,9 @@ class Limits:
         def become() -> None:
             os.sched_setaffinity(0, cpus)
             os.set_inheritable(self._load_file, True)
-            packages = [] if kind == "gpu" else ["-S"]
-            command = [sys.executable, "-P", *packages, burner.__file__, kind, str(self._load_file), str(number)]
-            os.execv(sys.executable, command)
+            arguments = [kind, str(self._load_file), str(number)]
+            module, packages = "harness.backends.agent.burner", kind == "gpu"
+            os.execv(sys.executable, boot.command(sys.executable, boot.place(), module, arguments, packages))
 
         pid = spawn.fork(become, keep=(self._load_file,))
         if "cpu" in self._groups:
@@ -166,7 +166,8 @@ class Limits:
         """Takes memory in a child of labd that stands on the node's account; returns how much it got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
-        pid = spawn.fork(lambda: _fill(size_bytes, progress, start_read), keep=(start_read,))
+        score = KILLED_NEXT if spare else KILLED_FIRST
+        pid = spawn.fork(lambda: _fill(size_bytes, progress, start_read, score), keep=(start_read,))
         os.close(start_read)
         done = asyncio.Event()
         lab.on_exit(pid, lambda _: done.set())
@@ -174,7 +175,6 @@ class Limits:
         try:
             if "memory" in self._groups:
                 self._groups["memory"].enter(pid)
-            _set_oom_score(pid, KILLED_NEXT if spare else KILLED_FIRST)
             before = self.memory_use().kills
             os.write(start_write, b"1")
             await self._filled(done, before, spare, lambda: _got(progress) >= size_bytes)
@@ -202,8 +202,9 @@ def _got(progress: mmap.mmap) -> int:
     return int(_PROGRESS.unpack(progress[:])[0])
 
 
-def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
+def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
     """The child: takes page after page and notes how far it got."""
+    pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
     for offset in range(0, size_bytes, _PAGE_BYTES):
@@ -273,11 +274,6 @@ def _oom_score(pid: int) -> int:
         return int(pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text())
     except OSError:
         return 0
-
-
-def _set_oom_score(pid: int, score: int) -> None:
-    """For a child that waits: it is there."""
-    pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text(str(score))
 
 
 def _limits(lab: Lab, node: str) -> Limits:

@@ -14,10 +14,12 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from harness.backends.agent import init as node_init
 from harness.backends.agent import kernel, metadata, processes, rpc, sockets, spawn
+from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.net import links as net
 from harness.backends.agent.state import Call, Lab
@@ -28,11 +30,15 @@ KILL_S_MAX = 15.0
 METADATA_ADDRESS = "169.254.169.254"
 
 
+View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node may write
+
+
 class Host(abc.ABC):
     """One incarnation of a node."""
 
-    def __init__(self, lab: Lab, name: str, incarnation: int, address: str):
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
+        self.view = view
         self.name = name
         self.incarnation = incarnation
         self.address = address
@@ -77,7 +83,7 @@ class Host(abc.ABC):
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
             data, descriptors, _, _ = socket.recv_fds(link, 65536, 2)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
             raise BackendError(f"the init of node {self.name} ended while it set the node up; see labd.log")
@@ -136,7 +142,7 @@ class Host(abc.ABC):
         await self._kill()
         try:
             await asyncio.wait_for(self.gone.wait(), KILL_S_MAX)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise BackendError(f"node {self.key} is still there {KILL_S_MAX:g} s after SIGKILL") from error
         return time.monotonic() - begin
 
@@ -166,8 +172,8 @@ class Host(abc.ABC):
 class NamespaceHost(Host):
     """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
 
-    def __init__(self, lab: Lab, name: str, incarnation: int, address: str):
-        super().__init__(lab, name, incarnation, address)
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
+        super().__init__(lab, name, incarnation, address, view)
         self.device = f"v{int(socket.inet_aton(address)[2]) * 256 + socket.inet_aton(address)[3]}"
 
     def _fork(self, link: socket.socket) -> int:
@@ -194,7 +200,7 @@ class NamespaceHost(Host):
     def _setup(self) -> node_init.Setup:
         hosts = _hosts_text(self.name, self.address, self.lab.control_address)
         control = self.lab.control_address
-        return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True)
+        return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True, *self.view)
 
     async def _kill(self) -> None:
         try:
@@ -240,7 +246,9 @@ class PlainHost(Host):
         """Every address in 127.0.0.0/8 is there already."""
 
     def _setup(self) -> node_init.Setup:
-        return node_init.Setup(self.name, self.address, self.lab.control_address, "", (self.address, 0), False)
+        return node_init.Setup(
+            self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
+        )
 
     def _processes(self) -> list[processes.Process]:
         marks = {
@@ -267,9 +275,12 @@ def _host(lab: Lab, node: str) -> Host:
     return host
 
 
-async def create(lab: Lab, name: str, incarnation: int) -> dict[str, Any]:
+async def create(
+    lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
+) -> dict[str, Any]:
+    """In namespaces the node can only read what is in `run_dir`, but for what is `writable` there."""
     kind = NamespaceHost if lab.namespaces else PlainHost
-    host = kind(lab, name, incarnation, lab.next_address())
+    host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:
         raise UsageError(f"there is a node {host.key} already")
     lab.hosts[host.key] = host

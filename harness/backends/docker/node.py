@@ -19,6 +19,7 @@ from harness.backends.docker import request
 from harness.backends.docker.engine import Engine, speaking
 from harness.backends.docker.line import Line
 from harness.backends.network_calls import NetworkedNode
+from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Network
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
@@ -28,7 +29,6 @@ FILL_S_MAX = 40.0
 KILL_S_MAX = 15.0
 PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is
 QUOTA_US_MIN = 1_000  # the kernel takes no less
-CONTROL = "control"
 
 Exits = collections.deque[Exit]
 

@@ -22,8 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace as replaced
 from typing import Any
 
+from harness.backends import delivery, run_folder
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
-from harness.backends.agent.source import source_digest
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -41,10 +41,11 @@ from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.capability import LACKS, capability_of
 from harness.backends.kubernetes.host import Clock, KubeNode, Pod
 from harness.backends.kubernetes.line import PodLine
-from harness.backends.kubernetes.manifests import CONTROL, Object, Place
+from harness.backends.kubernetes.manifests import Object, Place
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
 from harness.backends.kubernetes.settings import KINDS, read_settings
+from harness.backends.run_folder import CONTROL
 from harness.emitter import clock_id
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 
@@ -84,8 +85,7 @@ class KubeCluster(Cluster):
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="pods")
         self._mirror = Mirror(run_dir, self._lines)
         self._watcher = threading.Thread(target=self._watch, name="kubernetes", daemon=True)
-        for name in ("events", "logs"):
-            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        run_folder.prepare(run_dir, workload, [CONTROL, *(node.name for node in self._nodes)])
         try:
             self._create()
         except BaseException:
@@ -254,7 +254,7 @@ class KubeCluster(Cluster):
     # Pods that come and go
 
     def _create(self) -> None:
-        for wanted in manifests.render(self._workload, self._place):
+        for wanted in (manifests.delivered(self._place), *manifests.render(self._workload, self._place)):
             try:
                 self._api.create(wanted)
             except Refused as error:
@@ -333,11 +333,7 @@ class KubeCluster(Cluster):
         pod = Pod(wanted, line)
         known.append(pod)
         self._known.append(pod)
-        if pod.hello["digest"] != source_digest():
-            line.close()
-            raise CannotRunError(
-                f"image {self._place.settings.image!r} was made from another version of this source: build it again"
-            )
+        self._refuse_other_source(pod)
         if pod.hello["role"] == CONTROL:
             self._vault = pod.call("open_vault", token=self._token)
             self._note_clock(pod)
@@ -357,6 +353,17 @@ class KubeCluster(Cluster):
             self._arrived[index] = pod
             self._settle(index)
 
+    def _refuse_other_source(self, pod: Pod) -> None:
+        if pod.hello["digest"] != delivery.digest():
+            reason = "runs another agent than the one that was delivered to it"
+        elif delivery.runs_reference_trainer(self._workload) and pod.hello["trainer"] != delivery.trainer_digest():
+            image = self._place.settings.image
+            reason = f"has another version of the reference trainer: build image {image!r} again"
+        else:
+            return
+        pod.line.close()
+        raise CannotRunError(f"pod {pod.name} {reason}")
+
     def _settle(self, index: int) -> None:
         """A pod that has arrived becomes the node of its place, if that is free and nobody holds it back."""
         with self._lock:
@@ -375,9 +382,11 @@ class KubeCluster(Cluster):
 
     def _on_event(self, pod: Pod | None, event: dict[str, Any]) -> None:
         try:
-            if not self._mirror.take(event) and pod is not None and event["event"] == "exit":
+            if pod is None:  # nothing runs there yet, and it has nothing to tell
+                return
+            if not self._mirror.take(pod.node, event) and event["event"] == "exit":
                 self._note_exit(pod, int(event["code"]))
-        except (BackendError, OSError) as error:
+        except (ChaosError, OSError, ValueError, TypeError, KeyError) as error:
             self._broken = BackendError(f"what a pod wrote cannot be kept: {error}")
 
     def _on_end(self, pod: Pod | None) -> None:
@@ -398,9 +407,8 @@ class KubeCluster(Cluster):
     def _note_exit(self, pod: Pod, code: int) -> None:
         with self._lock:
             start, pod.running = pod.running, 0
-            name = CONTROL if pod is self._control else next((n.name for n in self._nodes if n.pod is pod), "")
-            if start and name:
-                self._exits.append(Exit(name, start, code))
+            if start:
+                self._exits.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
         clock = pod.read_clock()
@@ -436,8 +444,7 @@ class KubeCluster(Cluster):
             "GCE_METADATA_HOST": host,
             "CHAOS_METADATA": f"http://{host}",
         }
-        marks = {
-            "CHAOS_EVENTS": f"{RUN_DIR}/events",
+        marks = run_folder.environment(RUN_DIR, name) | {
             "CHAOS_NODE": name,
             "CHAOS_INCARNATION": str(start),
             "CHAOS_RUN_ID": self._place.run_id,

@@ -16,6 +16,7 @@ from harness.backends.kubernetes import mesh
 from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.mesh import Mesh, Way
+from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, NodeGone, UsageError
 
 CALL_S_MAX = 10.0
@@ -34,7 +35,10 @@ class Clock:
 
 
 class Pod:
-    """A pod with the line to its init. `running` is which start of the command runs there; 0: none."""
+    """A pod with the line to its init. `running` is which start of the command runs there; 0: none.
+
+    `node` is the node it is to be, as it was when only our init ran there.
+    """
 
     def __init__(self, wanted: Object, line: PodLine):
         self.name: str = wanted["metadata"]["name"]
@@ -42,6 +46,7 @@ class Pod:
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.line, self.hello = line, line.hello
         self.address: str = self.hello["address"]
+        self.node = CONTROL if self.hello["role"] == CONTROL else f"node{int(self.hello['index'])}"
         self.running = 0
 
     @property

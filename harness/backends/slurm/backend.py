@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any
 
+from harness.backends import delivery, run_folder
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -41,7 +42,7 @@ from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, capability_of
 from harness.backends.slurm.engine import Job, Slurm, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.backends.slurm.line import READY_S_MAX, ROOT, Line
+from harness.backends.slurm.line import READY_S_MAX, Line
 from harness.backends.slurm.network import SIDECAR, JobNetwork
 from harness.backends.slurm.node import SlurmNode
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
@@ -88,7 +89,7 @@ class SlurmCluster(Cluster):
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
         try:
-            self._submit(script.render(workload), workload.mounts)
+            self._submit(workload)
             self._wait_for_allocation()
         except BaseException:
             self.close()
@@ -169,7 +170,8 @@ class SlurmCluster(Cluster):
 
     def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> Line:
         where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
-        line = Line(self._slurm, where, module, arguments, self.run_dir / "logs" / f"{node.key}.{name}.log")
+        log = self.run_dir / "logs" / f"{node.key}.{name}.log"
+        line = Line(self._slurm, where, str(self.run_dir / delivery.NAME), module, arguments, log)
         self._lines.append(line)
         if self._stop.is_set() and self._closed:  # too late: nobody would end it
             line.close()
@@ -230,20 +232,19 @@ class SlurmCluster(Cluster):
 
     # The job
 
-    def _submit(self, request: script.Request, mounts: Sequence[str]) -> None:
+    def _submit(self, workload: Workload) -> None:
+        request = script.render(workload)
         (self._state_dir / "exits").mkdir(parents=True)
-        for name in ("events", "logs", *mounts):
-            (self.run_dir / name).mkdir(parents=True, exist_ok=True)
+        run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
         env = request.env | {
-            "CHAOS_EVENTS": str(self.run_dir / "events"),
             "CHAOS_PYTHON": sys.executable,
             "CHAOS_RUN_DIR": str(self.run_dir),
             "CHAOS_RUN_ID": self._run_id,
-            "CHAOS_SOURCE": ROOT,
+            "CHAOS_DELIVERED": str(self.run_dir / delivery.NAME),
         }
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"

@@ -6,7 +6,7 @@ import os
 import pathlib
 import tempfile
 
-from harness.backends.agent import skew
+from harness.backends.agent import boot, skew
 from harness.backends.contract import Capability, Verb
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
@@ -53,7 +53,8 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
-            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            # From the harness's own source: nothing of a run is there that could hold what is delivered.
+            line = Line(slurm, where, boot.place(), SIDECAR, (), pathlib.Path(folder) / "probe.log")
             try:
                 return _network_refusals(line) | _storage_refusals(line)
             finally:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.backends.agent import rpc, spawn
+from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.net import delay_line as net_line
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import probe as net_probe
@@ -198,7 +199,7 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
     """Its socket is closed: it ends by itself, or is made to."""
     try:
         await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
-    except TimeoutError:
+    except TIMEOUTS:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -337,7 +338,7 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb"))
     try:
         frame = await asyncio.wait_for(reader.read(), limit_s)
-    except TimeoutError as error:
+    except TIMEOUTS as error:
         os.kill(pid, signal.SIGKILL)
         raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
     finally:
