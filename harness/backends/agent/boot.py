@@ -7,8 +7,6 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-import harness
-
 # Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
 _CODE = (
     "import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; "
@@ -18,8 +16,7 @@ _CODE = (
 
 def place() -> str:
     """The folder or the archive from which this process has the package `harness`."""
-    assert harness.__file__ is not None, "a package with an __init__ has a file"
-    return os.path.dirname(os.path.dirname(os.path.abspath(harness.__file__)))
+    return os.path.abspath(__file__).rpartition(f"{os.sep}harness{os.sep}backends{os.sep}")[0]
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
