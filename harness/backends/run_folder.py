@@ -1,6 +1,6 @@
 """A run's folder: what is where, and what a node may write.
 
-    plan.json  undo.jsonl  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
+    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
     agent.zip                                  what runs on a node and what a trainer imports; nodes only read
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
@@ -12,21 +12,25 @@ A backend shows a node the whole folder read-only, and what the node may write o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
+import secrets
 from collections.abc import Sequence
+from typing import IO
 
 from harness.backends import delivery
 from harness.backends.agent import skew
-from harness.backends.agent.places import ANSWERS, EVENTS, LOGS, answers_of, environment, events_of, log_of
+from harness.backends.agent.places import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 from harness.backends.contract import Workload
 from harness.log import hostile
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"
 FOR_NODES = ("holds.json", "holds", "damage", "clock", "data", delivery.NAME)  # made by the harness; nodes read them
-_TAKEN = {EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm"}
+KEY = "key"
+_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm"}
 
 _NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
@@ -52,6 +56,7 @@ def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], own
     """Makes a run's folder ready, before any node is there: what nodes may write belongs to `owner`."""
     run_dir.mkdir(parents=True, exist_ok=True)
     delivery.deliver(run_dir)
+    _make_key(run_dir)
     for name in (EVENTS, LOGS, ANSWERS):
         hostile.make_folder(run_dir, name)
     for node in nodes:
@@ -62,6 +67,20 @@ def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], own
     skew.make_offsets(run_dir, nodes)
     if owner is not None:
         _let_read(run_dir)
+
+
+def key_of(run_dir: pathlib.Path) -> dict[str, str]:
+    """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
+    return {KEY_ENV: hostile.read(run_dir, KEY, 1024).decode()}
+
+
+def _make_key(run_dir: pathlib.Path) -> None:
+    with contextlib.suppress(FileExistsError), _new_file(run_dir / KEY) as file:
+        file.write(secrets.token_hex(32))
+
+
+def _new_file(path: pathlib.Path) -> IO[str]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w")
 
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:

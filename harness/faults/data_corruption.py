@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import pathlib
 import random
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Duration, Fault, Target
 from harness.faults.shared import orders as damage
+from harness.log import hostile
 from harness.units import parse_duration_ns
 
 
@@ -54,21 +55,24 @@ class DataCorruption(Fault):
         if self.kind == "nan_batch":
             return self._poison(targets, context)
         assert self.duration is not None, "only a NaN batch has none"
-        shards = sorted(each for each in (context.run_dir / self.directory).glob(self.file) if each.is_file())
+        here = hostile.files_below(context.run_dir, self.directory)
+        shards = [path for path in here if pathlib.PurePath(path).parent == pathlib.PurePath(self.directory)]
+        shards = fnmatch.filter(shards, f"{self.directory}/{self.file}")
         if not shards:
             raise FaultError(f"{self.directory}/{self.file}: no shard there to damage")
         dice = random.Random(context.seed)
         shard, kept = dice.choice(shards), self._kept(context)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(shard, kept)
-        context.undo("harness.faults.data_corruption:put_back", path=str(shard), kept=str(kept))
-        before = digest(shard)
-        self._damage(shard, dice)
+        hostile.copy_out(context.run_dir, shard, kept)
+        where = {"path": str(context.run_dir / shard), "kept": str(kept)}
+        context.undo("harness.faults.data_corruption:put_back", **where)
+        before = digest(context.run_dir, shard)
+        self._damage(context.run_dir, shard, dice)
         context.injected()
-        changed = int(digest(shard) != before)
-        context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
+        changed = int(digest(context.run_dir, shard) != before)
+        context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard}: {self.kind}")
         context.wait(parse_duration_ns(self.duration) / 1e9)
-        put_back(str(shard), str(kept))
+        put_back(**where)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Shards are put back by `inject`, or by their undo record at the end of the run."""
@@ -77,14 +81,14 @@ class DataCorruption(Fault):
     def _kept(self, context: Context) -> pathlib.Path:
         return context.run_dir / "kept" / f"{context.seed:016x}" / "shard"
 
-    def _damage(self, shard: pathlib.Path, dice: random.Random) -> None:
-        size = shard.stat().st_size
+    def _damage(self, run_dir: pathlib.Path, shard: str, dice: random.Random) -> None:
         if self.kind == "missing":
-            shard.unlink()
-        elif self.kind == "truncated":
-            os.truncate(shard, dice.randrange(size))
-        else:
-            with shard.open("r+b") as file:
+            return hostile.remove(run_dir, shard)
+        with os.fdopen(hostile.open_file(run_dir, shard, os.O_RDWR), "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            if self.kind == "truncated":
+                file.truncate(dice.randrange(size))
+            else:
                 file.write(dice.randbytes(min(size, 1 << 20)))
 
     def _poison(self, targets: Sequence[Target], context: Context) -> None:
@@ -97,12 +101,18 @@ class DataCorruption(Fault):
 
 def put_back(path: str, kept: str) -> None:
     """Idempotent: the original is moved."""
-    if os.path.exists(kept):
-        os.replace(kept, path)
+    original = pathlib.Path(kept)
+    run_dir = original.parents[2]  # <run>/kept/<fault>/shard
+    if original.exists():
+        hostile.move_inside(run_dir, str(original.relative_to(run_dir)), os.path.relpath(path, run_dir))
 
 
-def digest(path: pathlib.Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "absent"
+def digest(run_dir: pathlib.Path, path: str) -> str:
+    try:
+        with hostile.open_reader(run_dir, path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except FileNotFoundError:
+        return "absent"
 
 
 FAULT = DataCorruption

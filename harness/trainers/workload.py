@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import units
+from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload
 from harness.errors import UsageError
 from harness.plan.making import Plan
@@ -55,12 +56,11 @@ def render_workload(plan: Plan) -> Workload:
     store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
     if spec["checkpoint"].get("store") != "s3":
         return Workload((*launch, *train), control=store, **shape)
-    # fsspec reads settings of a file system from the environment; botocore wants some region and some key.
-    settings = (
-        *("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}"),
-        *("AWS_ACCESS_KEY_ID=rehearsal", "AWS_SECRET_ACCESS_KEY=rehearsal", "AWS_DEFAULT_REGION=us-east-1"),
-    )
-    server = ("{python}", "-m", "harness.faults.load.object_store", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+    # fsspec reads settings of a file system from the environment; botocore wants some region.
+    keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
+    settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
+    where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+    server = ("{python}", "-m", "harness.backends.agent.object_store", *where)
     return Workload((*settings, *launch, *train), control=(*server, *store), **shape)
 
 

@@ -20,8 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from harness.backends.agent import boot, kernel, metadata, processes, server, spawn
 from harness.backends.agent.limits import Limits
@@ -49,8 +48,7 @@ class Init:
         self._endpoint = metadata.Endpoint(name)
         self._main_pid = 0
         self._lab = Lab("", True, "", iter(()))
-        self._lab.hosts = {f"{node}.1": cast(Any, SimpleNamespace(name=node)) for node in nodes}
-        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
+        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid(), lambda: nodes)
         self._duty = DutyCycle(self._turn)
         self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
         self._turns: asyncio.Task[None] | None = None
@@ -78,7 +76,7 @@ class Init:
             "cpu_use": self._cpu_use,
             "watch_memory": self._watch_memory,
             "memory_use": self._memory_use,
-            "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
+            "fill_memory": lambda size_bytes, spare: self._limits.fill(size_bytes, spare),
             "doom": self._doom,
             "clock": time.time_ns,
         }
@@ -146,7 +144,7 @@ class Init:
         self._turns = None
 
     def _crowd(self, kind: str, load: float | None) -> None:
-        self._limits.uncrowd() if load is None else self._limits.crowd(self._lab, kind, load)
+        self._limits.uncrowd() if load is None else self._limits.crowd(kind, load)
 
     def _cpu_use(self) -> dict[str, int]:
         used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS

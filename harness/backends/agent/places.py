@@ -4,6 +4,7 @@ SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
 SHARED = "/chaos/shared"  # the volume of checkpoints, where there is one; a run has a folder of its own there
 EVENTS, LOGS, ANSWERS = "events", "logs", "answers"  # in the run's folder: see `harness.backends.run_folder`
+KEY_ENV, KEY_NAME = "CHAOS_KEY", "chaos"  # a secret that all nodes of a run share, and what an object store calls it
 IMAGE_UID = 10001  # the image's unprivileged user
 
 RUN_LABEL, NODE_LABEL = "chaos.run_id", "chaos.node"

@@ -190,7 +190,7 @@ class DockerCluster(probe.ProbedCluster):
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
         """The plan's and ours; nothing of what the harness itself runs under reaches a container."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
-        places = run_folder.environment(str(self._run_dir), node.name)
+        places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
 
 

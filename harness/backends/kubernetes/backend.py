@@ -444,11 +444,15 @@ class KubeCluster(Cluster):
             "GCE_METADATA_HOST": host,
             "CHAOS_METADATA": f"http://{host}",
         }
-        marks = run_folder.environment(RUN_DIR, name) | {
-            "CHAOS_NODE": name,
-            "CHAOS_INCARNATION": str(start),
-            "CHAOS_RUN_ID": self._place.run_id,
-        }
+        marks = (
+            run_folder.environment(RUN_DIR, name)
+            | run_folder.key_of(self.run_dir)
+            | {
+                "CHAOS_NODE": name,
+                "CHAOS_INCARNATION": str(start),
+                "CHAOS_RUN_ID": self._place.run_id,
+            }
+        )
         here = str(self.run_dir)
         given = {key: value.replace(here, RUN_DIR) for key, value in self._workload.env.items()}
         return {**devices, **endpoints, **given, **marks}

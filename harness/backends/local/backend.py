@@ -279,6 +279,7 @@ class LocalCluster(Cluster):
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
         marks = client.marks(self._run_id, node, incarnation) | run_folder.environment(str(self._run_dir), node)
+        marks |= run_folder.key_of(self._run_dir)
         return boot.with_delivered({**os.environ, **devices, **self._workload.env, **marks}, self._archive)
 
     def _on_event(self, event: rpc.Message) -> None:

@@ -1,6 +1,6 @@
 """Nodes as labd sees them: making one, running its command, signalling, killing.
 
-Two kinds share one interface: `NamespaceHost` is a little host of its own, `PlainHost` a process tree.
+Two kinds share one interface: `NamespaceNode` is a little host of its own, `PlainNode` a process tree.
 `CALLS` are the calls this module answers; each takes the lab first.
 """
 
@@ -33,7 +33,7 @@ METADATA_ADDRESS = "169.254.169.254"
 View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node may write
 
 
-class Host(abc.ABC):
+class LabNode(abc.ABC):
     """One incarnation of a node."""
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
@@ -62,7 +62,7 @@ class Host(abc.ABC):
                 self.init_pid = self._fork(theirs)
             theirs.close()
             self.lab.on_exit(self.init_pid, self._reaped)
-            self.limits = Limits(self.lab, self.key, self.init_pid)
+            self.limits = self._limits()
             ours.settimeout(SETUP_S_MAX)
             where, listener, *self._held = self._set_up(ours)
         except BaseException:
@@ -75,6 +75,13 @@ class Host(abc.ABC):
         self._client = rpc.AsyncClient(reader, writer, self._on_event)
         await self.endpoint.serve(listener)
         return list(where)
+
+    def _limits(self) -> Limits:
+        def names() -> list[str]:
+            return [host.name for host in self.lab.hosts.values()]
+
+        accounted_for = self.lab.run_id if self.lab.kernel_limits else None
+        return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
         """Where the metadata endpoint is, its socket, and what else of the node's the lab holds."""
@@ -169,7 +176,7 @@ class Host(abc.ABC):
         self.gone.set()
 
 
-class NamespaceHost(Host):
+class NamespaceNode(LabNode):
     """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
@@ -236,7 +243,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
         os.write(report, rpc.pack({"error": rpc.error_to_message(error)}))
 
 
-class PlainHost(Host):
+class PlainNode(LabNode):
     """A node without namespaces: the processes below its init, and any that carry its mark."""
 
     def _fork(self, link: socket.socket) -> int:
@@ -267,10 +274,10 @@ class PlainHost(Host):
         self._kill_init()
 
 
-def _host(lab: Lab, node: str) -> Host:
+def _host(lab: Lab, node: str) -> LabNode:
     """The host named `<name>.<incarnation>`."""
     host = lab.hosts.get(node)
-    if host is None:
+    if not isinstance(host, LabNode):
         raise NodeGone(f"there is no node {node}")
     return host
 
@@ -279,7 +286,7 @@ async def create(
     lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
 ) -> dict[str, Any]:
     """In namespaces the node can only read what is in `run_dir`, but for what is `writable` there."""
-    kind = NamespaceHost if lab.namespaces else PlainHost
+    kind = NamespaceNode if lab.namespaces else PlainNode
     host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:
         raise UsageError(f"there is a node {host.key} already")
