@@ -97,8 +97,8 @@ KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
-    from harness.backends.agent.types import (StorageRule)
-from harness.backends.contract import (Verb)
+    from harness.backends.agent.types import StorageRule
+    from harness.backends.contract import Verb
     from harness.run.undo import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]
     place = next(place for place in PLACES if place.name == sys.argv[3])
