@@ -45,7 +45,7 @@ PLUGINS = {
     "harness.judge.scores": set(),
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
-        *("delivery", "run_folder"),
+        *("delivery", "run_folder", "cluster_base"),
     },
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 # Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
 _CODE = (
     "import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+    'runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
 )
 
 

@@ -10,12 +10,9 @@ the harness dies, that connection ends and the containers with it. What then is 
 
 from __future__ import annotations
 
-import collections
 import os
 import pathlib
 import secrets
-import signal
-import time
 from typing import Any
 
 from harness.backends import delivery, run_folder
@@ -24,8 +21,6 @@ from harness.backends.agent import metadata
 from harness.backends.contract import (
     Backend,
     Capability,
-    ClockReading,
-    Exit,
     Node,
     Verb,
     Workload,
@@ -35,22 +30,20 @@ from harness.backends.contract import (
 from harness.backends.docker import probe, request
 from harness.backends.docker.engine import Engine, each
 from harness.backends.docker.line import Line
-from harness.backends.docker.node import KILL_S_MAX, DockerNode, Exits
+from harness.backends.docker.node import DockerNode
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Host, Network
-from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
+from harness.errors import CannotRunError, ChaosError, UsageError
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
 
 class DockerCluster(probe.ProbedCluster):
     def __init__(self, engine: Engine, workload: Workload, place: request.Place):
+        super().__init__(workload)
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
-        self._exits: Exits = collections.deque()
-        self._clocks: collections.deque[ClockReading] = collections.deque()
         self._closed = False
-        self._control_starts = 0
         self._prepare()
         self._nodes = [self._new(name, 1) for name in request.node_names(workload)]
         self._control = self._new(CONTROL, 1) if workload.control is not None else None
@@ -86,24 +79,15 @@ class DockerCluster(probe.ProbedCluster):
         for node in self._nodes:
             self._start_node(node)
 
-    def kill_control(self) -> None:
-        if self._control is None or not self._control.running:
-            raise NodeGone("there is no control command running")
-        self._control.signal(signal.SIGKILL)
-        deadline = time.monotonic() + KILL_S_MAX
-        while self._control.running:
-            if time.monotonic() > deadline:
-                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
-            time.sleep(0.002)
+    @property
+    def control_host(self) -> DockerNode | None:
+        return self._control
 
-    def restart_control(self) -> None:
-        if self._control is None or self._workload.control is None:
-            raise UsageError("this workload has no control command")
-        self._control_starts += 1
+    def start_control(self, start: int, command: tuple[str, ...]) -> None:
+        assert self._control is not None, "there is a control command, and so a host for it"
         values = {"address": self._control.address, "control": self._control.address}
-        command = fill_placeholders(self._workload.control, values | self._same_everywhere)
-        environment = self._environment(self._control, self._control_starts)
-        self._control.run(command, environment, self._log(self._control), self._control_starts)
+        filled = fill_placeholders(command, values | self._same_everywhere)
+        self._control.run(filled, self._environment(self._control, start), self._log(self._control), start)
 
     def replace(self, node: Node) -> Node:
         refuse_replacement(self._nodes[node.index], node)
@@ -115,18 +99,6 @@ class DockerCluster(probe.ProbedCluster):
         self._network.joined(fresh)
         self._start_node(fresh)
         return fresh
-
-    def exits(self) -> list[Exit]:
-        found = []
-        while self._exits:
-            found.append(self._exits.popleft())
-        return found
-
-    def clocks(self) -> list[ClockReading]:
-        found = []
-        while self._clocks:
-            found.append(self._clocks.popleft())
-        return found
 
     def close(self) -> None:
         if self._closed:
@@ -154,7 +126,7 @@ class DockerCluster(probe.ProbedCluster):
         return [*self._nodes, *([self._control] if self._control is not None else [])]
 
     def _new(self, name: str, incarnation: int) -> DockerNode:
-        return DockerNode(self._engine, self._place, name, incarnation, self._exits)
+        return DockerNode(self._engine, self._place, name, incarnation, self.ends)
 
     def _create(self, node: DockerNode) -> None:
         run_folder.prepare_log(self._run_dir, self._log_key(node), self._engine.owner)
@@ -162,7 +134,7 @@ class DockerCluster(probe.ProbedCluster):
 
     def _come_up(self, node: DockerNode) -> None:
         node.come_up(self._workload.mounts if node is not self._control else ())
-        self._clocks.append(node.clock())
+        self.readings.put(node.clock())
 
     def _start_sidecar(self, host: Host) -> Line:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"

@@ -24,12 +24,12 @@ from typing import Any
 
 from harness.backends import delivery, run_folder
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
+from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import (
     Backend,
     Capability,
     Change,
     ClockReading,
-    Cluster,
     Exit,
     Node,
     Verb,
@@ -57,10 +57,11 @@ PARALLEL = 8
 _KILLED = -int(signal.SIGKILL)
 
 
-class KubeCluster(Cluster):
+class KubeCluster(ControlledCluster):
     tells_changes = True
 
     def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: Place):
+        super().__init__(workload)
         self._api, self._workload, self._place = api, workload, place
         self.run_dir = run_dir
         self.mesh = Mesh(api, place)
@@ -68,19 +69,14 @@ class KubeCluster(Cluster):
         self._lock = threading.RLock()
         self._nodes = [KubeNode(self, index, 0, None) for index in range(workload.nodes)]
         self._control: Pod | None = None
-        self._control_starts = 0
         self._vault = ""
         self._arrived: dict[int, Pod] = {}  # greeted, not yet a node
         self._known: list[Pod] = []  # all there ever were
         self._greeting: dict[str, Future[None]] = {}  # by uid; also those that are done
         self._held: set[int] = set()  # places whose node was taken by us and is not back yet
         self._given_up: set[int] = set()
-        self._exits: list[Exit] = []
-        self._changes: list[Change] = []
-        self._clocks: list[ClockReading] = []
         self._clock_of: dict[str, Clock] = {}
         self._started = self._closed = False
-        self._broken: ChaosError | None = None
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="pods")
         self._mirror = Mirror(run_dir, self._lines)
@@ -114,24 +110,6 @@ class KubeCluster(Cluster):
                 self._start_node(node)
         self._mirror.start()
 
-    def exits(self) -> list[Exit]:
-        """Raises `BackendError` when the API server has not answered for a minute, or the control host is lost."""
-        if self._broken:
-            raise self._broken
-        with self._lock:
-            found, self._exits = self._exits, []
-        return found
-
-    def changes(self) -> list[Change]:
-        with self._lock:
-            found, self._changes = self._changes, []
-        return found
-
-    def clocks(self) -> list[ClockReading]:
-        with self._lock:
-            found, self._clocks = self._clocks, []
-        return found
-
     def replace(self, node: Node) -> Node:
         """The capacity is back: what Kubernetes has brought, or brings now, takes the place."""
         with self._lock:
@@ -156,26 +134,13 @@ class KubeCluster(Cluster):
             self._given_up.add(node.index)
 
     @property
-    def control_running(self) -> bool:
-        return self._control is not None and self._control.running > 0
+    def control_host(self) -> Pod | None:
+        return self._control
 
-    def kill_control(self) -> None:
-        if self._control is None or not self._control.running:
-            raise NodeGone("there is no control command running")
-        self._control.call("signal", signum=int(signal.SIGKILL), pid=None)
-        deadline = time.monotonic() + KILL_S_MAX
-        while self._control.running:
-            if time.monotonic() > deadline:
-                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
-            time.sleep(0.002)
-
-    def restart_control(self) -> None:
-        if self._control is None or self._workload.control is None:
-            raise UsageError("this workload has no control command")
-        self._control_starts += 1
-        command = fill_placeholders(self._workload.control, self._values(self._control))
-        environment = self._environment(self._control, CONTROL, self._control_starts)
-        self._control.run(self._control_starts, command, environment, CONTROL)
+    def start_control(self, start: int, command: tuple[str, ...]) -> None:
+        assert self._control is not None, "the job was not opened without its control host"
+        filled = fill_placeholders(command, self._values(self._control))
+        self._control.run(start, filled, self._environment(self._control, CONTROL, start), CONTROL)
 
     def close(self) -> None:
         if self._closed:
@@ -264,13 +229,13 @@ class KubeCluster(Cluster):
         self._watcher.start()
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
-        self._changes.clear()  # these nodes are told by whoever opened this
+        self.comings_and_goings.take()  # these nodes are told by whoever opened this
 
     def _wait(self, until: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + self._place.settings.wait_s
         while not until():
-            if self._broken:
-                raise self._broken
+            if self.broken:
+                raise self.broken
             if time.monotonic() > deadline or self._stop.is_set():
                 raise CannotRunError(f"{problem} within {self._place.settings.wait_s:g} s: {self._why_not()}")
             time.sleep(0.01)
@@ -287,7 +252,7 @@ class KubeCluster(Cluster):
                 answered = time.monotonic()
             except (BackendError, CannotRunError) as error:
                 if isinstance(error, CannotRunError) or time.monotonic() - answered > SILENT_S_MAX:
-                    self._broken = error
+                    self.broken = error
                     return
             if time.monotonic() - beaten > BEAT_S:
                 beaten = time.monotonic()
@@ -318,7 +283,7 @@ class KubeCluster(Cluster):
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
             if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
-                self._broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
+                self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
         metadata = wanted["metadata"]
@@ -376,7 +341,7 @@ class KubeCluster(Cluster):
                 return
             node = KubeNode(self, index, before.incarnation + 1, pod)
             self._nodes[index] = node
-            self._changes.append(Change(node.name, node.incarnation, allocated=True))
+            self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=True))
             if self._started:
                 self._start_node(node)
 
@@ -387,7 +352,7 @@ class KubeCluster(Cluster):
             if not self._mirror.take(pod.node, event) and event["event"] == "exit":
                 self._note_exit(pod, int(event["code"]))
         except (ChaosError, OSError, ValueError, TypeError, KeyError) as error:
-            self._broken = BackendError(f"what a pod wrote cannot be kept: {error}")
+            self.broken = BackendError(f"what a pod wrote cannot be kept: {error}")
 
     def _on_end(self, pod: Pod | None) -> None:
         if pod is None or self._closed:
@@ -395,27 +360,27 @@ class KubeCluster(Cluster):
         with self._lock:
             self._note_exit(pod, _KILLED)
             if pod is self._control:
-                self._broken = BackendError("the control host is lost: the line to its pod has ended")
+                self.broken = BackendError("the control host is lost: the line to its pod has ended")
             for index in [index for index, each in self._arrived.items() if each is pod]:
                 del self._arrived[index]
             for node in self._nodes:
                 if node.pod is pod:
                     reason = node.end_reason
-                    self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+                    self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
                     self._settle(node.index)
 
     def _note_exit(self, pod: Pod, code: int) -> None:
         with self._lock:
             start, pod.running = pod.running, 0
             if start:
-                self._exits.append(Exit(pod.node, start, code))
+                self.ends.put(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
         clock = pod.read_clock()
         self._clock_of[pod.uid] = clock
         if pod.hello["clock"] != clock_id():
             with self._lock:
-                self._clocks.append(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
+                self.readings.put(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
 
     def _is_there(self, pod: str) -> bool:
         return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))

@@ -53,6 +53,13 @@ class Pod:
     def ended(self) -> bool:
         return self.line.ended
 
+    @property
+    def command_runs(self) -> bool:
+        return self.running > 0
+
+    def kill_command(self) -> None:
+        self.call("signal", signum=int(signal.SIGKILL), pid=None)
+
     def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         """Raises `NodeGone` when the pod has ended, also while it was asked."""
         if self.ended:

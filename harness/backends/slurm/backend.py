@@ -25,12 +25,11 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import delivery, run_folder
+from harness.backends.cluster_base import TellingCluster
 from harness.backends.contract import (
     Backend,
     Capability,
     Change,
-    ClockReading,
-    Cluster,
     Exit,
     Node,
     Verb,
@@ -61,10 +60,11 @@ _KILLED = -int(signal.SIGKILL)
 _JOB_NAME = "chaos-{run_id}"
 
 
-class SlurmCluster(Cluster):
+class SlurmCluster(TellingCluster):
     tells_changes = True
 
     def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
+        super().__init__()
         self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
         self._lock = threading.RLock()
@@ -79,12 +79,8 @@ class SlurmCluster(Cluster):
         self._told_by = 0.0  # when nodes that were set down have told of the end of what ran there
         self._incarnation = 0  # of the job, as far as we have seen it running
         self._recorded: set[tuple[str, int]] = set()  # exits
-        self._exits: list[Exit] = []
-        self._changes: list[Change] = []
-        self._clocks: list[ClockReading] = []
         self._comparing: list[threading.Thread] = []
         self._job: Job | None = None
-        self._broken: BackendError | None = None
         self._stop = threading.Event()
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
@@ -107,19 +103,6 @@ class SlurmCluster(Cluster):
 
     def start(self) -> None:
         (self._state_dir / "go").touch()
-
-    def exits(self) -> list[Exit]:
-        """Raises `BackendError` when Slurm has not answered for a minute: nobody knows what the job does then."""
-        if self._broken:
-            raise self._broken
-        with self._lock:
-            found, self._exits = self._exits, []
-        return found
-
-    def changes(self) -> list[Change]:
-        with self._lock:
-            found, self._changes = self._changes, []
-        return found
 
     def replace(self, node: Node) -> Node:
         """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
@@ -181,17 +164,12 @@ class SlurmCluster(Cluster):
         assert isinstance(host, SlurmNode), "the hosts of this cluster are its nodes"
         return self._line(host, SIDECAR, (), "network")
 
-    def clocks(self) -> list[ClockReading]:
-        with self._lock:
-            found, self._clocks = self._clocks, []
-        return found
-
     def _compare_clocks(self, nodes: Sequence[SlurmNode]) -> None:
         for node in nodes:
             with contextlib.suppress(BackendError):  # one that is lost just now is not compared
                 if self._stop.is_set():
                     return
-                self._clocks.append(node.clock())
+                self.readings.put(node.clock())
 
     def take_down(self, node: SlurmNode) -> None:
         with self._lock:
@@ -223,8 +201,8 @@ class SlurmCluster(Cluster):
     def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not until():
-            if self._broken:
-                raise self._broken
+            if self.broken:
+                raise self.broken
             if time.monotonic() > deadline or self._stop.is_set():
                 return False
             time.sleep(0.02)
@@ -274,7 +252,7 @@ class SlurmCluster(Cluster):
                 raise CannotRunError(f"Slurm gave no nodes within {limit_s:g} s ({QUEUE_ENV}): {job.reason}")
             time.sleep(0.05)
         self._absorb(job)
-        self._changes.clear()  # these nodes are told by `open`
+        self.comings_and_goings.take()  # these nodes are told by `open`
 
     def _watch(self) -> None:
         answered = asked = time.monotonic()
@@ -288,7 +266,7 @@ class SlurmCluster(Cluster):
                     self._read_exits()
             except BackendError as error:
                 if time.monotonic() - answered > SILENT_S_MAX:
-                    self._broken = error
+                    self.broken = error
                     return
 
     def _absorb(self, job: Job) -> None:
@@ -316,7 +294,7 @@ class SlurmCluster(Cluster):
             if node.host:  # otherwise it is waiting for just this
                 node = self._nodes[index] = SlurmNode(self, index, incarnation)
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
-            self._changes.append(Change(node.name, incarnation, allocated=True))
+            self.comings_and_goings.put(Change(node.name, incarnation, allocated=True))
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
         self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
         self._comparing[-1].start()
@@ -336,7 +314,7 @@ class SlurmCluster(Cluster):
         if node.gone:
             return
         node.gone = True
-        self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
         self._note_exit(node.name, node.incarnation, _KILLED)
 
     def _read_exits(self) -> None:
@@ -349,7 +327,7 @@ class SlurmCluster(Cluster):
     def _note_exit(self, name: str, incarnation: int, code: int) -> None:
         if (name, incarnation) not in self._recorded:
             self._recorded.add((name, incarnation))
-            self._exits.append(Exit(name, incarnation, code))
+            self.ends.put(Exit(name, incarnation, code))
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
