@@ -28,11 +28,11 @@ from harness.backends.contract import (
     refuse_replacement,
 )
 from harness.backends.docker import probe, request
+from harness.backends.docker.container import DockerNode
+from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import Engine, each
-from harness.backends.docker.line import Line
-from harness.backends.docker.node import DockerNode
 from harness.backends.run_folder import CONTROL
-from harness.backends.sidecar_calls import Host, Network
+from harness.backends.sidecar_calls import Network, NetworkHost
 from harness.errors import CannotRunError, ChaosError, UsageError
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
@@ -136,11 +136,13 @@ class DockerCluster(probe.ProbedCluster):
         node.come_up(self._workload.mounts if node is not self._control else ())
         self.readings.put(node.clock())
 
-    def _start_sidecar(self, host: Host) -> Line:
+    def _start_sidecar(self, host: NetworkHost) -> ContainerLine:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
         wanted = request.sidecar(self._place, host.name, host.incarnation, host.container)
         name = f"{self._place.container(host.name, host.incarnation)}-network"
-        return Line(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").wait_ready()
+        return ContainerLine(
+            self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log"
+        ).wait_ready()
 
     def _start_node(self, node: DockerNode) -> None:
         values = {

@@ -39,11 +39,11 @@ from harness.backends.contract import (
 from harness.backends.kubernetes import machines, manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.capability import LACKS, capability_of
-from harness.backends.kubernetes.host import Clock, KubeNode, Pod
-from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import Object, Place
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
+from harness.backends.kubernetes.pod import Clock, KubeNode, Pod
+from harness.backends.kubernetes.pod_line import PodLine
 from harness.backends.kubernetes.settings import KINDS, read_settings
 from harness.backends.run_folder import CONTROL
 from harness.emitter import clock_id

@@ -36,14 +36,14 @@ from harness.backends.contract import (
     Workload,
     refuse_replacement,
 )
-from harness.backends.sidecar_calls import Host
+from harness.backends.sidecar_calls import NetworkHost
 from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, capability_of
 from harness.backends.slurm.engine import Job, Slurm, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.backends.slurm.line import READY_S_MAX, Line
 from harness.backends.slurm.network import SIDECAR, JobNetwork
-from harness.backends.slurm.node import SlurmNode
+from harness.backends.slurm.place import SlurmNode
+from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
@@ -68,7 +68,7 @@ class SlurmCluster(TellingCluster):
         self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
         self._lock = threading.RLock()
-        self._lines: list[Line] = []  # to processes of ours on the nodes
+        self._lines: list[StepLine] = []  # to processes of ours on the nodes
         self.network = JobNetwork(lambda: self._nodes, lambda: self._nodes[0].address, self._start_sidecar)
         self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
         self._places = workload.nodes  # how many nodes the job is to have
@@ -148,19 +148,19 @@ class SlurmCluster(TellingCluster):
 
     # What nodes ask for
 
-    def agent(self, node: SlurmNode) -> Line:
+    def agent(self, node: SlurmNode) -> StepLine:
         return self._line(node, "harness.backends.agent.slurm_agent", (node.name, self._run_id), "agent")
 
-    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> Line:
+    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> StepLine:
         where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
         log = self.run_dir / "logs" / f"{node.key}.{name}.log"
-        line = Line(self._slurm, where, str(self.run_dir / delivery.NAME), module, arguments, log)
+        line = StepLine(self._slurm, where, str(self.run_dir / delivery.NAME), module, arguments, log)
         self._lines.append(line)
         if self._stop.is_set() and self._closed:  # too late: nobody would end it
             line.close()
         return line
 
-    def _start_sidecar(self, host: Host) -> Any:
+    def _start_sidecar(self, host: NetworkHost) -> Any:
         assert isinstance(host, SlurmNode), "the hosts of this cluster are its nodes"
         return self._line(host, SIDECAR, (), "network")
 

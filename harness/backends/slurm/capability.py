@@ -11,8 +11,8 @@ from harness.backends.contract import Capability, Verb
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.eviction import site_options
-from harness.backends.slurm.line import Line
 from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
+from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
 
 PROBE_S = 10
@@ -54,7 +54,7 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
-            line = Line(slurm, where, boot.place(), SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            line = StepLine(slurm, where, boot.place(), SIDECAR, (), pathlib.Path(folder) / "probe.log")
             try:
                 return _network_refusals(line) | _storage_refusals(line)
             finally:
@@ -64,7 +64,7 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
 
 
-def _network_refusals(line: Line) -> dict[Verb, str]:
+def _network_refusals(line: StepLine) -> dict[Verb, str]:
     if os.geteuid() != 0:
         return dict.fromkeys(VERBS, TAKES_ROOT)
     place = {"address": "127.0.0.1", "control": "", "others": []}
@@ -72,6 +72,6 @@ def _network_refusals(line: Line) -> dict[Verb, str]:
     return {Verb(verb): reason for verb, reason in refused.items()}
 
 
-def _storage_refusals(line: Line) -> dict[Verb, str]:
+def _storage_refusals(line: StepLine) -> dict[Verb, str]:
     reason: str = line.call("storage.examine", PROBE_S)
     return {Verb.STORAGE: reason} if reason else {}

@@ -25,8 +25,8 @@ from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Verb
 from harness.backends.slurm import capability
 from harness.backends.slurm.engine import Slurm
-from harness.backends.slurm.line import Line
 from harness.backends.slurm.network import SIDECAR
+from harness.backends.slurm.step_line import StepLine
 
 USER, PROJECT = 61234, 61235  # nobody has these ids
 KEY, STORE = "node0.1", "store"
@@ -87,8 +87,8 @@ class Host:
         self._started.append(subprocess.Popen(program, stdin=link.fileno(), stdout=link.fileno(), stderr=errors))
         return self._started[-1]
 
-    def line(self, module: str, *arguments: str) -> Line:
-        return Line(
+    def line(self, module: str, *arguments: str) -> StepLine:
+        return StepLine(
             cast(Slurm, self),
             (),
             str(self.run_dir / delivery.NAME),

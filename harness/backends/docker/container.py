@@ -16,8 +16,8 @@ from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
 from harness.backends.cluster_base import Box
 from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
+from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import Engine, speaking
-from harness.backends.docker.line import Line
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Network
@@ -72,7 +72,9 @@ class DockerNode(NetworkedNode, StoringNode):
         self._network = network
         self._lab = network
         name = self._place.container(self.name, self.incarnation)
-        self._line = Line(self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end)
+        self._line = ContainerLine(
+            self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end
+        )
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:

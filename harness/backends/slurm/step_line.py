@@ -15,10 +15,11 @@ from harness.backends.slurm.engine import Slurm
 from harness.errors import BackendError
 
 READY_S_MAX = 20.0
+CALL_S_MAX = 10.0
 END_S_MAX = 5.0
 
 
-class Line:
+class StepLine:
     """Its end, whoever ends it, is the end of the process there. `ready` is the first thing that the process said."""
 
     def __init__(
@@ -51,7 +52,7 @@ class Line:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def call(self, method: str, limit_s: float, **params: Any) -> Any:
+    def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         return self._client.call(method, limit_s, **params)
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ from harness.backends.agent import skew
 from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.backends.kubernetes import mesh
-from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.mesh import Mesh, Way
+from harness.backends.kubernetes.pod_line import PodLine
 from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, NodeGone, UsageError
 
