@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 
 from harness.errors import UsageError
 from harness.judge.score import Evidence
+from harness.log import hostile
+from harness.log.events import writers_in
 from harness.timeline import timeline
 
 TWIN = "twin"
@@ -26,13 +27,13 @@ def load_evidence(run_dir: pathlib.Path) -> Evidence:
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
     """Puts another run's events into `run_dir/name`, by hard links where the file system has them."""
-    target = run_dir / name / "events"
-    target.mkdir(parents=True)
-    for file in sorted((other / "events").glob("*.jsonl")):
+    for file in writers_in(other / "events"):
+        place = run_dir / name / file.relative_to(other)
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(file, target / file.name)
+            os.link(file, place, follow_symlinks=False)
         except OSError:
-            shutil.copy2(file, target / file.name)
+            hostile.copy_out(other, str(file.relative_to(other)), place)
 
 
 def find_run(name: str, reports: pathlib.Path) -> pathlib.Path:
