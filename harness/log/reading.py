@@ -115,7 +115,7 @@ def read(directory: pathlib.Path) -> Log:
     if not directory.is_dir():
         raise EventLogError(f"{directory}: no event log here")
     writers, problems, table = list[Writer](), list[str](), _Table()
-    paths = writers_in(directory)
+    paths = events.writers_in(directory)
     for path, writer in zip(paths, _read_files(paths), strict=True):
         if writer is None:
             problems.append(f"{path.name} holds no whole line")
