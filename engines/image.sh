@@ -66,15 +66,13 @@ fi
 CONTEXT=$WORK/context
 mkdir -p "$CONTEXT"
 fill_wheelhouse "$CONTEXT/wheels"
-for package in harness reference_trainer; do
-    (cd "$ROOT" && find "$package" -name '*.py' -print0 | sort -z | xargs -0 cp --parents --target-directory "$CONTEXT")
-done
+(cd "$ROOT" && find reference_trainer -name '*.py' -print0 | sort -z | xargs -0 cp --parents --target-directory "$CONTEXT")
 cp "$ROOT/constraints.txt" "$CONTEXT"
-source_digest=$("$PYTHON" -c 'import sys; sys.path.insert(0, sys.argv[1]); from harness.backends.agent.source import source_digest; print(source_digest())' "$CONTEXT")
+trainer_digest=$(cd "$ROOT" && "$PYTHON" -c 'from harness.backends.delivery import trainer_digest; print(trainer_digest())')
 
 # The classic builder is enough, and BuildKit's client may be absent.
 docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
 docker build --quiet --network host --file "$ROOT/image/Dockerfile" --tag "$IMAGE" \
-    --build-arg "BASE_IMAGE=$BASE_IMAGE" --label "chaos.source=$source_digest" "$CONTEXT" >/dev/null 2>"$WORK/build.log" ||
+    --build-arg "BASE_IMAGE=$BASE_IMAGE" --label "chaos.trainer=$trainer_digest" "$CONTEXT" >/dev/null 2>"$WORK/build.log" ||
     { cat "$WORK/build.log" >&2; die "the image could not be built"; }
 say "$IMAGE: $(docker image inspect --format '{{.Size}}' "$IMAGE" | awk '{printf "%.0f MB", $1 / 1e6}')"

@@ -2,7 +2,8 @@
 
 Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `gradient`,
 `weight`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign). That rank does it at its
-next step, once, and leaves what it did beside it, as `<anything>.done`.
+next step, once, and leaves what it did in the folder of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The
+orders themselves it can only read.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from torch import Tensor, nn
 
 from harness.events import Emitter
 
-FOLDER_ENV = "CHAOS_DAMAGE"
+FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 
 class Damage:
-    def __init__(self, folder: pathlib.Path, rank: int, emit: Emitter):
-        self._folder, self._rank, self._emit = folder, rank, emit
+    def __init__(self, folder: pathlib.Path, answers: pathlib.Path, rank: int, emit: Emitter):
+        self._folder, self._answers, self._rank, self._emit = folder, answers, rank, emit
         self._hooks: list[Any] = []
 
     @classmethod
     def on_request(cls, rank: int, emit: Emitter) -> Damage | None:
         folder = os.environ.get(FOLDER_ENV)
-        return cls(pathlib.Path(folder), rank, emit) if folder else None
+        return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit) if folder else None
 
     def before_step(self, step: int, model: nn.Module) -> None:
         """Ends the damage of the step before, and does what is asked for now."""
@@ -39,9 +40,9 @@ class Damage:
                 order = json.loads(file.read_text())
             except FileNotFoundError:
                 continue  # another rank's, which has taken it since the folder was listed
-            if order["rank"] == self._rank:
-                self._strike(order, step, model, file.with_suffix(".done"))
-                file.unlink(missing_ok=True)
+            done = self._answers / f"{file.stem}.done"
+            if order["rank"] == self._rank and not done.exists():
+                self._strike(order, step, model, done)
 
     def _strike(self, order: dict[str, Any], step: int, model: nn.Module, done: pathlib.Path) -> None:
         if order["kind"] == "nan":

@@ -48,6 +48,7 @@ PLUGINS = {
     "harness.judge.scores": set(),
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
+        *("delivery", "run_folder", "cluster_base"),
     },
 }
 
@@ -136,7 +137,7 @@ def test_a_violation_is_seen() -> None:
     assert violations("harness.judge.scores.recovery_time", {"harness.run.job"})
     assert violations("harness.timeline.story", {"harness.judge.score"})
     assert violations("harness.faults.hang", {"harness.faults.oom"})
-    assert violations("harness.backends.slurm.node", {"harness.backends.docker.node"})
+    assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})
     assert violations("harness.backends.agent.rpc", {"harness.backends.contract"})
     assert violations("harness.spec.scenario", {"harness.plan.making"})
     assert violations("harness.report.charts.loss", {"harness.timeline.timeline"})

@@ -21,5 +21,11 @@ class NetworkCaller(Caller, Protocol):
         ...
 
 
-class Lab(Caller, Protocol):
+class Line(Caller, Protocol):
+    """To a process of ours on a node, whose end is the end of that process."""
+
     def close(self) -> None: ...
+
+
+class Lab(Line, Protocol):
+    """The line to what holds a whole lab."""

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.backends.docker.line import Line
+from harness.backends.calls import Line
 from harness.errors import BackendError, NodeGone
 
 CALL_S_MAX = 30.0
 
 
-class Host(Protocol):
+class NetworkHost(Protocol):
     """What is known here of a node, or of the control host."""
 
     address: str
@@ -44,7 +44,12 @@ class Disturbed:
 class Network:
     """`hosts` gives the hosts there are now; `start` starts the sidecar of one."""
 
-    def __init__(self, hosts: Callable[[], Sequence[Host]], control: Callable[[], str], start: Callable[[Host], Line]):
+    def __init__(
+        self,
+        hosts: Callable[[], Sequence[NetworkHost]],
+        control: Callable[[], str],
+        start: Callable[[NetworkHost], Line],
+    ):
         self.ended = False
         self._hosts, self._control, self._start = hosts, control, start
         self._sidecars: dict[str, Line] = {}
@@ -71,13 +76,13 @@ class Network:
             return self._sidecar(host).call("examine", limit_s, place=self._place(host))
         return self._begin(host, method.removeprefix("net."), limit_s, params)
 
-    def joined(self, host: Host) -> None:
+    def joined(self, host: NetworkHost) -> None:
         """A new host takes part in the delays that are kept up by those who receive."""
         for disturbed in list(self._disturbances.values()):
             if disturbed.profile is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
 
-    def _begin(self, host: Host, verb: str, limit_s: float, params: dict[str, Any]) -> int:
+    def _begin(self, host: NetworkHost, verb: str, limit_s: float, params: dict[str, Any]) -> int:
         disturbed = Disturbed(host.key, params.get("traffic", {}))
         number = next(self._numbers)
         self._disturbances[number] = disturbed
@@ -107,7 +112,7 @@ class Network:
             return None
         return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
 
-    def _receivers(self, disturbed: Disturbed) -> list[Host]:
+    def _receivers(self, disturbed: Disturbed) -> list[NetworkHost]:
         """The living hosts that get what the node sends and the disturbance is about."""
         peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
         others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
@@ -117,7 +122,7 @@ class Network:
             others = [host for host in others if host.address != self.control]
         return [host for host in others if host.address not in spared]
 
-    def _delay_from(self, disturbed: Disturbed, receiver: Host) -> None:
+    def _delay_from(self, disturbed: Disturbed, receiver: NetworkHost) -> None:
         line = self._sidecar(receiver)
         traffic = {"direction": "ingress", "peers": [self._host(disturbed.node).address], "spared": []}
         place = self._place(receiver)
@@ -136,18 +141,18 @@ class Network:
         for key in list(self._sidecars):
             self.forget(key)
 
-    def _host(self, key: str) -> Host:
+    def _host(self, key: str) -> NetworkHost:
         host = next((host for host in self._hosts() if key in (host.key, host.key.partition(".")[0])), None)
         if host is None or not host.alive:
             raise NodeGone(f"node {key} is gone")
         return host
 
-    def _place(self, host: Host) -> dict[str, Any]:
+    def _place(self, host: NetworkHost) -> dict[str, Any]:
         nodes = [other for other in self._hosts() if not other.key.startswith("control")]
         others = [other.address for other in nodes if other is not host and other.alive]
         return {"address": host.address, "control": self.control, "others": others}
 
-    def _sidecar(self, host: Host) -> Line:
+    def _sidecar(self, host: NetworkHost) -> Line:
         with self._lock:
             line = self._sidecars.get(host.key)
             if line is None or line.ended:

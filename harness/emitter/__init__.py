@@ -25,17 +25,18 @@ import pathlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.emitter.holds import Holds
 
 from harness.emitter.vocabulary import SCHEMA_VERSION
 
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
-HOLDS_ENV = "CHAOS_HOLDS"
+HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: see `harness.emitter.holds`
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"
-STRIKE_TAKEN = ".taken"
-HOLD_S_MAX = 10.0  # a harness that died while holding a trainer must not hang it
 
 
 def clock_id() -> str:
@@ -55,8 +56,7 @@ class Emitter:
         self._written = 0
         self._dropped = 0
         self._header = b""  # until it is written
-        self._holds: list[dict[str, Any]] = []
-        self._rank = (identity or {}).get("rank")
+        self._holds: Holds | None = None
         if path is None:
             return
         try:
@@ -64,11 +64,14 @@ class Emitter:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError:
             return  # no events from here: the scorer sees the missing writer and cannot pass
-        header = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
-        header |= {"clock": clock_id(), "pid": os.getpid()} | (identity or {})
+        header: dict[str, Any] = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
+        header |= {"clock": clock_id(), "pid": os.getpid(), **(identity or {})}
         self._header = _line(header)[0]
         self._write(b"")
-        self._load_holds()
+        if HOLDS_ENV in os.environ:
+            from harness.emitter import holds
+
+            self._holds = holds.load(os.environ[HOLDS_ENV], header.get("rank"), self._append)
 
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
@@ -93,8 +96,8 @@ class Emitter:
         if self._dropped:
             fields["dropped"] = self._dropped
         mono_ns = self._append({"event": event} | fields)
-        if self._holds:
-            self._hold({"event": event} | fields)
+        if self._holds is not None:
+            self._holds.reached({"event": event} | fields)
         return mono_ns
 
     @contextlib.contextmanager
@@ -105,8 +108,8 @@ class Emitter:
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """A named place where a harness may want to act. Costs one list test when none is armed."""
-        if self._holds and any(hold["match"].get("name") == name for hold in self._holds):
+        """A named place where a harness may want to act. Writes an event only where the plan has something there."""
+        if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
     def close(self) -> None:
@@ -134,55 +137,12 @@ class Emitter:
             os.ftruncate(self._fd, self._written)
         return False
 
-    def _load_holds(self) -> None:
-        path = os.environ.get(HOLDS_ENV)
-        if path:
-            with contextlib.suppress(OSError, ValueError):
-                self._holds = json.loads(pathlib.Path(path).read_text())
-
-    def _hold(self, record: dict[str, Any]) -> None:
-        """Waits where the plan wants a fault to act, until the harness has acted; or is struck."""
-        for hold in self._holds:
-            matches = all(record.get(key) == value for key, value in hold["match"].items())
-            mine = hold.get("rank") in (None, self._rank)
-            if matches and mine and os.path.exists(hold["armed"]):
-                if "tokens" in hold:
-                    self._be_struck(hold)
-                    continue
-                deadline = time.monotonic() + hold.get("limit_s", HOLD_S_MAX)
-                while not os.path.exists(hold["released"]) and time.monotonic() < deadline:
-                    time.sleep(0.001)
-
-    def _be_struck(self, hold: dict[str, Any]) -> None:
-        """Ends or misleads the process if one of the planned strikes is left: whoever renames its file takes it.
-
-        The harness removes the renamed file once it has logged the strike, so that no death comes before its reason.
-        """
-        for token in hold["tokens"]:
-            with contextlib.suppress(OSError):  # taken by another process before
-                os.rename(token, token + STRIKE_TAKEN)
-                deadline = time.monotonic() + HOLD_S_MAX
-                while os.path.exists(token + STRIKE_TAKEN) and time.monotonic() < deadline:
-                    time.sleep(0.001)
-                if not hold["mislead"]:
-                    os._exit(hold["code"])
-                self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
-                return
-
 
 def _line(record: dict[str, Any]) -> tuple[bytes, int]:
     """The record with the time as a line, and its monotonic time."""
     record["wall_ns"] = time.time_ns()
     record["mono_ns"] = mono_ns = time.monotonic_ns()
     return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
-
-
-def _mislead(variable: str) -> dict[str, str]:
-    """Another place in the job than the one this process was started for: a neighbour's, or in a larger world."""
-    rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
-    wrong = (rank + 1) % max(1, world_size) if variable == "RANK" else world_size + 1
-    os.environ[variable] = str(wrong)
-    return {"variable": variable, "value": str(wrong)}
 
 
 def _finite(value: Any) -> Any:

@@ -7,22 +7,24 @@ The originals are kept aside and put back when the run ends, unless the trainer 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import os
 import pathlib
 import random
 import re
-import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Literal
 
 from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
-from harness.log.hostile import RunPath, move_inside
+from harness.log import hostile
+from harness.log.hostile import RunPath
 
 PAGE_BYTES = 4096
 APPEARS_S_MAX = 30.0
@@ -70,92 +72,106 @@ class CheckpointCorruption(Fault):
         return f"the newest checkpoint in {self.directory}/: {_KINDS[self.kind].format(file=file)}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        root = context.run_dir / self.directory
-        context.wait(APPEARS_S_MAX, until=lambda: bool(self._finished(root)) and not any(root.glob(self.unfinished)))
-        checkpoints = self._finished(root)
+        run_dir = context.run_dir
+        context.wait(APPEARS_S_MAX, until=lambda: bool(self._finished(run_dir)) and not self._being_written(run_dir))
+        checkpoints = self._finished(run_dir)
         if not checkpoints:
             raise FaultError(f"{self.directory}/{self.pattern}: no finished checkpoint to damage")
-        aside = context.run_dir / "kept" / f"{context.seed:016x}"
+        aside = run_dir / "kept" / f"{context.seed:016x}"
         aside.mkdir(parents=True, exist_ok=True)
-        damage = self._prepare(root, checkpoints, random.Random(context.seed), aside)
+        damage = self._prepare(run_dir, checkpoints, random.Random(context.seed), aside)
         context.undo(
             "faults.checkpoint_corruption",
-            path=str(damage.path.relative_to(context.run_dir)),
-            kept=str(damage.kept.relative_to(context.run_dir)),
-            left=fingerprint(damage.damaged),
+            path=damage.path,
+            kept=str(damage.kept.relative_to(run_dir)),
+            left=_fingerprint_of_ours(damage.damaged),
         )
         damage.apply()
         context.injected()
         measured, unit = damage.measure()
-        name = str(damage.path.relative_to(context.run_dir))
-        context.effect(
-            measured, damage.expected, unit, ok=measured == damage.expected > 0, detail=f"{name}: {self.kind}"
-        )
+        ok = measured == damage.expected > 0
+        context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}")
 
-    def _finished(self, root: pathlib.Path) -> list[pathlib.Path]:
+    def _finished(self, run_dir: pathlib.Path) -> list[str]:
         """Newest first. Names of one length sort by themselves; a longer number is a later one."""
-        return sorted(root.glob(self.pattern), key=lambda path: (len(path.name), path.name), reverse=True)
+        names = fnmatch.filter(hostile.names_in(run_dir, self.directory), self.pattern)
+        return [f"{self.directory}/{name}" for name in sorted(names, key=lambda name: (len(name), name), reverse=True)]
+
+    def _being_written(self, run_dir: pathlib.Path) -> bool:
+        return bool(fnmatch.filter(hostile.names_in(run_dir, self.directory), self.unfinished))
 
     def _prepare(
-        self, root: pathlib.Path, checkpoints: Sequence[pathlib.Path], dice: random.Random, aside: pathlib.Path
+        self, run_dir: pathlib.Path, checkpoints: Sequence[str], dice: random.Random, aside: pathlib.Path
     ) -> Damage:
         """The damaged version, made aside, so that acting is one rename."""
         if self.kind in ("stale_latest", "dangling_latest"):
-            return _point_elsewhere(root / "latest", checkpoints, self.kind == "stale_latest", aside)
-        path = self._choose(checkpoints[0], dice)
+            latest = f"{self.directory}/latest"
+            return _point_elsewhere(run_dir, latest, checkpoints, self.kind == "stale_latest", aside)
+        path = self._choose(run_dir, checkpoints[0], dice)
         kept, damaged = aside / "original", aside / "damaged"
-        shutil.copy2(path, kept)
+        hostile.copy_out(run_dir, path, kept)
         if self.kind == "missing":
-            return Damage(path, kept, aside / "nothing", 1)
-        shutil.copy2(self._older(checkpoints, path) if self.kind == "mixed_steps" else path, damaged)
+            return Damage(run_dir, path, kept, aside / "nothing", 1)
+        other = self._older(run_dir, checkpoints, path) if self.kind == "mixed_steps" else path
+        hostile.copy_out(run_dir, other, damaged)
         _CHANGES.get(self.kind, _leave)(damaged, dice)
         expected = bytes_changed(kept, damaged)
         if expected == 0:
-            raise FaultError(f"{path.name}: {self.kind} changes nothing there")
-        return Damage(path, kept, damaged, expected)
+            raise FaultError(f"{path}: {self.kind} changes nothing there")
+        return Damage(run_dir, path, kept, damaged, expected)
 
-    def _choose(self, checkpoint: pathlib.Path, dice: random.Random) -> pathlib.Path:
-        files = (
-            [checkpoint] if checkpoint.is_file() else sorted(each for each in checkpoint.rglob("*") if each.is_file())
-        )
+    def _choose(self, run_dir: pathlib.Path, checkpoint: str, dice: random.Random) -> str:
+        """One of the checkpoint's regular files; it may be a file itself."""
+        status = hostile.status_of(run_dir, checkpoint)
+        is_file = status is not None and stat.S_ISREG(status.st_mode)
+        files = [checkpoint] if is_file else hostile.files_below(run_dir, checkpoint)
         pattern = self.manifest if self.kind == "wrong_manifest" else self.file
         if pattern not in ("largest", "any"):
-            files = [each for each in files if each.match(pattern)]
-        files = [each for each in files if each.stat().st_size > 0]
+            files = [each for each in files if pathlib.PurePath(each).match(pattern)]
+        sizes = {each: found.st_size for each in files if (found := hostile.status_of(run_dir, each)) is not None}
+        files = [each for each in files if sizes.get(each)]
         if not files:
-            raise FaultError(f"{checkpoint.name}: it has no file {pattern!r} with anything in it")
-        return max(files, key=lambda each: each.stat().st_size) if pattern == "largest" else dice.choice(files)
+            raise FaultError(f"{checkpoint}: it has no file {pattern!r} with anything in it")
+        return max(files, key=lambda each: sizes[each]) if pattern == "largest" else dice.choice(files)
 
-    def _older(self, checkpoints: Sequence[pathlib.Path], path: pathlib.Path) -> pathlib.Path:
-        inside = path.relative_to(checkpoints[0])
+    def _older(self, run_dir: pathlib.Path, checkpoints: Sequence[str], path: str) -> str:
+        inside = path.removeprefix(checkpoints[0])
         for checkpoint in checkpoints[1:]:
-            if (checkpoint / inside).is_file():
-                return checkpoint / inside
+            status = hostile.status_of(run_dir, checkpoint + inside)
+            if status is not None and stat.S_ISREG(status.st_mode):
+                return checkpoint + inside
         raise FaultError(f"{inside}: no older checkpoint has it; {self.kind} needs two checkpoints")
 
 
 @dataclass(frozen=True)
 class Damage:
-    """`damaged` takes the place of `path`; where there is no such file, `path` is deleted. `kept` is the original."""
+    """`damaged` takes the place of `path`; where there is no such file, `path` is deleted. `kept` is the original.
 
-    path: pathlib.Path
+    `path` is relative to the run's folder and may be written by nodes; the other two are the harness's own.
+    """
+
+    run_dir: pathlib.Path
+    path: str
     kept: pathlib.Path
     damaged: pathlib.Path
     expected: int
 
     def apply(self) -> None:
         if os.path.lexists(self.damaged):
-            os.replace(self.damaged, self.path)
+            hostile.move_inside(self.run_dir, str(self.damaged.relative_to(self.run_dir)), self.path)
         else:
-            self.path.unlink()
+            hostile.remove(self.run_dir, self.path)
 
     def measure(self) -> tuple[int, str]:
         """What is different on the disk now, read back."""
-        if not os.path.lexists(self.path):
+        status = hostile.status_of(self.run_dir, self.path)
+        if status is None:
             return 1, "files gone"
-        if self.kept.is_symlink() or self.path.is_symlink():
-            return int(fingerprint(self.path) != fingerprint(self.kept)), "links changed"
-        return bytes_changed(self.kept, self.path), "bytes changed"
+        if self.kept.is_symlink() or stat.S_ISLNK(status.st_mode):
+            changed = fingerprint(self.run_dir, self.path) != _fingerprint_of_ours(self.kept)
+            return int(changed), "links changed"
+        with self.kept.open("rb") as kept, hostile.open_reader(self.run_dir, self.path) as now:
+            return _bytes_apart(kept, now), "bytes changed"
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
@@ -163,52 +179,66 @@ def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | No
 
     Both are below the run's folder, and no link leads out of it.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if fingerprint(run_dir / path) == left:
-            move_inside(run_dir, kept, path)
+    with contextlib.suppress(FileNotFoundError):  # the original was put back, or the checkpoint's folder has gone
+        if fingerprint(run_dir, path) == left:
+            hostile.move_inside(run_dir, kept, path)
 
 
 UNDO = put_back
 
 
-def fingerprint(path: pathlib.Path) -> str | None:
+def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
     """What tells one content from another: of a file, or of a link itself; `None` when it is not there."""
-    if path.is_symlink():
-        return f"link {os.readlink(path)}"
-    if not path.is_file():
+    status = hostile.status_of(run_dir, path)
+    if status is None:
         return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if stat.S_ISLNK(status.st_mode):
+        return f"link {hostile.link_of(run_dir, path)}"
+    with hostile.open_reader(run_dir, path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _fingerprint_of_ours(path: pathlib.Path) -> str | None:
+    return fingerprint(path.parent, path.name)
 
 
 def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
     """How many bytes differ, those included that only one of the two files has."""
-    count = 0
     with one.open("rb") as left, other.open("rb") as right:
-        while True:
-            a, b = left.read(CHUNK_BYTES), right.read(CHUNK_BYTES)
-            if not a and not b:
-                return count
-            if a != b:
-                count += abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+        return _bytes_apart(left, right)
+
+
+def _bytes_apart(left: IO[bytes], right: IO[bytes]) -> int:
+    count = 0
+    while True:
+        a, b = left.read(CHUNK_BYTES), right.read(CHUNK_BYTES)
+        if not a and not b:
+            return count
+        if a != b:
+            count += abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
 
 
 def _point_elsewhere(
-    latest: pathlib.Path, checkpoints: Sequence[pathlib.Path], stale: bool, aside: pathlib.Path
+    run_dir: pathlib.Path, latest: str, checkpoints: Sequence[str], stale: bool, aside: pathlib.Path
 ) -> Damage:
     """`latest` is a symbolic link to a checkpoint, or a text file with its name."""
-    if not os.path.lexists(latest):
-        raise FaultError(f"{latest.name}: there is none beside the checkpoints")
+    status = hostile.status_of(run_dir, latest)
+    if status is None:
+        raise FaultError(f"{latest}: there is none beside the checkpoints")
     if stale and len(checkpoints) < 2:
         raise FaultError("stale_latest needs two checkpoints; there is one")
-    name = checkpoints[1].name if stale else f"{checkpoints[0].name}-gone"
+    newest = pathlib.PurePath(checkpoints[0]).name
+    name = pathlib.PurePath(checkpoints[1]).name if stale else f"{newest}-gone"
     kept, damaged = aside / "original", aside / "damaged"
-    shutil.copy2(latest, kept, follow_symlinks=False)
-    if latest.is_symlink():
-        damaged.symlink_to(pathlib.Path(os.readlink(latest)).with_name(name))
-        return Damage(latest, kept, damaged, 1)
-    damaged.write_text(latest.read_text().replace(latest.read_text().strip(), name))
-    return Damage(latest, kept, damaged, bytes_changed(kept, damaged))
+    if stat.S_ISLNK(status.st_mode):
+        link = hostile.link_of(run_dir, latest)
+        kept.symlink_to(link)
+        damaged.symlink_to(pathlib.Path(link).with_name(name))
+        return Damage(run_dir, latest, kept, damaged, 1)
+    hostile.copy_out(run_dir, latest, kept)
+    text = kept.read_text()
+    damaged.write_text(text.replace(text.strip(), name))
+    return Damage(run_dir, latest, kept, damaged, bytes_changed(kept, damaged))
 
 
 def _flip(path: pathlib.Path, dice: random.Random) -> None:

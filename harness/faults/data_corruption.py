@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import os
 import pathlib
 import random
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
 from harness.faults.shared import orders as damage
-from harness.log.hostile import RunPath, move_inside
+from harness.log import hostile
+from harness.log.hostile import RunPath
 from harness.units import Duration
 
 
@@ -43,7 +44,7 @@ class DataCorruption(Fault):
         if not isinstance(given, dict) or given.get("kind") != "nan_batch":
             return given
         if given.get("duration") is not None:
-            raise ValueError("duration: a NaN batch lasts one step; only a damaged shard has a duration")
+            raise ValueError("duration: a NaN batch is that of one step; only a damaged shard lasts")
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
@@ -58,20 +59,22 @@ class DataCorruption(Fault):
         if self.kind == "nan_batch":
             return self._poison(targets, context)
         assert self.duration is not None, "only a NaN batch has none"
-        shards = sorted(each for each in (context.run_dir / self.directory).glob(self.file) if each.is_file())
+        here = hostile.files_below(context.run_dir, self.directory)
+        shards = [path for path in here if pathlib.PurePath(path).parent == pathlib.PurePath(self.directory)]
+        shards = fnmatch.filter(shards, f"{self.directory}/{self.file}")
         if not shards:
             raise FaultError(f"{self.directory}/{self.file}: no shard there to damage")
         dice = random.Random(context.seed)
         shard, kept = dice.choice(shards), self._kept(context)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(shard, kept)
-        places = {"path": str(shard.relative_to(context.run_dir)), "kept": str(kept.relative_to(context.run_dir))}
+        hostile.copy_out(context.run_dir, shard, kept)
+        places = {"path": shard, "kept": str(kept.relative_to(context.run_dir))}
         context.undo("faults.data_corruption", **places)
-        before = digest(shard)
-        self._damage(shard, dice)
+        before = digest(context.run_dir, shard)
+        self._damage(context.run_dir, shard, dice)
         context.injected()
-        changed = int(digest(shard) != before)
-        context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard.name}: {self.kind}")
+        changed = int(digest(context.run_dir, shard) != before)
+        context.effect(changed, 1, "shards damaged", ok=changed == 1, detail=f"{shard}: {self.kind}")
         context.wait(self.duration.s)
         put_back(context.run_dir, **places)
 
@@ -82,14 +85,14 @@ class DataCorruption(Fault):
     def _kept(self, context: Context) -> pathlib.Path:
         return context.run_dir / "kept" / f"{context.seed:016x}" / "shard"
 
-    def _damage(self, shard: pathlib.Path, dice: random.Random) -> None:
-        size = shard.stat().st_size
+    def _damage(self, run_dir: pathlib.Path, shard: str, dice: random.Random) -> None:
         if self.kind == "missing":
-            shard.unlink()
-        elif self.kind == "truncated":
-            os.truncate(shard, dice.randrange(size))
-        else:
-            with shard.open("r+b") as file:
+            return hostile.remove(run_dir, shard)
+        with os.fdopen(hostile.open_file(run_dir, shard, os.O_RDWR), "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            if self.kind == "truncated":
+                file.truncate(dice.randrange(size))
+            else:
                 file.write(dice.randbytes(min(size, 1 << 20)))
 
     def _poison(self, targets: Sequence[Target], context: Context) -> None:
@@ -103,14 +106,18 @@ class DataCorruption(Fault):
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
     """Idempotent: the original is moved. Both are below the run's folder, and no link leads out of it."""
     with contextlib.suppress(FileNotFoundError):
-        move_inside(run_dir, kept, path)
+        hostile.move_inside(run_dir, kept, path)
 
 
 UNDO = put_back
 
 
-def digest(path: pathlib.Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "absent"
+def digest(run_dir: pathlib.Path, path: str) -> str:
+    try:
+        with hostile.open_reader(run_dir, path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except FileNotFoundError:
+        return "absent"
 
 
 FAULT = DataCorruption

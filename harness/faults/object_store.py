@@ -1,13 +1,14 @@
 """An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss what was written.
 
-The trainer must reach its store through the proxy `harness.faults.load.s3_proxy`, started with the folder named here.
+The trainer must reach its store through our proxy (`harness.backends.agent.s3_proxy`), started with the folder named
+here.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -16,9 +17,12 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
+from harness.log import hostile
 from harness.units import Duration
 
 TOLERANCE = 0.25
+COUNTS_BYTES_MAX = 64 * 2**10
+PROXY = "harness.backends.agent.s3_proxy"
 
 _WORDS = {
     "error": "answered with 500",
@@ -50,23 +54,32 @@ class ObjectStore(Fault):
         return f"{self.share:.0%} of the requests for {self.path} are {how}, for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        folder = context.run_dir / self.directory
-        if not folder.is_dir():
-            raise FaultError(
-                f"{self.directory}/: no proxy runs there; start harness.faults.load.s3_proxy before the store"
-            )
-        (folder / "counts.json").unlink(missing_ok=True)
+        if not hostile.status_of(context.run_dir, self.directory):
+            raise FaultError(f"{self.directory}/: no proxy runs there; start the proxy {PROXY} before the store")
+        hostile.remove(context.run_dir, f"{self.directory}/counts.json")
         rule = {"kind": self.kind, "share": self.share, "seed": context.seed, "path": self.path}
         rule["delay_s"] = self.delay.s
-        (folder / "rule.new").write_text(json.dumps(rule))
-        os.replace(folder / "rule.new", folder / "rule.json")
+        hostile.replace(context.run_dir, self._rule_file, json.dumps(rule).encode())
         context.injected()
         context.wait(self.duration.s)
-        counts = folder / "counts.json"
-        self._judge(json.loads(counts.read_text()) if counts.exists() else {}, context)
+        self._judge(self._counts(context.run_dir), context)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        (context.run_dir / self.directory / "rule.json").unlink(missing_ok=True)
+        hostile.remove(context.run_dir, self._rule_file)
+
+    @property
+    def _rule_file(self) -> str:
+        return f"{self.directory}/rule.json"
+
+    def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
+        """What the proxy counted; nothing where it says nothing. Raises `FaultError` for anything but numbers."""
+        try:
+            found = json.loads(hostile.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
+            return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise FaultError(f"{self.directory}/counts.json: no counts of a proxy ({error!r})") from error
 
     def _judge(self, counts: dict[str, Any], context: Context) -> None:
         """The share within three standard deviations; a delay within a quarter."""

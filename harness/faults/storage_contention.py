@@ -17,6 +17,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
+from harness.log import hostile
 from harness.units import Duration, Size
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
@@ -45,8 +46,14 @@ class StorageContention(Fault):
         return f"{self.users} users hammer the disk of {self.directory}/ for {self.duration}, {mix}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        folder = self._folder(context)
-        folder.mkdir(parents=True, exist_ok=True)
+        # Nodes may move this folder away or put a link in its place: it is reached by what was opened here alone.
+        hostile.make_folder(context.run_dir, self._name(context), mode=0o700)
+        with hostile.opened_folder(context.run_dir, self._name(context)) as descriptor:
+            text = self._load(pathlib.Path(f"/proc/{os.getpid()}/fd/{descriptor}"), context)
+        self._judge(text, context)
+
+    def _load(self, folder: pathlib.Path, context: Context) -> str:
+        """What Locust printed."""
         with _started(["-m", "harness.faults.load.file_server", str(folder)], {}) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
@@ -55,14 +62,13 @@ class StorageContention(Fault):
                 seconds = self.duration.s
                 context.wait(seconds + START_S_MAX, until=lambda: users.poll() is not None)
                 users.kill()
-                text = users.communicate()[0]
-        self._judge(text, context)
+                return users.communicate()[0]
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        shutil.rmtree(self._folder(context), ignore_errors=True)
+        hostile.remove_tree(context.run_dir, self._name(context))
 
-    def _folder(self, context: Context) -> pathlib.Path:
-        return context.run_dir / self.directory / f".load-{context.seed:016x}"
+    def _name(self, context: Context) -> str:
+        return f"{self.directory}/.load-{context.seed:016x}"
 
     def _mix(self) -> Mapping[str, str]:
         return {"LOAD_BYTES": str(self.block.bytes), "LOAD_READS_PERCENT": str(self.reads)}

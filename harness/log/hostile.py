@@ -1,7 +1,10 @@
 """Files in folders that a node can write. Nothing there is followed, waited for, or read without a limit.
 
 Whoever writes in a folder can swap any part of a path for a link at any moment. So a path is walked from a folder
-that is ours, one name at a time, and each name is opened without following it.
+that is ours, one name at a time, and each name is opened without following it. A file is opened only if it is a
+regular one: a pipe would make us wait, a device could do anything.
+
+`root` is always a folder in which only we write; paths are relative to it.
 """
 
 from __future__ import annotations
@@ -9,15 +12,22 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import secrets
+import shutil
 import stat
 from collections.abc import Iterator
-from typing import Annotated
+from typing import IO, Annotated, Any
 
 from pydantic import AfterValidator
 
 from harness.errors import FaultError
 
+FILE_BYTES_MAX = 64 * 2**20  # of what is read whole
+TAIL_BYTES = 64 * 2**10
+ENTRIES_MAX = 100_000  # looked at in one folder and below it
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def _below(path: str) -> str:
@@ -28,6 +38,9 @@ def _below(path: str) -> str:
 
 RunPath = Annotated[str, AfterValidator(_below)]
 """A path relative to the run's folder that does not leave it."""
+
+
+# Folders
 
 
 @contextlib.contextmanager
@@ -57,6 +70,159 @@ def _open_folder(descriptor: int, name: str, path: pathlib.Path) -> int:
         raise FaultError(f"{path}: {name} is no plain folder ({error.strerror}); it is left alone") from error
 
 
+@contextlib.contextmanager
+def opened_folder(root: pathlib.Path, path: str) -> Iterator[int]:
+    """The open folder `root/path`. Raises as `folder_of` does."""
+    with folder_of(root, path) as (parent, name):
+        descriptor = _open_folder(parent, name, root / path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
+    """Makes the folder `root/path`, and what is missing above it; the last one belongs to `owner` (user, group).
+
+    Raises `FaultError` where a link or a file is in its place.
+    """
+    parts = [part for part in _below(path).split("/") if part not in ("", ".")]
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for part in parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, mode, dir_fd=descriptor)
+            inner = _open_folder(descriptor, part, root / path)
+            os.close(descriptor)
+            descriptor = inner
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+    finally:
+        os.close(descriptor)
+
+
+def names_in(root: pathlib.Path, path: str) -> list[str]:
+    """The names in the folder `root/path`, sorted; none where it is not there. At most `ENTRIES_MAX`."""
+    try:
+        with opened_folder(root, path) as descriptor, os.scandir(descriptor) as entries:
+            return sorted(entry.name for entry, _ in zip(entries, range(ENTRIES_MAX), strict=False))
+    except FileNotFoundError:
+        return []
+
+
+def files_below(root: pathlib.Path, path: str) -> list[str]:
+    """The regular files in the folder `root/path` and below it, relative to `root`, sorted. At most `ENTRIES_MAX`."""
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError), opened_folder(root, path) as descriptor:
+        for place, _, names, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+            for name in names:
+                if len(found) >= ENTRIES_MAX:
+                    return sorted(found)
+                if _is_regular(name, here):
+                    found.append(os.path.normpath(os.path.join(path, place, name)))
+    return sorted(found)
+
+
+def _is_regular(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def remove_tree(root: pathlib.Path, path: str) -> None:
+    """Removes `root/path` and all below it. A link is removed itself, never what it leads to. Idempotent."""
+    with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)
+
+
+# Files
+
+
+def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """A descriptor of the regular file `root/path`.
+
+    Raises `FileNotFoundError` where it is not there, `FaultError` for anything else than a regular file.
+    """
+    with folder_of(root, path) as (parent, name):
+        try:
+            descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, mode, dir_fd=parent)
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except OSError as error:
+            raise FaultError(f"{root / path}: no plain file ({error.strerror}); it is left alone") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FaultError(f"{root / path}: not a regular file; it is left alone")
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
+    """The regular file `root/path`, to be read. Raises as `open_file` does."""
+    return os.fdopen(open_file(root, path), "rb")
+
+
+def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
+    """The content of `root/path`. Raises `FaultError` for more than `limit_bytes`, and as `open_file` does."""
+    with open_reader(root, path) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise FaultError(f"{root / path}: more than {limit_bytes} bytes; it is not read")
+    return content
+
+
+def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
+    """The last `limit_bytes` of a text, whatever bytes it holds. Raises as `open_file` does."""
+    with open_reader(root, path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
+        return file.read(limit_bytes).decode(errors="replace")
+
+
+def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644) -> None:
+    """`root/path` has this content, all at once; a link in its place is replaced, not followed."""
+    with folder_of(root, path) as (parent, name):
+        temporary = f".{secrets.token_hex(8)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, mode, dir_fd=parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+
+
+def remove(root: pathlib.Path, path: str) -> None:
+    """Removes the file or link `root/path`. Idempotent."""
+    with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
+        os.unlink(name, dir_fd=parent)
+
+
+def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
+    """What `root/path` itself is, a link not followed; `None` where it is not there."""
+    try:
+        with folder_of(root, path) as (parent, name):
+            return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def link_of(root: pathlib.Path, path: str) -> str:
+    """Where the link `root/path` leads to, as it is written there."""
+    with folder_of(root, path) as (parent, name):
+        return os.readlink(name, dir_fd=parent)
+
+
 def move_inside(root: pathlib.Path, source: str, target: str) -> None:
     """Renames `root/source` to `root/target`, which is replaced. Raises as `folder_of` does."""
     with folder_of(root, source) as (here, name), folder_of(root, target) as (there, new):
@@ -64,3 +230,11 @@ def move_inside(root: pathlib.Path, source: str, target: str) -> None:
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise FaultError(f"{root / source}: neither a regular file nor a link; it is left alone")
         os.replace(name, new, src_dir_fd=here, dst_dir_fd=there)
+
+
+def copy_out(root: pathlib.Path, path: str, target: pathlib.Path) -> None:
+    """Copies the regular file `root/path` to `target`, a place of ours. Raises as `open_file` does."""
+    with open_reader(root, path) as source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy, 2**20)
+        status: Any = os.fstat(source.fileno())
+        os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o777)

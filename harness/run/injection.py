@@ -153,12 +153,12 @@ class Injection:
 
     def caught(self) -> int | None:
         found = self._holds.caught(self.firing.planned.id)
-        return None if found is None else found[0]
+        return None if found is None else found.rank
 
     def strike(self) -> None:
         found = self._holds.caught(self.firing.planned.id)
         if found is not None:
-            found[1].unlink(missing_ok=True)  # killed by another fault just now
+            found.grant()
 
     def release(self, node: Node, reason: str) -> None:
         if not self.cluster.tells_changes:

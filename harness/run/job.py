@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend, Cluster, Exit, Workload
-from harness.emitter import EXIT_LEFT, HOLDS_ENV, Emitter, clock_id
+from harness.emitter import EXIT_LEFT, Emitter, clock_id
 from harness.errors import ChaosError
 from harness.log.events import Tail
 from harness.log.journal import Journal
@@ -104,7 +104,7 @@ class Job:
         """The plan's, with what its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
-        env = redaction.resolve(workload.env) | {HOLDS_ENV: str(holds.file)}
+        env = redaction.resolve(workload.env) | holds.environment
         for fault in faults:
             env |= fault.environment(self.run_dir)
         mounts = sorted({folder for fault in faults for folder in fault.mounts()})

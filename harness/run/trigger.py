@@ -8,14 +8,18 @@ their events alone.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
+import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.emitter import STRIKE_TAKEN
+from harness.emitter import HOLDS_ENV
+from harness.emitter.holds import granted
 from harness.faults.contract import Hold
+from harness.log import hostile
 from harness.plan.model import Limits, PlannedFault
 
 STEPS_REMEMBERED = 2000
@@ -210,14 +214,34 @@ def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: i
     return None
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A process of this rank, on this node, waits for a planned strike."""
+
+    rank: int
+    node: str
+    token: pathlib.Path
+
+    def grant(self) -> None:
+        """It is struck. Nobody else can have this strike from now on."""
+        with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
+            os.rename(self.token, granted(str(self.token), self.node))
+
+
 class Holds:
-    """The files through which trainers are held and released, in `<run>/holds/`."""
+    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
+
+    What nodes claim is in `<run>/answers/<node>/`, where only that node writes.
+    """
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault]):
+        self.run_dir = run_dir
         self.directory = run_dir / "holds"
         self.directory.mkdir()
         self.file = run_dir / "holds.json"
-        self.file.write_text(json.dumps([hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]))
+        holds = [hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]
+        self.file.write_text(json.dumps(holds))
+        self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
         """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
@@ -240,14 +264,23 @@ class Holds:
 
     def stop_acting(self, fault_id: str) -> None:
         self.release(f"{fault_id}.act")
-        for token in self.directory.glob(f"{fault_id}.act.strike-*"):
-            token.unlink(missing_ok=True)  # a trainer may take it just now
+        for token in self._tokens(fault_id):
+            token.unlink(missing_ok=True)  # it may be granted just now
 
-    def caught(self, fault_id: str) -> tuple[int, pathlib.Path] | None:
-        """The rank of a process that waits to be struck, and the file whose end it waits for."""
-        for token in self.directory.glob(f"{fault_id}.act.strike-*{STRIKE_TAKEN}"):
-            return int(token.name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]), token
+    def caught(self, fault_id: str) -> Claim | None:
+        """The first claim of a strike that is not granted yet."""
+        tokens = {token.name: token for token in self._tokens(fault_id)}
+        for node in hostile.names_in(self.run_dir, "answers") if tokens else ():
+            for name in hostile.names_in(self.run_dir, f"answers/{node}"):
+                if name in tokens:
+                    rank = name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]
+                    return Claim(int(rank), node, tokens[name])
         return None
+
+    def _tokens(self, fault_id: str) -> list[pathlib.Path]:
+        """Strikes that nobody has been granted."""
+        found = self.directory.glob(f"{fault_id}.act.strike-*")
+        return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 
     def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
         return [self._act(fault.id, hold) for hold in fault.action.holds(fault.targets)]

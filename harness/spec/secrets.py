@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.errors import FaultError, UsageError
+from harness.log import hostile
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|\d|$)", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -72,18 +73,19 @@ def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
 
     Files keep their size, so that whoever still reads or appends to one is not disturbed.
     """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()] if secrets else []
-    return sum(_redact_file(path, sorted(secrets, key=len, reverse=True)) for path in files)
+    root = folder.parent
+    files = hostile.files_below(root, folder.name) if secrets else []
+    return sum(_redact_file(root, path, sorted(secrets, key=len, reverse=True)) for path in files)
 
 
-def _redact_file(path: pathlib.Path, secrets: Sequence[str]) -> bool:
-    data = path.read_bytes()
-    if not any(form in data for secret in secrets for form in _forms(secret)):
-        return False
-    lines = data.split(b"\n")
-    clean = [_redact_line(line, secrets, path.suffix == ".jsonl") for line in lines]
-    with path.open("r+b") as file:
-        file.write(b"\n".join(clean))
+def _redact_file(root: pathlib.Path, path: str, secrets: Sequence[str]) -> bool:
+    with os.fdopen(hostile.open_file(root, path, os.O_RDWR), "r+b") as file:
+        data = file.read()
+        if not any(form in data for secret in secrets for form in _forms(secret)):
+            return False
+        lines = data.split(b"\n")
+        file.seek(0)
+        file.write(b"\n".join(_redact_line(line, secrets, path.endswith(".jsonl")) for line in lines))
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
 from harness.trainers.contract import Trainer, Workload
 
@@ -23,13 +24,11 @@ class ReferenceTrainer(Trainer):
         store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
         if workload.checkpoint.store != "s3":
             return Launch(command, workload.nodes, workload.ranks_per_node, control=store)
-        # fsspec reads settings of a file system from the environment; botocore wants some region and some key.
-        settings = (
-            *("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}"),
-            *("AWS_ACCESS_KEY_ID=rehearsal", "AWS_SECRET_ACCESS_KEY=rehearsal", "AWS_DEFAULT_REGION=us-east-1"),
-        )
-        module = "harness.faults.load.object_store"
-        server = ("{python}", "-m", module, str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+        # fsspec reads settings of a file system from the environment; botocore wants some region.
+        keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
+        settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
+        where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
+        server = ("{python}", "-m", "harness.backends.agent.object_store", *where)
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, control=control)
 

@@ -66,7 +66,7 @@ def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: path
     short.write_text(f"{before}\nfaults:{faults}\n{after[after.index('expect:') :]}")
     done = chaos(reports, "run", short)
     assert done.code == 0, done.out
-    events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("trainer-*"))
+    events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("*/trainer-*"))
     for provider in ("ec2", "gcp", "azure"):
         assert f'"event":"notice","source":"{provider}"' in events
     assert events.count('"reason":"drained"') == 6, "three times both ranks"

@@ -153,7 +153,7 @@ def test_bad_yaml_names_file_line_and_column(reports: pathlib.Path, short: pathl
 def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, short: pathlib.Path) -> None:
     assert chaos(reports, "run", short).code == 0
     (run_dir,) = (path.parent for path in reports.glob("*/plan.json"))
-    log = next((run_dir / "events").glob("trainer-*"))
+    log = next((run_dir / "events").glob("*/trainer-*"))
     lines = log.read_text().splitlines()
     lines[3] = lines[3][:30]
     log.write_text("\n".join(lines) + "\n")

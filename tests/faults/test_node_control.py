@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from harness.backends import run_folder
 from harness.backends.agent import skew, throttle
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
+from harness.log import hostile
 from harness.log.events import read_log
 from harness.plan.model import PlannedFault, When
 from harness.run.trigger import Holds, Progress
@@ -108,13 +110,14 @@ emit("step", step=1)
 def start_worker(
     run_dir: pathlib.Path, holds: Holds, rank: int, program: str = EMIT, **variables: str
 ) -> subprocess.Popen[bytes]:
-    env = {"CHAOS_EVENTS": str(run_dir / "events"), "CHAOS_HOLDS": str(holds.file), "PATH": os.environ["PATH"]}
+    env = run_folder.environment(str(run_dir), "node0") | holds.environment | {"PATH": os.environ["PATH"]}
+    hostile.make_folder(run_dir, run_folder.answers_of("node0"))
     command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[3]), str(rank)]
     return subprocess.Popen(command, env=env | variables)
 
 
 def events(run_dir: pathlib.Path) -> list[str]:
-    lines = [line for path in (run_dir / "events").glob("*.jsonl") for line in path.read_text().splitlines()[1:]]
+    lines = [line for path in (run_dir / "events").glob("*/*.jsonl") for line in path.read_text().splitlines()[1:]]
     return [json.loads(line)["event"] for line in lines]
 
 
@@ -137,8 +140,8 @@ def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) ->
             wait_for(lambda: holds.caught("f"))
             assert worker.poll() is None, "a crash must not come before its reason is in the log"
             caught = holds.caught("f")
-            assert caught is not None and caught[0] == 0
-            caught[1].unlink()
+            assert caught is not None and (caught.rank, caught.node) == (0, "node0")
+            caught.grant()
             assert worker.wait(20) == 7
     assert start_worker(tmp_path, holds, 0).wait(20) == 0
     assert events(tmp_path).count("started") == 6
@@ -159,8 +162,8 @@ def test_exactly_the_planned_starts_of_the_rank_are_misled(
     with start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2") as worker:
         wait_for(lambda: holds.caught("f"))
         caught = holds.caught("f")
-        assert caught is not None and caught[0] == 0
-        caught[1].unlink()
+        assert caught is not None and (caught.rank, caught.node) == (0, "node0")
+        caught.grant()
         assert worker.wait(20) == 0
     assert start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2").wait(20) == 0  # not planned
     first, second = sorted(read_log(tmp_path / "events"), key=lambda log: log.events[0]["mono_ns"])

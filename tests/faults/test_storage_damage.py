@@ -88,14 +88,16 @@ def train(damage: Damage, steps: int) -> tuple[list[float], list[torch.Tensor]]:
 
 
 def hook(run_dir: pathlib.Path, rank: int = 1) -> Damage:
-    return Damage(run_dir / orders.FOLDER, rank, Emitter(None))
+    answers = run_dir / orders.ANSWERS / "node0"
+    answers.mkdir(parents=True, exist_ok=True)
+    return Damage(run_dir / orders.FOLDER, answers, rank, Emitter(None))
 
 
 def write_order(run_dir: pathlib.Path, **what: Any) -> pathlib.Path:
     orders.environment(run_dir)
     file = run_dir / orders.FOLDER / "one.json"
     file.write_text(json.dumps(what))
-    return file.with_suffix(".done")
+    return run_dir / orders.ANSWERS / "node0" / "one.done"
 
 
 def test_a_poisoned_batch_is_nan_once_and_only_on_its_rank(tmp_path: pathlib.Path) -> None:
@@ -108,7 +110,7 @@ def test_a_poisoned_batch_is_nan_once_and_only_on_its_rank(tmp_path: pathlib.Pat
 
 def test_an_order_that_another_rank_takes_meanwhile_is_not_missed(tmp_path: pathlib.Path) -> None:
     done = write_order(tmp_path, rank=1, kind="nan")
-    done.with_name("before.json").symlink_to("taken")  # listed, and not there when it is opened
+    (tmp_path / orders.FOLDER / "before.json").symlink_to("taken")  # listed, and not there when it is opened
     assert math.isnan(train(hook(tmp_path), 1)[0][0]) and done.exists()
 
 

@@ -9,12 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from harness.backends.agent import s3_signature
+from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
 
@@ -25,14 +29,9 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.faults.load.object_store import SERVER
+from harness.backends.agent.object_store import SERVER
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+SECRET = "the key of this run"
 
 
 @dataclass
@@ -40,9 +39,9 @@ class Store:
     run_dir: pathlib.Path
     port: int
 
-    def client(self, attempts: int = 1) -> Any:
+    def client(self, attempts: int = 1, name: str = KEY_NAME, secret: str = SECRET) -> Any:
         session = botocore.session.Session()
-        session.set_credentials("key", "secret")
+        session.set_credentials(name, secret)
         config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, s3={"addressing_style": "path"})
         return session.create_client("s3", "us-east-1", endpoint_url=f"http://127.0.0.1:{self.port}", config=config)
 
@@ -51,26 +50,27 @@ class Store:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     run_dir = tmp_path_factory.mktemp("run")
     (run_dir / "object_store").mkdir()
-    behind = free_port()
+    behind = run_dir / "store"
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(behind)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     command = [
         sys.executable,
         "-m",
-        "harness.faults.load.s3_proxy",
+        "harness.backends.agent.s3_proxy",
+        "127.0.0.1",
         "0",
-        f"127.0.0.1:{behind}",
+        str(behind),
         str(run_dir / "object_store"),
     ]
-    proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {KEY_ENV: SECRET})
     try:
         assert proxy.stdout is not None
         port = int(proxy.stdout.readline())
         deadline = time.monotonic() + 40
         while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", behind)) == 0:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(behind)) == 0:
                     break
             assert time.monotonic() < deadline and server.poll() is None
             time.sleep(0.05)
@@ -113,6 +113,44 @@ def test_everything_passes_when_nothing_is_wrong(store: Store) -> None:
     client.put_object(Bucket="checkpoints", Key="whole", Body=data)
     assert client.get_object(Bucket="checkpoints", Key="whole")["Body"].read() == data
     assert [each["Key"] for each in client.list_objects_v2(Bucket="checkpoints")["Contents"]] == ["whole"]
+
+
+@pytest.mark.parametrize("wrong", [{"name": "another"}, {"secret": "another"}], ids=["name", "secret"])
+def test_who_has_not_the_key_of_the_run_gets_nothing(store: Store, wrong: dict[str, str]) -> None:
+    store.client().put_object(Bucket="checkpoints", Key="ours", Body=b"x")
+    with pytest.raises(botocore.exceptions.ClientError) as refused:
+        store.client(**wrong).get_object(Bucket="checkpoints", Key="ours")  # type: ignore[arg-type]
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    with pytest.raises(urllib.error.HTTPError) as unsigned:
+        urllib.request.urlopen(f"http://127.0.0.1:{store.port}/checkpoints/ours")
+    assert unsigned.value.code == 403
+
+
+def test_a_key_with_odd_characters_is_signed_as_the_client_signs_it(store: Store) -> None:
+    client, name = store.client(), "a folder/ä+b=c&d~é (1)"
+    client.put_object(Bucket="checkpoints", Key=name, Body=b"odd", Metadata={"note": "two  spaces"})
+    assert client.get_object(Bucket="checkpoints", Key=name)["Body"].read() == b"odd"
+    found = client.list_objects_v2(Bucket="checkpoints", Prefix="a folder/", Delimiter="/")
+    assert [each["Key"] for each in found["Contents"]] == [name]
+    client.delete_object(Bucket="checkpoints", Key=name)
+
+
+def test_a_signature_grows_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = s3_signature.Key("chaos", "secret")
+    stamp = "20260101T000000Z"
+    headers = {"host": "h", "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+    scope, signed = "20260101/us-east-1/s3/aws4_request", "host;x-amz-date"
+    canonical = s3_signature._canonical("GET", "/b/k?x=1", headers, signed.split(";"))
+    text = f"{s3_signature.ALGORITHM}\n{stamp}\n{scope}\n{s3_signature._digest(canonical)}"
+    signature = s3_signature._sign("secret", scope, text)
+    headers["authorization"] = (
+        f"{s3_signature.ALGORITHM} Credential=chaos/{scope}, SignedHeaders={signed}, Signature={signature}"
+    )
+    at = 1767225600.0  # 2026-01-01T00:00:00Z
+    assert s3_signature.is_signed("GET", "/b/k?x=1", headers, key, at + 60)
+    assert not s3_signature.is_signed("GET", "/b/k?x=1", headers, key, at + 3600)
+    assert not s3_signature.is_signed("GET", "/b/k?x=2", headers, key, at)
+    assert not s3_signature.is_signed("DELETE", "/b/k?x=1", headers, key, at)
 
 
 @pytest.mark.parametrize("kind, status", [("error", 500), ("throttle", 503)])

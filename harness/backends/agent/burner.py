@@ -1,6 +1,6 @@
 """A stranger on a node that burns CPU, memory bandwidth or a GPU, as busy as it is told. Standard library only.
 
-    python burner.py KIND DESCRIPTOR NUMBER
+    burner KIND DESCRIPTOR NUMBER
 
 `DESCRIPTOR` is an open file that holds one float: how many burners are to be busy on average. Burner `NUMBER`
 (from 0) takes its part of that, in turns of 20 ms.

@@ -2,9 +2,10 @@
 
 Its end is the end of the node: the kernel then ends every other process in the container.
 
-    python -m harness.backends.agent.container_init NAME NODE…
+    container_init NAME NODE…
 
-NAME is its own; NODE… are the names of all nodes that share the machine.
+NAME is its own; NODE… are the names of all nodes that share the machine. What runs on the node has the same user, so
+this process is closed to it: its line to the harness must not be written by anybody else.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from harness.backends.agent import metadata, processes, server, spawn
+from harness.backends.agent import boot, kernel, metadata, processes, server, spawn
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.state import Lab
 from harness.backends.agent.throttle import DutyCycle
@@ -48,8 +48,7 @@ class Init:
         self._endpoint = metadata.Endpoint(name)
         self._main_pid = 0
         self._lab = Lab("", True, "", iter(()))
-        self._lab.hosts = {f"{node}.1": cast(Any, SimpleNamespace(name=node)) for node in nodes}
-        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid())
+        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid(), lambda: nodes)
         self._duty = DutyCycle(self._turn)
         self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
         self._turns: asyncio.Task[None] | None = None
@@ -57,6 +56,7 @@ class Init:
 
     async def serve(self) -> None:
         """Until the harness is gone."""
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
         listener = _listen()
@@ -76,7 +76,7 @@ class Init:
             "cpu_use": self._cpu_use,
             "watch_memory": self._watch_memory,
             "memory_use": self._memory_use,
-            "fill_memory": lambda size_bytes, spare: self._limits.fill(self._lab, size_bytes, spare),
+            "fill_memory": lambda size_bytes, spare: self._limits.fill(size_bytes, spare),
             "doom": self._doom,
             "clock": time.time_ns,
         }
@@ -84,7 +84,8 @@ class Init:
     def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
         if self._main_pid:
             raise UsageError("the node runs its command already")
-        self._main_pid = spawn.execute(command, dict(os.environ) | dict(env), log)
+        environment = boot.with_delivered({**os.environ, **env}, boot.place())
+        self._main_pid = spawn.execute(command, environment, log)
         self._lab.on_exit(self._main_pid, self._main_ended)
         return self._main_pid
 
@@ -143,7 +144,7 @@ class Init:
         self._turns = None
 
     def _crowd(self, kind: str, load: float | None) -> None:
-        self._limits.uncrowd() if load is None else self._limits.crowd(self._lab, kind, load)
+        self._limits.uncrowd() if load is None else self._limits.crowd(kind, load)
 
     def _cpu_use(self) -> dict[str, int]:
         used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS

@@ -7,6 +7,7 @@ import os
 import signal
 
 from harness.backends.agent import spawn
+from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.state import Call, Lab
 from harness.errors import BackendError, NodeGone
 
@@ -33,7 +34,7 @@ async def kill(lab: Lab) -> None:
     os.killpg(pid, signal.SIGKILL)  # it leads a session of its own
     try:
         await asyncio.wait_for(ended.wait(), KILL_S_MAX)
-    except TimeoutError as error:
+    except TIMEOUTS as error:
         raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL") from error
 
 

@@ -22,7 +22,7 @@ import signal
 import socket
 import traceback
 
-from harness.backends.agent import cgroups, control, kernel, limits, node, processes, rpc, spawn
+from harness.backends.agent import cgroups, control, kernel, lab_nodes, limit_calls, processes, rpc, spawn
 from harness.backends.agent import leftovers as undo
 from harness.backends.agent.fuse import verbs as fuse_verbs
 from harness.backends.agent.init import stage
@@ -36,7 +36,13 @@ PLAIN_CLEANUP_S_MAX = 6.0
 PLAIN_LABS_MAX = 200
 
 # The calls of every module. A new verb is a module with a `CALLS` of its own, named here.
-CALLS: dict[str, Call] = {**limits.CALLS, **node.CALLS, **control.CALLS, **net_verbs.CALLS, **fuse_verbs.CALLS}
+CALLS: dict[str, Call] = {
+    **limit_calls.CALLS,
+    **lab_nodes.CALLS,
+    **control.CALLS,
+    **net_verbs.CALLS,
+    **fuse_verbs.CALLS,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,9 +57,9 @@ class Follower:
 
     def _send(self, name: str, path: str) -> None:
         offset = self._offsets.get(name, 0)
-        if os.stat(path).st_size <= offset:
-            return
-        with open(path, "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if name not in self._offsets:  # it may be empty, and mean something by being there
+                self._tell({"event": "wrote", "name": name, "offset": 0, "data": ""})
             file.seek(offset)
             while chunk := file.read(CHUNK_BYTES):
                 if name.endswith(".jsonl"):

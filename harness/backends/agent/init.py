@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from harness.backends.agent import kernel, processes, rpc, sockets, spawn, throttle
+from harness.backends.agent import kernel, own_view, processes, rpc, sockets, spawn, throttle
 from harness.backends.agent.net import links as net
 from harness.errors import UsageError
 
@@ -37,6 +37,8 @@ class Setup:
     hosts: str  # the text of the node's /etc/hosts
     metadata: tuple[str, int]  # where its metadata endpoint listens
     namespaces: bool
+    run_dir: str  # empty: none
+    writable: tuple[str, ...]  # what of it the node may write
 
 
 @contextlib.contextmanager
@@ -75,6 +77,8 @@ def _build(setup: Setup) -> None:
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         _mount_names(setup.hosts)
         _mount_sysfs()
+        if setup.run_dir:
+            own_view.restrict(setup.run_dir, setup.writable)
     with stage("node network"):
         socket.sethostname(setup.name)
         net.quiet_stack("eth0")
@@ -171,7 +175,8 @@ class Init:
                     rpc.send(self._link, {"event": "exit", "code": os.waitstatus_to_exitcode(status)})
 
     def _run(self, command: list[str], env: dict[str, str], log: str) -> int:
-        self._main_pid = spawn.execute(command, env, log)
+        prepare = own_view.give_up_mounting if self._namespaces else None
+        self._main_pid = spawn.execute(command, env, log, prepare)
         return self._main_pid
 
     def _others(self) -> list[processes.Process]:

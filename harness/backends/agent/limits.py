@@ -1,7 +1,7 @@
-"""What labd does to a node's share of the machine: CPU, memory, and strangers that compete for them.
+"""What is done to a node's share of the machine: CPU, memory, and strangers that compete for them.
 
-`CALLS` are the calls this module answers; each takes the lab first. What is set here dies with the lab; control
-groups, the only thing that does not, are made when a node is made and removed when the lab has ended.
+What is set here dies with the process that set it; control groups, the only thing that does not, are made when a node
+is made and removed when the lab has ended.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Collection
 
-from harness.backends.agent import burner, cgroups, processes, spawn
-from harness.backends.agent.state import Call, Lab
-from harness.backends.agent.types import CpuUse, MemoryUse
-from harness.errors import CannotRunError, NodeGone, UsageError
+from harness.backends.agent import boot, burner, cgroups, processes, spawn
+from harness.backends.agent.children import Children
+from harness.backends.agent.types import MemoryUse
+from harness.errors import CannotRunError
 
 KILLED_NEXT, KILLED_FIRST = 500, 1000  # OOM scores; only raised, as lowering one takes a capability of its own
 WATCH_S = 0.01
@@ -37,8 +35,19 @@ _PROGRESS = struct.Struct("q")
 class Limits:
     """One node's limits. Made before anything runs on the node, so that its groups account for all of it."""
 
-    def __init__(self, lab: Lab, node: str, init_pid: int):
+    def __init__(
+        self,
+        children: Children,
+        node: str,
+        init_pid: int,
+        names: Callable[[], Collection[str]],
+        accounted_for: str | None = None,
+    ):
+        """`names` gives the names of all nodes that share the machine; `accounted_for` the run, if the kernel keeps
+        limits here.
+        """
         self.node = node
+        self._children, self._names = children, names
         self._init_pid = init_pid
         self._groups: dict[str, cgroups.Group] = {}
         self._burners: dict[int, processes.Process] = {}
@@ -48,13 +57,13 @@ class Limits:
         self._watchdog_kills = 0
         self._fillers: list[int] = []
         self._looks = 0  # of the watchdog
-        if lab.kernel_limits:
-            self._enter_groups(lab)
+        if accounted_for is not None:
+            self._enter_groups(accounted_for)
 
-    def _enter_groups(self, lab: Lab) -> None:
+    def _enter_groups(self, run_id: str) -> None:
         owner = os.environ[processes.OWNER_ENV]
         for controller in cgroups.CONTROLLERS:
-            group = cgroups.create(controller, owner, lab.run_id, self.node)
+            group = cgroups.create(controller, owner, run_id, self.node)
             if group is not None:
                 group.enter(self._init_pid)
                 self._groups[controller] = group
@@ -79,23 +88,23 @@ class Limits:
     def throttled_by_quota_ns(self) -> int:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
-    def crowd(self, lab: Lab, kind: str, load: float) -> None:
+    def crowd(self, kind: str, load: float) -> None:
         if self._load_file < 0:
             self._load_file = os.memfd_create("load")
-            self._affinity = _confine(self.members(), _own_cpus(lab, self.node))
+            self._affinity = _confine(self.members(), self._own_cpus())
         os.pwrite(self._load_file, burner.LOAD.pack(load), 0)
         for number in range(len(self._burners), max(1, math.ceil(load))):
-            self._start_burner(lab, kind, number)
+            self._start_burner(kind, number)
 
-    def _start_burner(self, lab: Lab, kind: str, number: int) -> None:
-        cpus = _own_cpus(lab, self.node)
+    def _start_burner(self, kind: str, number: int) -> None:
+        cpus = self._own_cpus()
 
         def become() -> None:
             os.sched_setaffinity(0, cpus)
             os.set_inheritable(self._load_file, True)
-            packages = [] if kind == "gpu" else ["-S"]
-            command = [sys.executable, "-P", *packages, burner.__file__, kind, str(self._load_file), str(number)]
-            os.execv(sys.executable, command)
+            arguments = [kind, str(self._load_file), str(number)]
+            module, packages = "harness.backends.agent.burner", kind == "gpu"
+            os.execv(sys.executable, boot.command(sys.executable, boot.place(), module, arguments, packages))
 
         pid = spawn.fork(become, keep=(self._load_file,))
         if "cpu" in self._groups:
@@ -113,6 +122,15 @@ class Limits:
             self._load_file = -1
         _release(self.members(), self._affinity)
         self._affinity = {}
+
+    def _own_cpus(self) -> set[int]:
+        """The node's part of the machine's CPUs: dealt out by name, several share one where there are too few."""
+        cpus = sorted(os.sched_getaffinity(0))
+        names = sorted(set(self._names()))
+        place, count = names.index(self.node.rpartition(".")[0]), len(names)
+        if count >= len(cpus):
+            return {cpus[place % len(cpus)]}
+        return set(cpus[place * len(cpus) // count : (place + 1) * len(cpus) // count])
 
     # Memory
 
@@ -162,19 +180,19 @@ class Limits:
         found = (processes.read(pid) for pid in self._fillers)
         return [each for each in found if each is not None and each.running]
 
-    async def fill(self, lab: Lab, size_bytes: int, spare: bool) -> int:
+    async def fill(self, size_bytes: int, spare: bool) -> int:
         """Takes memory in a child of labd that stands on the node's account; returns how much it got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
-        pid = spawn.fork(lambda: _fill(size_bytes, progress, start_read), keep=(start_read,))
+        score = KILLED_NEXT if spare else KILLED_FIRST
+        pid = spawn.fork(lambda: _fill(size_bytes, progress, start_read, score), keep=(start_read,))
         os.close(start_read)
         done = asyncio.Event()
-        lab.on_exit(pid, lambda _: done.set())
+        self._children.on_exit(pid, lambda _: done.set())
         self._fillers.append(pid)
         try:
             if "memory" in self._groups:
                 self._groups["memory"].enter(pid)
-            _set_oom_score(pid, KILLED_NEXT if spare else KILLED_FIRST)
             before = self.memory_use().kills
             os.write(start_write, b"1")
             await self._filled(done, before, spare, lambda: _got(progress) >= size_bytes)
@@ -202,8 +220,9 @@ def _got(progress: mmap.mmap) -> int:
     return int(_PROGRESS.unpack(progress[:])[0])
 
 
-def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
+def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
     """The child: takes page after page and notes how far it got."""
+    pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
     for offset in range(0, size_bytes, _PAGE_BYTES):
@@ -212,16 +231,6 @@ def _fill(size_bytes: int, progress: mmap.mmap, start: int) -> None:
         if offset % STEP_BYTES == 0:
             time.sleep(0.0005)  # slow enough for a watchdog that looks every 10 ms
     os.read(start, 1)  # holds it until it is killed
-
-
-def _own_cpus(lab: Lab, node: str) -> set[int]:
-    """The node's part of the machine's CPUs: dealt out by name, several nodes share one where there are too few."""
-    cpus = sorted(os.sched_getaffinity(0))
-    names = sorted({host.name for host in lab.hosts.values()})
-    place, count = names.index(node.rpartition(".")[0]), len(names)
-    if count >= len(cpus):
-        return {cpus[place % len(cpus)]}
-    return set(cpus[place * len(cpus) // count : (place + 1) * len(cpus) // count])
 
 
 def _threads(members: list[processes.Process]) -> list[int]:
@@ -273,89 +282,3 @@ def _oom_score(pid: int) -> int:
         return int(pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text())
     except OSError:
         return 0
-
-
-def _set_oom_score(pid: int, score: int) -> None:
-    """For a child that waits: it is there."""
-    pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text(str(score))
-
-
-def _limits(lab: Lab, node: str) -> Limits:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set() or host.limits is None:
-        raise NodeGone(f"node {node} is gone")
-    return host.limits
-
-
-async def limit_cpu(lab: Lab, node: str, cpus: float | None) -> None:
-    if cpus is not None and not cpus > 0:
-        raise UsageError(f"a quota of {cpus} CPUs; it must be above 0")
-    group = _limits(lab, node).group("cpu")
-    if cpus is None:
-        group.restore()
-    else:
-        cgroups.limit_cpu(group, cpus)
-
-
-async def throttle(lab: Lab, node: str, share: float | None) -> None:
-    if share is not None and not 0 < share <= 1:
-        raise UsageError(f"a share of {share}; it must be above 0 and at most 1")
-    _limits(lab, node)
-    await lab.hosts[node].call("throttle", share=1.0 if share is None else share)
-
-
-async def crowd(lab: Lab, node: str, kind: str, load: float | None) -> None:
-    if kind not in burner.KINDS:
-        raise UsageError(f"strangers of kind {kind!r}; there is {', '.join(burner.KINDS)}")
-    if load is None:
-        _limits(lab, node).uncrowd()
-    else:
-        _limits(lab, node).crowd(lab, kind, load)
-
-
-async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
-    limits = _limits(lab, node)
-    stopped_ns: int = await lab.hosts[node].call("stopped_ns")
-    used_ns = sum(process.cpu_ticks for process in limits.members()) * _TICK_NS
-    return asdict(CpuUse(used_ns, stopped_ns + limits.throttled_by_quota_ns(), time.monotonic_ns()))
-
-
-async def limit_memory(lab: Lab, node: str, limit_bytes: int | None, keeper: str) -> str:
-    limits = _limits(lab, node)
-    if limit_bytes is None:
-        return limits.lift_memory()
-    if limit_bytes <= 0:
-        raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
-    return limits.limit_memory(limit_bytes, keeper)
-
-
-async def memory_use(lab: Lab, node: str) -> dict[str, Any]:
-    return asdict(_limits(lab, node).memory_use())
-
-
-async def fill_memory(lab: Lab, node: str, size_bytes: int, spare: bool) -> int:
-    return await _limits(lab, node).fill(lab, size_bytes, spare)
-
-
-async def doom(lab: Lab, node: str, pid: int) -> None:
-    _limits(lab, node)
-    await lab.hosts[node].call("doom", pid=pid)
-
-
-async def states(lab: Lab, node: str) -> list[dict[str, Any]]:
-    _limits(lab, node)
-    found: list[dict[str, Any]] = await lab.hosts[node].call("states")
-    return found
-
-
-CALLS: dict[str, Call] = {
-    "node.limit_cpu": limit_cpu,
-    "node.throttle": throttle,
-    "node.crowd": crowd,
-    "node.cpu_use": cpu_use,
-    "node.limit_memory": limit_memory,
-    "node.memory_use": memory_use,
-    "node.fill_memory": fill_memory,
-    "node.doom": doom,
-    "node.states": states,
-}

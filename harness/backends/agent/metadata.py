@@ -16,12 +16,13 @@ import urllib.parse
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
+from harness.backends.agent.compat import TIMEOUTS
 from harness.errors import UsageError
 
 PROVIDERS = ("ec2", "gcp", "azure")
 REQUEST_BYTES_MAX = 16 * 2**10
 REQUEST_S_MAX = 10.0
-_CLIENT_GONE = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)  # nobody to answer
+_NOT_SENT: tuple[type[Exception], ...] = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 WAIT_S_MAX = 3600.0
 TOKEN_TTL_S_MAX = 21600
 
@@ -103,7 +104,7 @@ class Endpoint:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            with contextlib.suppress(*_CLIENT_GONE):
+            with contextlib.suppress(OSError, *TIMEOUTS, *_NOT_SENT):  # nobody to answer
                 request = await asyncio.wait_for(_read_request(reader), REQUEST_S_MAX)
                 reply = await self._reply(request) if request else Reply(400, "not an HTTP request\n")
                 writer.write(_encode(reply))
@@ -136,16 +137,13 @@ class Endpoint:
             return Reply(401, "a session token is required\n")
         notice = self._notice_of("ec2")
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(notice.at_s)) if notice else ""
-        match request.path.removeprefix("/latest/meta-data/"):
-            case "spot/instance-action" if notice:
-                return _json({"action": "terminate", "time": at}, notice=True)
-            case "spot/termination-time" if notice:
-                return Reply(200, at, notice=True)
-            case "instance-life-cycle":
-                return Reply(200, "spot")
-            case "instance-id" | "hostname":
-                return Reply(200, self.node)
-        return Reply(404)
+        asked = request.path.removeprefix("/latest/meta-data/")
+        if asked == "spot/instance-action" and notice:
+            return _json({"action": "terminate", "time": at}, notice=True)
+        if asked == "spot/termination-time" and notice:
+            return Reply(200, at, notice=True)
+        answers = {"instance-life-cycle": "spot", "instance-id": self.node, "hostname": self.node}
+        return Reply(200, answers[asked]) if asked in answers else Reply(404)
 
     def _ec2_token(self, request: Request) -> Reply:
         ttl = request.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
@@ -166,14 +164,11 @@ class Endpoint:
             return Reply(200, "computeMetadata/\n", flavor)
         if request.headers.get("metadata-flavor") != "Google":
             return Reply(403, "the header Metadata-Flavor: Google is missing\n", flavor)
-        match request.path.removeprefix("/computeMetadata/v1/instance/"):
-            case "preempted":
-                return await self._gcp_preempted(request, flavor)
-            case "maintenance-event":
-                return Reply(200, "NONE", flavor)
-            case "name" | "hostname":
-                return Reply(200, self.node, flavor)
-        return Reply(404, headers=flavor)
+        asked = request.path.removeprefix("/computeMetadata/v1/instance/")
+        if asked == "preempted":
+            return await self._gcp_preempted(request, flavor)
+        answers = {"maintenance-event": "NONE", "name": self.node, "hostname": self.node}
+        return Reply(200, answers[asked], flavor) if asked in answers else Reply(404, headers=flavor)
 
     async def _gcp_preempted(self, request: Request, flavor: dict[str, str]) -> Reply:
         known = request.query.get("last_etag")
@@ -186,7 +181,7 @@ class Endpoint:
 
     async def _gcp_change(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
-        with contextlib.suppress(TimeoutError):  # unchanged: the reply says so
+        with contextlib.suppress(*TIMEOUTS):  # unchanged: the reply says so
             while self._notice_of("gcp") is None:
                 await asyncio.wait_for(self._announced.wait(), deadline - time.monotonic())
                 if self._notice_of("gcp") is None:

@@ -1,8 +1,29 @@
-"""Where things are inside a container or a pod, and the labels by which what we created is known."""
+"""Where things are on a node, and the labels by which what we created is known."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
 SHARED = "/chaos/shared"  # the volume of checkpoints, where there is one; a run has a folder of its own there
+EVENTS, LOGS, ANSWERS = "events", "logs", "answers"  # in the run's folder: see `harness.backends.run_folder`
+KEY_ENV, KEY_NAME = "CHAOS_KEY", "chaos"  # a secret that all nodes of a run share, and what an object store calls it
 IMAGE_UID = 10001  # the image's unprivileged user
 
 RUN_LABEL, NODE_LABEL = "chaos.run_id", "chaos.node"
+
+
+def events_of(node: str) -> str:
+    return f"{EVENTS}/{node}"
+
+
+def answers_of(node: str) -> str:
+    """Claims of planned strikes, and answers to orders."""
+    return f"{ANSWERS}/{node}"
+
+
+def log_of(key: str) -> str:
+    """`key` is `<node>.<incarnation>`, or `control`."""
+    return f"{LOGS}/{key}.log"
+
+
+def environment(run_dir: str, node: str) -> dict[str, str]:
+    """What tells a node's processes where to write. `run_dir` is the run's folder as they see it."""
+    return {"CHAOS_EVENTS": f"{run_dir}/{events_of(node)}", "CHAOS_ANSWERS": f"{run_dir}/{answers_of(node)}"}

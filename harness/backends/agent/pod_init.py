@@ -1,11 +1,11 @@
 """Process 1 of a pod: what the init of a container node does, over a line that Kubernetes keeps (attach).
 
-    python -m harness.backends.agent.pod_init node|control
+    pod_init node|control
 
-Nothing is told before the harness has said hello: what comes before anybody is attached is lost. All that is written
-to the run's events and logs goes over the line as it is written. When the harness has been silent for a minute, or
-the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: everything on it is told, and
-the pod ends as soon as the command has.
+Nothing is told before the harness has said hello: what comes before anybody is attached is lost. All that the node
+writes to its events, its answers and the logs goes over the line as it is written. When the harness has been silent
+for a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: everything
+on it is told, and the pod ends as soon as the command has.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.backends.agent import boot, kernel, server
 from harness.backends.agent import container_init as init
-from harness.backends.agent import server
 from harness.backends.agent.follow import Follower
 from harness.backends.agent.net import paths
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.agent.places import SCRATCH, SHARED
-from harness.backends.agent.source import source_digest
 from harness.backends.agent.vault import Copies, Vault
-from harness.emitter import STRIKE_TAKEN, clock_id
+from harness.emitter import clock_id
 from harness.errors import UsageError
 
 SILENT_S_MAX = 60.0
-LOOK_S = 0.02
+LOOK_S = 0.1
 TAKEN_BACK = 143  # of a command that left with 0 because of the notice: with 0 the engine would call the job done
-FOLLOWED = ("events", "logs")
+CONTROL = "control"
 _SIOCGIFADDR = 0x8915
 
 
@@ -47,12 +46,14 @@ class PodInit(init.Init):
         self._role, self._root = role, root
         self._heard_s = time.monotonic()
         self._leaving = False
-        self._follower = Follower(root, FOLLOWED, server.tell)
+        name = CONTROL if role == CONTROL else f"node{index_here()}"
+        self._follower = Follower(root, (f"events/{name}", f"answers/{name}", "logs"), server.tell)
         self._copies: Copies | None = None
         self._vault: Vault | None = None
         self._ends = paths.Ends()
 
     async def serve(self) -> None:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._reclaimed)
         loop.add_reader(self._follower.descriptor, self._follower.absorb)
@@ -85,32 +86,28 @@ class PodInit(init.Init):
         }
 
     def _hello(self) -> dict[str, Any]:
-        """Who this is. Kubeflow's PyTorchJob numbers its pods in RANK, everything else as a completion index."""
+        """Who this is."""
         self._heard_s = time.monotonic()
         address = os.environ.get("POD_IP") or socket.gethostbyname(socket.gethostname())
-        index = os.environ.get("JOB_COMPLETION_INDEX", os.environ.get("RANK", "-1"))
+        trainers = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         return {
             "role": self._role,
-            "index": int(index) if self._role != "control" else -1,
+            "index": index_here() if self._role != CONTROL else -1,
             "address": address,
             "device": device_of(address),
             "host": socket.gethostname(),
             "clock": clock_id(),
             "metadata": self._metadata,
-            "digest": source_digest(),
+            "digest": boot.archive_digest(),
+            "trainer": boot.trainer_digest(trainers),
         }
 
     def _beat(self) -> None:
         self._heard_s = time.monotonic()
 
     async def _watch(self) -> None:
-        """Tells of crashes that were taken; ends the pod when nobody of ours is there any more."""
-        told = set[str]()
+        """Ends the pod when nobody of ours is there any more."""
         while time.monotonic() - self._heard_s < SILENT_S_MAX:
-            taken = taken_tokens(self._root)
-            for name in sorted(taken - told):
-                server.tell({"event": "taken", "name": name})
-            told = taken
             await asyncio.sleep(LOOK_S)
         print(f"the harness has been silent for {SILENT_S_MAX:g} s", file=sys.stderr, flush=True)
         self._die(0)  # with any other code a job would bring it back, for nobody
@@ -152,8 +149,7 @@ class PodInit(init.Init):
             os.close(descriptor)
 
     def _run_here(self, command: Sequence[str], env: Mapping[str, str], name: str) -> int:
-        for folder in ("events", "logs", "holds"):
-            (self._root / folder).mkdir(exist_ok=True)
+        (self._root / "holds").mkdir(exist_ok=True)
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
@@ -189,6 +185,11 @@ class PodInit(init.Init):
         os._exit(code)
 
 
+def index_here() -> int:
+    """The pod's place in the job. Kubeflow's PyTorchJob numbers its pods in RANK, all others by completion index."""
+    return int(os.environ.get("JOB_COMPLETION_INDEX", os.environ.get("RANK", "-1")))
+
+
 def device_of(address: str) -> str:
     """The network device with this address; empty when there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -201,11 +202,6 @@ def device_of(address: str) -> str:
             if socket.inet_ntoa(found) == address:
                 return name
     return ""
-
-
-def taken_tokens(root: pathlib.Path) -> set[str]:
-    """The planned crashes that a trainer here has taken."""
-    return {path.name for path in (root / "holds").glob(f"*{STRIKE_TAKEN}")}
 
 
 if __name__ == "__main__":

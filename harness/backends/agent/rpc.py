@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from harness import errors
+from harness.backends.agent.compat import TIMEOUTS
 
 Message = dict[str, Any]
 OnEvent = Callable[[Message], None]
@@ -134,7 +135,7 @@ class Client:
                 raise errors.BackendError(f"{method}: the lab has ended") from error
         try:
             return answer.result(limit_s)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise errors.BackendError(f"{method}: no answer from the lab within {limit_s:g} s") from error
         finally:
             self._waiting.pop(number, None)
@@ -148,14 +149,18 @@ class Client:
         self._link.close()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # no longer our protocol: that is the end of the line as well
+        try:
             while True:
                 self._take(receive(self._link))
+        except OSError:
+            reason = "the lab ended before it answered"
+        except Exception as error:  # no longer our protocol: that is the end of the line as well
+            reason = f"the line is broken: {type(error).__name__}: {error}"
         with self._lock:
             self._ended = True
             waiting = list(self._waiting.values())
         for answer in waiting:
-            answer.set_exception(errors.BackendError("the lab ended before it answered"))
+            answer.set_exception(errors.BackendError(reason))
         self._on_end()
 
     def _take(self, message: Message) -> None:
@@ -192,7 +197,7 @@ class AsyncClient:
         self._writer.write(pack({"id": number, "call": method, "params": params}))
         try:
             return await asyncio.wait_for(answer, limit_s)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise errors.BackendError(f"{method}: no answer from the node within {limit_s:g} s") from error
         finally:
             self._waiting.pop(number, None)

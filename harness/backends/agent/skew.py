@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 from harness.errors import CannotRunError
 
@@ -47,9 +48,17 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(folder)}
 
 
+def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
+    """Each node has its file before a process there looks for it. Nothing where no clock is to be skewed."""
+    folder = _folder(run_dir)
+    for node in nodes if folder.is_dir() else ():
+        if not (folder / node).exists():
+            set_offset(run_dir, node, 0.0)
+
+
 def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
     """The node's wall clock is off by this from now on, also in processes that run already."""
-    descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         os.pwrite(descriptor, _OFFSET.pack(round(offset_s * 1e9)), 0)  # in place: it is mapped
     finally:

@@ -37,7 +37,7 @@ async def until_told(serving: Coroutine[Any, Any, None]) -> None:
 
 class JobLimits(Limits):
     def __init__(self, lab: Lab, name: str, run_id: str):
-        super().__init__(lab, f"{name}.1", os.getpid())
+        super().__init__(lab, f"{name}.1", os.getpid(), lambda: [name])
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.Process]:

@@ -1,7 +1,7 @@
 """Storage of a Slurm node that can be disturbed: the lab's file system, where the job's own task alone sees it.
 
-What starts the command of a node (`script.py`) first gets mounts of its own here, and a process for each folder that
-does the file operations there. The site's mounts stay as they are; ours end with the last process that sees them, and
+What starts the command of a node (`slurm_task`) has mounts of its own, and gets a process for each folder that does
+the file operations there. The site's mounts stay as they are; ours end with the last process that sees them, and
 none outlives the job. The node's agent hands them the rules.
 """
 
@@ -29,9 +29,9 @@ _PEER = struct.Struct("3i")  # process, user and group
 def mount(key: str, folders: Sequence[str]) -> None:
     """What the caller starts from now on sees the folders of node `key` through file systems that can be disturbed.
 
+    The caller is in a mount namespace of its own.
     Raises `OSError` or `StageError` where the kernel refuses.
     """
-    kernel.enter_mount_namespace()
     for folder in folders:
         ours, theirs = socket.socketpair()
         with ours, theirs, socket.socket(socket.AF_UNIX) as listener:

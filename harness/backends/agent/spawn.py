@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from harness.backends.agent import kernel
+
 _RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 DESCRIPTORS_MAX = 1 << 20  # the kernel's own default limit
 EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
@@ -22,6 +24,7 @@ def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
     status = 1
     try:
         _forget_parent(keep)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the parent may be closed to others; its child is no part of it
         main()
         status = 0
     except BaseException:
@@ -46,23 +49,28 @@ def _forget_parent(keep: Collection[int]) -> None:
     os.closerange(last + 1, DESCRIPTORS_MAX)
 
 
-def execute(command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+def execute(command: Sequence[str], env: Mapping[str, str], log: str, prepare: Callable[[], None] | None = None) -> int:
     """Starts `command` in a session of its own, output appended to the file `log`; returns its process id.
 
+    The new process calls `prepare` before it becomes the command.
     A command that cannot be executed exits with 127 (not found) or 126, and the log says why.
     """
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    output = os.open(log, flags, 0o644)
+    os.set_blocking(output, True)
     try:
-        return fork(lambda: _become(command, env, output), keep=(output,))
+        return fork(lambda: _become(command, env, output, prepare), keep=(output,))
     finally:
         os.close(output)
 
 
-def _become(command: Sequence[str], env: Mapping[str, str], output: int) -> None:
+def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare: Callable[[], None] | None) -> None:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if prepare is not None:
+        prepare()
     try:
         os.execvpe(command[0], list(command), dict(env))
     except OSError as error:

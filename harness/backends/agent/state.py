@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness.backends.agent import rpc
+from harness.backends.agent.children import Children
+from harness.backends.agent.limits import Limits
 from harness.errors import BackendError
-
-if TYPE_CHECKING:
-    from harness.backends.agent.net.verbs import Disturbance
-    from harness.backends.agent.node import Host
-
 
 Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
 
 
-class Lab:
+class Host(Protocol):
+    """What the calls of other modules know of a node."""
+
+    name: str
+    address: str
+    init_pid: int
+    gone: asyncio.Event
+    limits: Limits | None
+
+    @property
+    def key(self) -> str: ...
+
+    async def call(self, method: str, **params: Any) -> Any: ...
+
+
+class Disturbance(Protocol):
+    """Something done to the network that acts until it is ended."""
+
+    @property
+    def host(self) -> Host: ...
+
+    async def end(self) -> None: ...
+
+    async def counts(self) -> dict[str, int]: ...
+
+    def counter(self, source: str) -> str | None: ...
+
+
+class Lab(Children):
     """`hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
 
     def __init__(self, run_id: str, namespaces: bool, control_address: str, addresses: Iterator[str]):
+        super().__init__()
         self.run_id = run_id
         self.namespaces = namespaces
         self.control_address = control_address
@@ -37,7 +61,6 @@ class Lab:
         self.kernel_limits = False  # whether nodes get control groups
         self.writer: asyncio.StreamWriter | None = None
         self._addresses = addresses
-        self._exits: dict[int, Callable[[int], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def next_address(self) -> str:
@@ -58,20 +81,6 @@ class Lab:
     def note(self, text: str) -> None:
         """A line in labd's log."""
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
-
-    def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Calls back with the exit code (negative: a signal) when the child has been reaped."""
-        self._exits[pid] = callback
-
-    def reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # no child at all
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                callback = self._exits.pop(pid, None)
-                if callback is not None:
-                    callback(os.waitstatus_to_exitcode(status))
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` beside the calls; kept referenced, or the loop could drop it."""

@@ -10,22 +10,17 @@ the harness dies, that connection ends and the containers with it. What then is 
 
 from __future__ import annotations
 
-import collections
 import os
 import pathlib
 import secrets
-import signal
-import time
 from typing import Any
 
+from harness.backends import delivery, run_folder
 from harness.backends.agent import container_storage as storage
 from harness.backends.agent import metadata
-from harness.backends.agent.source import source_digest
 from harness.backends.contract import (
     Backend,
     Capability,
-    ClockReading,
-    Exit,
     Node,
     RunId,
     Verb,
@@ -35,27 +30,23 @@ from harness.backends.contract import (
     refuse_replacement,
 )
 from harness.backends.docker import probe, request
+from harness.backends.docker.container import DockerNode
+from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, each
-from harness.backends.docker.line import Line
-from harness.backends.docker.node import CONTROL, KILL_S_MAX, DockerNode, Exits
-from harness.backends.sidecar_calls import Host, Network
-from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
+from harness.backends.run_folder import CONTROL
+from harness.backends.sidecar_calls import Network, NetworkHost
+from harness.errors import CannotRunError, ChaosError, UsageError
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
 
 class DockerCluster(probe.ProbedCluster):
     def __init__(self, engine: Engine, workload: Workload, place: request.Place):
+        super().__init__(workload)
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
-        self._exits: Exits = collections.deque()
-        self._clocks: collections.deque[ClockReading] = collections.deque()
         self._closed = False
-        self._control_starts = 0
-        for name in ("events", "logs", *workload.mounts):
-            (self._run_dir / name).mkdir(parents=True, exist_ok=True)
-        (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
-        engine.hand_over(self._run_dir)
+        self._prepare()
         self._nodes = [self._new(name, 1) for name in request.node_names(workload)]
         self._control = self._new(CONTROL, 1) if workload.control is not None else None
         self._network = Network(self._hosts, lambda: self._control_address, self._start_sidecar)
@@ -69,6 +60,17 @@ class DockerCluster(probe.ProbedCluster):
             self.close()
             raise
 
+    def _prepare(self) -> None:
+        """Raises `CannotRunError` for a root that may not give files away, as in a user namespace of its own."""
+        names = [*request.node_names(self._workload), *([CONTROL] if self._workload.control is not None else [])]
+        try:
+            run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)
+        except PermissionError as error:
+            raise CannotRunError(
+                f"{self._run_dir} cannot be given to the user of the containers: {error.strerror}"
+            ) from error
+        (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
+
     @property
     def nodes(self) -> list[Node]:
         return list(self._nodes)
@@ -79,24 +81,15 @@ class DockerCluster(probe.ProbedCluster):
         for node in self._nodes:
             self._start_node(node)
 
-    def kill_control(self) -> None:
-        if self._control is None or not self._control.running:
-            raise NodeGone("there is no control command running")
-        self._control.signal(signal.SIGKILL)
-        deadline = time.monotonic() + KILL_S_MAX
-        while self._control.running:
-            if time.monotonic() > deadline:
-                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
-            time.sleep(0.002)
+    @property
+    def control_host(self) -> DockerNode | None:
+        return self._control
 
-    def restart_control(self) -> None:
-        if self._control is None or self._workload.control is None:
-            raise UsageError("this workload has no control command")
-        self._control_starts += 1
+    def start_control(self, start: int, command: tuple[str, ...]) -> None:
+        assert self._control is not None, "there is a control command, and so a host for it"
         values = {"address": self._control.address, "control": self._control.address}
-        command = fill_placeholders(self._workload.control, values | self._same_everywhere)
-        environment = self._environment(self._control, self._control_starts)
-        self._control.run(command, environment, self._log(CONTROL), self._control_starts)
+        filled = fill_placeholders(command, values | self._same_everywhere)
+        self._control.run(filled, self._environment(self._control, start), self._log(self._control), start)
 
     def replace(self, node: Node) -> Node:
         refuse_replacement(self._nodes[node.index], node)
@@ -108,18 +101,6 @@ class DockerCluster(probe.ProbedCluster):
         self._network.joined(fresh)
         self._start_node(fresh)
         return fresh
-
-    def exits(self) -> list[Exit]:
-        found = []
-        while self._exits:
-            found.append(self._exits.popleft())
-        return found
-
-    def clocks(self) -> list[ClockReading]:
-        found = []
-        while self._clocks:
-            found.append(self._clocks.popleft())
-        return found
 
     def close(self) -> None:
         if self._closed:
@@ -147,23 +128,23 @@ class DockerCluster(probe.ProbedCluster):
         return [*self._nodes, *([self._control] if self._control is not None else [])]
 
     def _new(self, name: str, incarnation: int) -> DockerNode:
-        return DockerNode(self._engine, self._place, name, incarnation, self._exits)
+        return DockerNode(self._engine, self._place, name, incarnation, self.ends)
 
     def _create(self, node: DockerNode) -> None:
-        gpus = request.gpu_ids(self._workload, node.index, self._place)
-        names = request.node_names(self._workload)
-        wanted = request.container(self._place, node.name, node.incarnation, gpus, names)
-        node.create(wanted, self._network)
+        run_folder.prepare_log(self._run_dir, self._log_key(node), self._engine.owner)
+        node.create(request.container(self._workload, self._place, node.name, node.incarnation), self._network)
 
     def _come_up(self, node: DockerNode) -> None:
         node.come_up(self._workload.mounts if node is not self._control else ())
-        self._clocks.append(node.clock())
+        self.readings.put(node.clock())
 
-    def _start_sidecar(self, host: Host) -> Line:
+    def _start_sidecar(self, host: NetworkHost) -> ContainerLine:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
         wanted = request.sidecar(self._place, host.name, host.incarnation, host.container)
         name = f"{self._place.container(host.name, host.incarnation)}-network"
-        return Line(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").wait_ready()
+        return ContainerLine(
+            self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log"
+        ).wait_ready()
 
     def _start_node(self, node: DockerNode) -> None:
         values = {
@@ -174,16 +155,19 @@ class DockerCluster(probe.ProbedCluster):
         }
         command = fill_placeholders(self._workload.command, values | self._same_everywhere)
         environment = self._environment(node, node.incarnation)
-        node.run(command, environment, self._log(node.key), node.incarnation)
+        node.run(command, environment, self._log(node), node.incarnation)
 
-    def _log(self, name: str) -> pathlib.Path:
-        return self._run_dir / "logs" / f"{name}.log"
+    def _log_key(self, node: DockerNode) -> str:
+        return CONTROL if node.name == CONTROL else node.key
+
+    def _log(self, node: DockerNode) -> pathlib.Path:
+        return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
         """The plan's and ours; nothing of what the harness itself runs under reaches a container."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
-        events = {"CHAOS_EVENTS": str(self._run_dir / "events")}
-        return {**devices, **metadata.environment(node.metadata), **self._workload.env, **events, **node.marks(start)}
+        places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
+        return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
 
 
 class DockerBackend(Backend):
@@ -218,17 +202,17 @@ class DockerBackend(Backend):
         try:
             if workload.mounts and (reason := storage.why_not(engine.address, engine.user)):
                 raise CannotRunError(reason)
-            return DockerCluster(engine, workload, _place(engine, run_dir, run_id))
+            return DockerCluster(engine, workload, _place(engine, workload, run_dir, run_id))
         except BaseException:
             engine.close()
             raise
 
 
-def _place(engine: Engine, run_dir: pathlib.Path, run_id: str) -> request.Place:
+def _place(engine: Engine, workload: Workload, run_dir: pathlib.Path, run_id: str) -> request.Place:
     image = os.environ.get(IMAGE_ENV, request.IMAGE)
-    found, wanted = engine.image_labels(image).get(request.SOURCE_LABEL), source_digest()
-    if found != wanted:
-        raise CannotRunError(f"image {image!r} was made from another version of this source: run 'make image' again")
+    found = engine.image_labels(image).get(request.TRAINER_LABEL)
+    if delivery.runs_reference_trainer(workload) and found != delivery.trainer_digest():
+        raise CannotRunError(f"image {image!r} holds another version of the reference trainer: run 'make image' again")
     gpus, egress = (_flag(name) for name in (GPUS_ENV, EGRESS_ENV))
     return request.Place(run_id, str(run_dir), engine.user, image, gpus, egress)
 
@@ -246,7 +230,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
     try:
         run_id = f"probe-{secrets.token_hex(8)}"
         refused = probe.try_out(
-            lambda workload, folder: DockerCluster(engine, workload, _place(engine, folder, run_id)),
+            lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
             storage.why_not(engine.address, engine.user),
         )
     finally:

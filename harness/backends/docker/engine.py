@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 from harness.backends.agent.places import IMAGE_UID, RUN_LABEL
 from harness.backends.docker.request import Request
 from harness.backends.docker.stream import AttachedStream
+from harness.backends.run_folder import Owner
 from harness.errors import BackendError, CannotRunError
 
 ENGINES_DIR_ENV = "CHAOS_ENGINES_DIR"
@@ -85,18 +86,10 @@ class Engine:
             return f"{IMAGE_UID}:{IMAGE_UID}"
         return f"{os.geteuid()}:{os.getegid()}"
 
-    def hand_over(self, folder: pathlib.Path) -> None:
-        """Makes all that is in the run's folder so far writable for the containers' user, where we are root.
-
-        Raises `CannotRunError` for a root that may not, as in a user namespace of its own.
-        """
-        if os.geteuid() != 0 or self.user == "0:0":
-            return
-        try:
-            for path in (folder, *folder.rglob("*")):
-                os.chown(path, IMAGE_UID, IMAGE_UID, follow_symlinks=False)
-        except OSError as error:
-            raise CannotRunError(f"{folder} cannot be given to the user of the containers: {error.strerror}") from error
+    @property
+    def owner(self) -> Owner | None:
+        """Whose the folders must be that nodes write in, where that is not the caller."""
+        return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
         """Raises `CannotRunError` when the image is not there."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from harness.backends.agent import skew
 from harness.backends.agent.types import StorageRule
+from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Node, Verb, Workload
 from harness.errors import BackendError, CannotRunError
 
@@ -21,7 +22,7 @@ MOUNT = "probed"
 _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('time', time.time())"
 
 
-class ProbedCluster(Cluster):
+class ProbedCluster(ControlledCluster):
     """What is asked here of a cluster, besides what every cluster has."""
 
     @abc.abstractmethod

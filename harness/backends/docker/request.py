@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.backends import delivery, run_folder
+from harness.backends.agent import boot
 from harness.backends.agent.places import NODE_LABEL, RUN_LABEL, SCRATCH
 from harness.backends.contract import Workload
+from harness.backends.run_folder import CONTROL
 
 IMAGE = "chaos-node"
 SHM_BYTES = 2**30  # data loaders and NCCL pass tensors through /dev/shm
 PROCESSES_MAX = 4096
 
 INCARNATION_LABEL = "chaos.incarnation"
-SOURCE_LABEL = "chaos.source"
+TRAINER_LABEL = "chaos.trainer"
+PYTHON = "python3"
 
 # An internal network has no name server. The engine's own would let every unknown name time out, 10 s each, and
 # PyTorch asks for some; this one refuses at once.
@@ -53,6 +56,15 @@ class Place:
     def network(self) -> str:
         return self.prefix
 
+    @property
+    def archive(self) -> str:
+        """Where a node finds what was delivered to it."""
+        return self.below(delivery.NAME)
+
+    def below(self, name: str) -> str:
+        """A path in the run's folder, which is called the same on every node."""
+        return f"{self.run_dir}/{name}"
+
     def container(self, node: str, incarnation: int) -> str:
         """Name of the container, and of its own disk."""
         return f"{self.prefix}-{node}.{incarnation}"
@@ -63,13 +75,12 @@ class Place:
 
 def render(workload: Workload, place: Place) -> Request:
     """Everything that will be asked of the daemon for the first incarnations, and what then runs where."""
-    nodes = {name: index for index, name in enumerate(node_names(workload))}
-    control = {"control": container(place, "control", 1, [], [*nodes])} if workload.control is not None else {}
+    nodes = node_names(workload)
+    names = [*([CONTROL] if workload.control is not None else []), *nodes]
     return {
         "network": network(place),
-        "containers": control
-        | {name: container(place, name, 1, gpu_ids(workload, index, place), [*nodes]) for name, index in nodes.items()},
-        "commands": {"control": list(workload.control or ())} | {name: list(workload.command) for name in nodes},
+        "containers": {name: container(workload, place, name, 1) for name in names},
+        "commands": {CONTROL: list(workload.control or ())} | {name: list(workload.command) for name in nodes},
         "env": dict(workload.env),
     }
 
@@ -89,20 +100,16 @@ def network(place: Place) -> Request:
     }
 
 
-def container(place: Place, node: str, incarnation: int, gpus: Sequence[str], nodes: Sequence[str] = ()) -> Request:
+def container(workload: Workload, place: Place, node: str, incarnation: int) -> Request:
     """One node. It starts with our init alone; the workload's command is a call to that.
 
-    `nodes` are the names of all nodes: strangers that crowd one of them take its part of the machine only.
+    Its init is told the names of all nodes: strangers that crowd one of them take its part of the machine only.
     """
-    name = place.container(node, incarnation)
     labels = place.labels(node, incarnation)
-    scratch = {"Type": "volume", "Source": name, "Target": SCRATCH, "VolumeOptions": {"Labels": labels}}
-    mounts = [_bind(place.run_dir, place.run_dir), scratch]
-    if not place.egress:
-        mounts.append(_bind(f"{place.run_dir}/{RESOLVER_FILE}", "/etc/resolv.conf") | {"ReadOnly": True})
+    gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []
     host: Request = {
         "NetworkMode": place.network,
-        "Mounts": mounts,
+        "Mounts": _mounts(workload, place, node, incarnation),
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": PROCESSES_MAX,
@@ -111,12 +118,13 @@ def container(place: Place, node: str, incarnation: int, gpus: Sequence[str], no
         "LogConfig": {"Type": "none"},  # standard output is the init's line to the harness; logs are in the run folder
     }
     if gpus:
-        host["DeviceRequests"] = [{"Driver": "", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
+        host["DeviceRequests"] = [{"Driver": "", "DeviceIDs": gpus, "Capabilities": [["gpu"]]}]
+    init = "harness.backends.agent.container_init"
     return {
         "Image": place.image,
         "Hostname": node,
         "User": place.user,
-        "Entrypoint": ["python3", "-m", "harness.backends.agent.container_init", node, *(nodes or [node])],
+        "Entrypoint": boot.command(PYTHON, place.archive, init, [node, *node_names(workload)]),
         "WorkingDir": SCRATCH,
         "Labels": labels,
         "HostConfig": host,
@@ -125,15 +133,29 @@ def container(place: Place, node: str, incarnation: int, gpus: Sequence[str], no
     }
 
 
+def _mounts(workload: Workload, place: Place, node: str, incarnation: int) -> list[Request]:
+    """The run's folder is there to be read; on top of it lies what this node may write, and nothing else."""
+    key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
+    labels = place.labels(node, incarnation)
+    disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}
+    mounts = [_bind(place.run_dir, place.run_dir, read_only=True)]
+    mounts += [_bind(path, path) for name in run_folder.writable(workload, node, key) for path in [place.below(name)]]
+    mounts.append(disk | {"VolumeOptions": {"Labels": labels}})
+    if not place.egress:
+        mounts.append(_bind(place.below(RESOLVER_FILE), "/etc/resolv.conf", read_only=True))
+    return mounts
+
+
 def sidecar(place: Place, node: str, incarnation: int, container_id: str) -> Request:
     """Beside a node, in its network: the only container with a privilege, and that one reaches this network alone."""
     return {
         "Image": place.image,
         "User": "0:0",
-        "Entrypoint": ["python3", "-m", "harness.backends.agent.sidecar"],
+        "Entrypoint": boot.command(PYTHON, place.archive, "harness.backends.agent.sidecar"),
         "Labels": place.labels(node, incarnation),
         "HostConfig": {
             "NetworkMode": f"container:{container_id}",
+            "Mounts": [_bind(place.archive, place.archive, read_only=True)],
             "CapDrop": ["ALL"],
             "CapAdd": ["NET_ADMIN"],
             "SecurityOpt": ["no-new-privileges"],
@@ -144,8 +166,8 @@ def sidecar(place: Place, node: str, incarnation: int, container_id: str) -> Req
     }
 
 
-def _bind(source: str, target: str) -> Request:
-    return {"Type": "bind", "Source": source, "Target": target}
+def _bind(source: str, target: str, read_only: bool = False) -> Request:
+    return {"Type": "bind", "Source": source, "Target": target} | ({"ReadOnly": True} if read_only else {})
 
 
 def gpu_ids(workload: Workload, index: int, place: Place) -> list[str]:

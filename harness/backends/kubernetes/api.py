@@ -31,6 +31,7 @@ GONE_S_MAX = 60.0
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 PLURALS = {
+    "ConfigMap": "configmaps",
     "Service": "services",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
@@ -289,7 +290,8 @@ def _kinds() -> list[tuple[str, str]]:
     owners = [(f"{group}/{version}", plural) for each in manifests.OWNERS.values() for group, version, plural in each]
     budgets = [("policy/v1", "poddisruptionbudgets"), ("policy/v1beta1", "poddisruptionbudgets")]
     groups = [("scheduling.volcano.sh/v1beta1", "podgroups")]
-    return [(CHAOS_MESH, "networkchaos"), *owners, *groups, *budgets, ("v1", "pods"), ("v1", "services")]
+    core = [("v1", plural) for plural in ("pods", "services", "configmaps")]
+    return [(CHAOS_MESH, "networkchaos"), *owners, *groups, *budgets, *core]
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:

@@ -22,14 +22,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace as replaced
 from typing import Any
 
+from harness.backends import delivery, run_folder
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
-from harness.backends.agent.source import source_digest
+from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import (
     Backend,
     Capability,
     Change,
     ClockReading,
-    Cluster,
     Exit,
     Node,
     RunId,
@@ -41,12 +41,13 @@ from harness.backends.contract import (
 from harness.backends.kubernetes import machines, manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused, chosen_cluster
 from harness.backends.kubernetes.capability import LACKS, capability_of
-from harness.backends.kubernetes.host import Clock, KubeNode, Pod
-from harness.backends.kubernetes.line import PodLine
-from harness.backends.kubernetes.manifests import CONTROL, Object, Place
+from harness.backends.kubernetes.manifests import Object, Place
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
+from harness.backends.kubernetes.pod import Clock, KubeNode, Pod
+from harness.backends.kubernetes.pod_line import PodLine
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
+from harness.backends.run_folder import CONTROL
 from harness.emitter import clock_id
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 
@@ -58,10 +59,11 @@ PARALLEL = 8
 _KILLED = -int(signal.SIGKILL)
 
 
-class KubeCluster(Cluster):
+class KubeCluster(ControlledCluster):
     tells_changes = True
 
     def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: Place):
+        super().__init__(workload)
         self._api, self._workload, self._place = api, workload, place
         self.run_dir = run_dir
         self.mesh = Mesh(api, place)
@@ -69,25 +71,19 @@ class KubeCluster(Cluster):
         self._lock = threading.RLock()
         self._nodes = [KubeNode(self, index, 0, None) for index in range(workload.nodes)]
         self._control: Pod | None = None
-        self._control_starts = 0
         self._vault = ""
         self._arrived: dict[int, Pod] = {}  # greeted, not yet a node
         self._known: list[Pod] = []  # all there ever were
         self._greeting: dict[str, Future[None]] = {}  # by uid; also those that are done
         self._held: set[int] = set()  # places whose node was taken by us and is not back yet
         self._given_up: set[int] = set()
-        self._exits: list[Exit] = []
-        self._changes: list[Change] = []
-        self._clocks: list[ClockReading] = []
         self._clock_of: dict[str, Clock] = {}
         self._started = self._closed = False
-        self._broken: ChaosError | None = None
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="pods")
         self._mirror = Mirror(run_dir, self._lines)
         self._watcher = threading.Thread(target=self._watch, name="kubernetes", daemon=True)
-        for name in ("events", "logs"):
-            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        run_folder.prepare(run_dir, workload, [CONTROL, *(node.name for node in self._nodes)])
         try:
             self._create()
         except BaseException:
@@ -116,24 +112,6 @@ class KubeCluster(Cluster):
                 self._start_node(node)
         self._mirror.start()
 
-    def exits(self) -> list[Exit]:
-        """Raises `BackendError` when the API server has not answered for a minute, or the control host is lost."""
-        if self._broken:
-            raise self._broken
-        with self._lock:
-            found, self._exits = self._exits, []
-        return found
-
-    def changes(self) -> list[Change]:
-        with self._lock:
-            found, self._changes = self._changes, []
-        return found
-
-    def clocks(self) -> list[ClockReading]:
-        with self._lock:
-            found, self._clocks = self._clocks, []
-        return found
-
     def replace(self, node: Node) -> Node:
         """The capacity is back: what Kubernetes has brought, or brings now, takes the place."""
         with self._lock:
@@ -158,26 +136,13 @@ class KubeCluster(Cluster):
             self._given_up.add(node.index)
 
     @property
-    def control_running(self) -> bool:
-        return self._control is not None and self._control.running > 0
+    def control_host(self) -> Pod | None:
+        return self._control
 
-    def kill_control(self) -> None:
-        if self._control is None or not self._control.running:
-            raise NodeGone("there is no control command running")
-        self._control.call("signal", signum=int(signal.SIGKILL), pid=None)
-        deadline = time.monotonic() + KILL_S_MAX
-        while self._control.running:
-            if time.monotonic() > deadline:
-                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
-            time.sleep(0.002)
-
-    def restart_control(self) -> None:
-        if self._control is None or self._workload.control is None:
-            raise UsageError("this workload has no control command")
-        self._control_starts += 1
-        command = fill_placeholders(self._workload.control, self._values(self._control))
-        environment = self._environment(self._control, CONTROL, self._control_starts)
-        self._control.run(self._control_starts, command, environment, CONTROL)
+    def start_control(self, start: int, command: tuple[str, ...]) -> None:
+        assert self._control is not None, "the job was not opened without its control host"
+        filled = fill_placeholders(command, self._values(self._control))
+        self._control.run(start, filled, self._environment(self._control, CONTROL, start), CONTROL)
 
     def close(self) -> None:
         if self._closed:
@@ -256,7 +221,7 @@ class KubeCluster(Cluster):
     # Pods that come and go
 
     def _create(self) -> None:
-        for wanted in manifests.render(self._workload, self._place):
+        for wanted in (manifests.delivered(self._place), *manifests.render(self._workload, self._place)):
             try:
                 self._api.create(wanted)
             except Refused as error:
@@ -266,13 +231,13 @@ class KubeCluster(Cluster):
         self._watcher.start()
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
-        self._changes.clear()  # these nodes are told by whoever opened this
+        self.comings_and_goings.take()  # these nodes are told by whoever opened this
 
     def _wait(self, until: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + self._place.settings.wait_s
         while not until():
-            if self._broken:
-                raise self._broken
+            if self.broken:
+                raise self.broken
             if time.monotonic() > deadline or self._stop.is_set():
                 raise CannotRunError(f"{problem} within {self._place.settings.wait_s:g} s: {self._why_not()}")
             time.sleep(0.01)
@@ -289,7 +254,7 @@ class KubeCluster(Cluster):
                 answered = time.monotonic()
             except (BackendError, CannotRunError) as error:
                 if isinstance(error, CannotRunError) or time.monotonic() - answered > SILENT_S_MAX:
-                    self._broken = error
+                    self.broken = error
                     return
             if time.monotonic() - beaten > BEAT_S:
                 beaten = time.monotonic()
@@ -320,7 +285,7 @@ class KubeCluster(Cluster):
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
             if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
-                self._broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
+                self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
         metadata = wanted["metadata"]
@@ -335,11 +300,7 @@ class KubeCluster(Cluster):
         pod = Pod(wanted, line)
         known.append(pod)
         self._known.append(pod)
-        if pod.hello["digest"] != source_digest():
-            line.close()
-            raise CannotRunError(
-                f"image {self._place.settings.image!r} was made from another version of this source: build it again"
-            )
+        self._refuse_other_source(pod)
         if pod.hello["role"] == CONTROL:
             self._vault = pod.call("open_vault", token=self._token)
             self._note_clock(pod)
@@ -359,6 +320,17 @@ class KubeCluster(Cluster):
             self._arrived[index] = pod
             self._settle(index)
 
+    def _refuse_other_source(self, pod: Pod) -> None:
+        if pod.hello["digest"] != delivery.digest():
+            reason = "runs another agent than the one that was delivered to it"
+        elif delivery.runs_reference_trainer(self._workload) and pod.hello["trainer"] != delivery.trainer_digest():
+            image = self._place.settings.image
+            reason = f"has another version of the reference trainer: build image {image!r} again"
+        else:
+            return
+        pod.line.close()
+        raise CannotRunError(f"pod {pod.name} {reason}")
+
     def _settle(self, index: int) -> None:
         """A pod that has arrived becomes the node of its place, if that is free and nobody holds it back."""
         with self._lock:
@@ -371,16 +343,18 @@ class KubeCluster(Cluster):
                 return
             node = KubeNode(self, index, before.incarnation + 1, pod)
             self._nodes[index] = node
-            self._changes.append(Change(node.name, node.incarnation, allocated=True))
+            self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=True))
             if self._started:
                 self._start_node(node)
 
     def _on_event(self, pod: Pod | None, event: dict[str, Any]) -> None:
         try:
-            if not self._mirror.take(event) and pod is not None and event["event"] == "exit":
+            if pod is None:  # nothing runs there yet, and it has nothing to tell
+                return
+            if not self._mirror.take(pod.node, event) and event["event"] == "exit":
                 self._note_exit(pod, int(event["code"]))
-        except (BackendError, OSError) as error:
-            self._broken = BackendError(f"what a pod wrote cannot be kept: {error}")
+        except (ChaosError, OSError, ValueError, TypeError, KeyError) as error:
+            self.broken = BackendError(f"what a pod wrote cannot be kept: {error}")
 
     def _on_end(self, pod: Pod | None) -> None:
         if pod is None or self._closed:
@@ -388,28 +362,27 @@ class KubeCluster(Cluster):
         with self._lock:
             self._note_exit(pod, _KILLED)
             if pod is self._control:
-                self._broken = BackendError("the control host is lost: the line to its pod has ended")
+                self.broken = BackendError("the control host is lost: the line to its pod has ended")
             for index in [index for index, each in self._arrived.items() if each is pod]:
                 del self._arrived[index]
             for node in self._nodes:
                 if node.pod is pod:
                     reason = node.end_reason
-                    self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+                    self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
                     self._settle(node.index)
 
     def _note_exit(self, pod: Pod, code: int) -> None:
         with self._lock:
             start, pod.running = pod.running, 0
-            name = CONTROL if pod is self._control else next((n.name for n in self._nodes if n.pod is pod), "")
-            if start and name:
-                self._exits.append(Exit(name, start, code))
+            if start:
+                self.ends.put(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
         clock = pod.read_clock()
         self._clock_of[pod.uid] = clock
         if pod.hello["clock"] != clock_id():
             with self._lock:
-                self._clocks.append(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
+                self.readings.put(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
 
     def _is_there(self, pod: str) -> bool:
         return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))
@@ -438,12 +411,15 @@ class KubeCluster(Cluster):
             "GCE_METADATA_HOST": host,
             "CHAOS_METADATA": f"http://{host}",
         }
-        marks = {
-            "CHAOS_EVENTS": f"{RUN_DIR}/events",
-            "CHAOS_NODE": name,
-            "CHAOS_INCARNATION": str(start),
-            "CHAOS_RUN_ID": self._place.run_id,
-        }
+        marks = (
+            run_folder.environment(RUN_DIR, name)
+            | run_folder.key_of(self.run_dir)
+            | {
+                "CHAOS_NODE": name,
+                "CHAOS_INCARNATION": str(start),
+                "CHAOS_RUN_ID": self._place.run_id,
+            }
+        )
         here = str(self.run_dir)
         given = {key: value.replace(here, RUN_DIR) for key, value in self._workload.env.items()}
         return {**devices, **endpoints, **given, **marks}

@@ -22,7 +22,7 @@ LACKS = {
 
 def capability_of(api: Api, place: Place) -> Capability:
     """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
-    for wanted in manifests.render(Workload(("true",), 1, 1), place):
+    for wanted in (manifests.delivered(place), *manifests.render(Workload(("true",), 1, 1), place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):
         raise CannotRunError(

@@ -7,22 +7,26 @@ its environment come over that line, so that no value of it is ever part of an o
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.backends import delivery
+from harness.backends.agent import boot
 from harness.backends.agent.places import IMAGE_UID, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.contract import Workload
 from harness.backends.kubernetes.settings import Settings
+from harness.backends.run_folder import CONTROL
 from harness.errors import UsageError
 
 Object = dict[str, Any]
 
 SHM = "1Gi"  # data loaders and NCCL pass tensors through /dev/shm
-CONTROL = "control"
+AGENT = "/chaos/agent"  # where a pod finds what the harness delivered to it
 GRACE_S_MIN = 30
 MARGIN_S = 5  # what leaving takes besides the notice
 NAME_CHARS_MAX = 46  # a JobSet adds its own names, an index and five random letters; 63 are allowed
@@ -85,8 +89,16 @@ def label_value(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
+def delivered(place: Place) -> Object:
+    """What runs in the pods, beside their image. Created first; a pod does not start without it."""
+    content = base64.b64encode(delivery.archive()).decode()
+    found = _object("v1", "ConfigMap", place.name, place, {})
+    del found["spec"]
+    return found | {"immutable": True, "binaryData": {delivery.NAME: content}}
+
+
 def render(workload: Workload, place: Place) -> list[Object]:
-    """Everything that is created for a run, in the order in which it is created."""
+    """Everything that is created for a run besides `delivered`, in the order in which it is created."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         first.append(pod_group(workload, place))
@@ -253,12 +265,13 @@ def _pod_spec(place: Place, role: str, grace_s: int) -> Object:
         "name": role,
         "image": settings.image,
         "imagePullPolicy": settings.pull,
-        "command": ["python3", "-m", "harness.backends.agent.pod_init", role],
+        "command": boot.command("python3", f"{AGENT}/{delivery.NAME}", "harness.backends.agent.pod_init", [role]),
         "workingDir": SCRATCH,
         "stdin": True,
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
+            {"name": "agent", "mountPath": AGENT, "readOnly": True},
             {"name": "run", "mountPath": RUN_DIR},
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "shm", "mountPath": "/dev/shm"},
@@ -278,6 +291,7 @@ def _pod_spec(place: Place, role: str, grace_s: int) -> Object:
         },
         "containers": [container],
         "volumes": [
+            {"name": "agent", "configMap": {"name": place.name}},
             {"name": "run", "emptyDir": {}},
             {"name": "scratch", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},

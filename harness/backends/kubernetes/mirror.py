@@ -1,45 +1,44 @@
 """The run's folder, here and in the pods: what the harness writes goes there, what the pods write comes here.
 
-Files by which faults and trainers speak to each other (`holds/`, `damage/`, `clock/`) and the plan's own data set go to
-every pod, and again a few milliseconds after they change. Events and logs come back as they are written.
+Files by which faults speak to trainers (`holds/`, `damage/`, `clock/`) and the plan's own data set go to every pod, and
+again a few milliseconds after they change. A pod's events, answers and logs come back as they are written, and only to
+the places of the node that it is: what a pod says of itself moves nothing.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import pathlib
 import re
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
-from harness.emitter import STRIKE_TAKEN
+from harness.backends.calls import Caller
+from harness.backends.run_folder import ANSWERS, CONTROL, EVENTS, LOGS
 from harness.errors import BackendError
+from harness.log import hostile
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
 LOOK_S = 0.004
 PART_BYTES = 512 * 2**10
-_NAME = re.compile(r"(events|logs)/[A-Za-z0-9_][A-Za-z0-9._-]{0,250}")
-
-
-class Line(Protocol):
-    def call(self, method: str, limit_s: float = 10.0, **params: Any) -> Any: ...
+FILE_BYTES_MAX = 4 * 2**30  # of what a pod may write into one file
+FILES_MAX = 10_000  # of one node
+_PLAIN = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,250}"
 
 
 Stamp = tuple[int, int, int]
-_UNKNOWN = (0, 0, 0)
 
 
 class Mirror:
     """`lines` gives the pods there are now; one that joins is brought up to date by `greet`."""
 
-    def __init__(self, run_dir: pathlib.Path, lines: Callable[[], list[Line]]):
+    def __init__(self, run_dir: pathlib.Path, lines: Callable[[], Sequence[Caller]]):
         self._run_dir, self._lines = run_dir, lines
         self._sent: dict[str, Stamp] = {}
-        self._come: collections.deque[str] = collections.deque()  # files that pods made, for `push` to know of
+        self._come: dict[str, set[str]] = {}  # by node: the files that its pods have written
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="mirror", daemon=True)
@@ -52,7 +51,7 @@ class Mirror:
         if self._thread.is_alive():
             self._thread.join(10.0)
 
-    def greet(self, line: Line) -> None:
+    def greet(self, line: Caller) -> None:
         """Everything a new pod needs is there when this returns. It must not be among `lines` before."""
         with self._lock:
             for name in self._found(PUSHED):
@@ -61,8 +60,6 @@ class Mirror:
     def push(self) -> None:
         """What changed here is so in every pod when this returns."""
         with self._lock:
-            while self._come:
-                self._sent.setdefault(self._come.popleft(), _UNKNOWN)
             now = self._found(PUSHED)
             changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
             gone = self._sent.keys() - now.keys()
@@ -74,33 +71,44 @@ class Mirror:
                         line.call("put", name=name, data=None)
             self._sent = now
 
-    def take(self, event: dict[str, Any]) -> bool:
-        """Writes down what a pod has told; false for an event that is not about files."""
+    def take(self, node: str, event: dict[str, Any]) -> bool:
+        """Writes down what a pod of this node has told; false for an event that is not about files.
+
+        Raises `BackendError` for a file that is none of that node's, or grows beyond what is allowed.
+        """
+        if event.get("event") != "wrote":
+            return False
         match event:
-            case {"event": "wrote", "name": str(name), "offset": int(offset), "data": str(data)}:
-                descriptor = os.open(self._place(name), os.O_WRONLY | os.O_CREAT, 0o644)
-                try:
-                    os.pwrite(descriptor, data.encode("latin-1"), offset)
-                finally:
-                    os.close(descriptor)
-            case {"event": "taken", "name": str(name)}:
-                self._take_token(name)
+            case {"name": str(name), "offset": int(offset), "data": str(data)}:
+                self._append(self._place(node, name), offset, data.encode("latin-1"))
             case _:
-                return False
+                raise BackendError(f"the pod of {node} told of a write without its name, offset and data")
         return True
 
-    def _take_token(self, name: str) -> None:
-        """A trainer has taken a planned crash. Whoever was second finds it gone, and is let go by the next push."""
-        token = self._run_dir / "holds" / pathlib.PurePath(name).name.removesuffix(STRIKE_TAKEN)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(token, f"{token}{STRIKE_TAKEN}")
-        self._come.append(f"holds/{token.name}{STRIKE_TAKEN}")
+    def _append(self, name: str, offset: int, data: bytes) -> None:
+        """At the end, or again what has come before: nothing may be left out."""
+        descriptor = hostile.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
+        try:
+            size = os.fstat(descriptor).st_size
+            if not 0 <= offset <= size or offset + len(data) > FILE_BYTES_MAX:
+                raise BackendError(
+                    f"{name}: a pod wrote at {offset} of {size} bytes; at most {FILE_BYTES_MAX} may come"
+                )
+            os.pwrite(descriptor, data, offset)
+        finally:
+            os.close(descriptor)
 
-    def _place(self, name: str) -> pathlib.Path:
+    def _place(self, node: str, name: str) -> str:
         """Raises `BackendError`: a pod has no business in any other place of this machine."""
-        if not _NAME.fullmatch(name):
-            raise BackendError(f"a pod sent a file named {name[:80]!r}; allowed are events/… and logs/…")
-        return self._run_dir / name
+        log = re.escape(node) if node == CONTROL else rf"{re.escape(node)}\.\d{{1,9}}"
+        if not re.fullmatch(rf"({EVENTS}|{ANSWERS})/{re.escape(node)}/{_PLAIN}|{LOGS}/{log}\.log", name):
+            places = f"{EVENTS}/{node}/, {ANSWERS}/{node}/ and its log"
+            raise BackendError(f"the pod of {node} sent a file named {name[:80]!r}; it may write {places}")
+        known = self._come.setdefault(node, set())
+        known.add(name)
+        if len(known) > FILES_MAX:
+            raise BackendError(f"the pods of {node} wrote more than {FILES_MAX} files")
+        return name
 
     def _found(self, names: tuple[str, ...]) -> dict[str, Stamp]:
         return {str(path.relative_to(self._run_dir)): stamp for name in names for path, stamp in self._files(name)}
@@ -113,7 +121,7 @@ class Mirror:
                 if path.is_file():
                     yield path, (status.st_mtime_ns, status.st_size, status.st_ino)
 
-    def _send(self, line: Line, name: str) -> None:
+    def _send(self, line: Caller, name: str) -> None:
         try:
             content = (self._run_dir / name).read_bytes()
         except FileNotFoundError:

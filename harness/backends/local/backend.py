@@ -17,9 +17,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from harness.backends import delivery, run_folder
 from harness.backends import network_calls as net_node
 from harness.backends import storage_calls as storage_node
-from harness.backends.agent import cgroups, metadata, refusals, rpc, skew
+from harness.backends.agent import boot, cgroups, metadata, refusals, rpc, skew
 from harness.backends.agent import leftovers as leavings
 from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
 from harness.backends.calls import NetworkCaller
@@ -67,13 +68,25 @@ _SUMMARIES = {
 
 class LocalNode(NetworkedNode, StoringNode):
     def __init__(
-        self, lab: client.LabClient, gone: set[str], run_dir: pathlib.Path, name: str, index: int, incarnation: int
+        self,
+        lab: client.LabClient,
+        gone: set[str],
+        run_dir: pathlib.Path,
+        workload: Workload,
+        name: str,
+        index: int,
+        incarnation: int,
     ):
         self.name = name
         self.index = index
         self.incarnation = incarnation
+        run_folder.prepare_log(run_dir, self.key)
+        view: dict[str, Any] = {
+            "run_dir": str(run_dir),
+            "writable": run_folder.writable(workload, name, self.key),
+        }
         try:
-            created = lab.call("node.create", name=name, incarnation=incarnation)
+            created = lab.call("node.create", name=name, incarnation=incarnation, **view)
         except rpc.StageError as error:
             reason = refusals.explain(error.stage, error.errno, lab.mode)
             raise BackendError(f"node {name} cannot be made: {reason}") from error
@@ -170,13 +183,14 @@ class LocalCluster(Cluster):
         self._gone: set[str] = set()
         self._closed = False
         self._control_starts = 0
-        for name in ("events", "logs"):
-            (run_dir / name).mkdir(parents=True, exist_ok=True)
+        names = [f"node{index}" for index in range(workload.nodes)]
+        self._archive = str(run_dir / delivery.NAME)
+        run_folder.prepare(run_dir, workload, [run_folder.CONTROL, *names])
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
             storage_node.mount(self._lab, run_dir, workload.mounts)
-            for index in range(workload.nodes):
-                self._nodes.append(LocalNode(self._lab, self._gone, run_dir, f"node{index}", index, 1))
+            for index, name in enumerate(names):
+                self._nodes.append(self._new(name, index, 1))
         except BaseException:
             self.close()
             raise
@@ -215,7 +229,7 @@ class LocalCluster(Cluster):
 
     def replace(self, node: Node) -> Node:
         refuse_replacement(self._nodes[node.index], node)
-        fresh = LocalNode(self._lab, self._gone, self._run_dir, node.name, node.index, node.incarnation + 1)
+        fresh = self._new(node.name, node.index, node.incarnation + 1)
         self._nodes[node.index] = fresh
         self._start_node(fresh)
         return fresh
@@ -241,6 +255,9 @@ class LocalCluster(Cluster):
         if left:
             raise BackendError(f"processes of run {self._run_id} are still there: {left}")
 
+    def _new(self, name: str, index: int, incarnation: int) -> LocalNode:
+        return LocalNode(self._lab, self._gone, self._run_dir, self._workload, name, index, incarnation)
+
     def _start_node(self, node: LocalNode) -> None:
         values = {
             "address": node.address,
@@ -256,14 +273,15 @@ class LocalCluster(Cluster):
         self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
 
     def _log(self, name: str) -> str:
-        return str(self._run_dir / "logs" / f"{name}.log")
+        return str(self._run_dir / run_folder.log_of(name))
 
     def _environment(self, node: str, incarnation: int) -> dict[str, str]:
         """Nothing of the plan's may be overridden by what the harness happens to run under."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
-        marks = client.marks(self._run_id, node, incarnation) | {"CHAOS_EVENTS": str(self._run_dir / "events")}
-        return {**os.environ, **devices, **self._workload.env, **marks}
+        marks = client.marks(self._run_id, node, incarnation) | run_folder.environment(str(self._run_dir), node)
+        marks |= run_folder.key_of(self._run_dir)
+        return boot.with_delivered({**os.environ, **devices, **self._workload.env, **marks}, self._archive)
 
     def _on_event(self, event: rpc.Message) -> None:
         """Called from the lab's reader thread."""

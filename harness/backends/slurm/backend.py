@@ -24,12 +24,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any
 
+from harness.backends import delivery, run_folder
+from harness.backends.cluster_base import TellingCluster
 from harness.backends.contract import (
     Backend,
     Capability,
     Change,
-    ClockReading,
-    Cluster,
     Exit,
     Node,
     RunId,
@@ -38,14 +38,14 @@ from harness.backends.contract import (
     environment_as_recorded,
     refuse_replacement,
 )
-from harness.backends.sidecar_calls import Host
+from harness.backends.sidecar_calls import NetworkHost
 from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, capability_of
 from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Job, Slurm, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.backends.slurm.line import READY_S_MAX, ROOT, Line
 from harness.backends.slurm.network import SIDECAR, JobNetwork
-from harness.backends.slurm.node import SlurmNode
+from harness.backends.slurm.place import SlurmNode
+from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
@@ -62,14 +62,15 @@ _KILLED = -int(signal.SIGKILL)
 _JOB_NAME = "chaos-{run_id}"
 
 
-class SlurmCluster(Cluster):
+class SlurmCluster(TellingCluster):
     tells_changes = True
 
     def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
+        super().__init__()
         self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
         self._lock = threading.RLock()
-        self._lines: list[Line] = []  # to processes of ours on the nodes
+        self._lines: list[StepLine] = []  # to processes of ours on the nodes
         self.network = JobNetwork(lambda: self._nodes, lambda: self._nodes[0].address, self._start_sidecar)
         self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
         self._places = workload.nodes  # how many nodes the job is to have
@@ -80,17 +81,13 @@ class SlurmCluster(Cluster):
         self._told_by = 0.0  # when nodes that were set down have told of the end of what ran there
         self._incarnation = 0  # of the job, as far as we have seen it running
         self._recorded: set[tuple[str, int]] = set()  # exits
-        self._exits: list[Exit] = []
-        self._changes: list[Change] = []
-        self._clocks: list[ClockReading] = []
         self._comparing: list[threading.Thread] = []
         self._job: Job | None = None
-        self._broken: BackendError | None = None
         self._stop = threading.Event()
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
         try:
-            self._submit(script.render(workload), workload.mounts)
+            self._submit(workload)
             self._wait_for_allocation()
         except BaseException:
             self.close()
@@ -108,19 +105,6 @@ class SlurmCluster(Cluster):
 
     def start(self) -> None:
         (self._state_dir / "go").touch()
-
-    def exits(self) -> list[Exit]:
-        """Raises `BackendError` when Slurm has not answered for a minute: nobody knows what the job does then."""
-        if self._broken:
-            raise self._broken
-        with self._lock:
-            found, self._exits = self._exits, []
-        return found
-
-    def changes(self) -> list[Change]:
-        with self._lock:
-            found, self._changes = self._changes, []
-        return found
 
     def replace(self, node: Node) -> Node:
         """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
@@ -166,32 +150,28 @@ class SlurmCluster(Cluster):
 
     # What nodes ask for
 
-    def agent(self, node: SlurmNode) -> Line:
+    def agent(self, node: SlurmNode) -> StepLine:
         return self._line(node, "harness.backends.agent.slurm_agent", (node.name, self._run_id), "agent")
 
-    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> Line:
+    def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> StepLine:
         where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")
-        line = Line(self._slurm, where, module, arguments, self.run_dir / "logs" / f"{node.key}.{name}.log")
+        log = self.run_dir / "logs" / f"{node.key}.{name}.log"
+        line = StepLine(self._slurm, where, str(self.run_dir / delivery.NAME), module, arguments, log)
         self._lines.append(line)
         if self._stop.is_set() and self._closed:  # too late: nobody would end it
             line.close()
         return line
 
-    def _start_sidecar(self, host: Host) -> Any:
+    def _start_sidecar(self, host: NetworkHost) -> Any:
         assert isinstance(host, SlurmNode), "the hosts of this cluster are its nodes"
         return self._line(host, SIDECAR, (), "network")
-
-    def clocks(self) -> list[ClockReading]:
-        with self._lock:
-            found, self._clocks = self._clocks, []
-        return found
 
     def _compare_clocks(self, nodes: Sequence[SlurmNode]) -> None:
         for node in nodes:
             with contextlib.suppress(BackendError):  # one that is lost just now is not compared
                 if self._stop.is_set():
                     return
-                self._clocks.append(node.clock())
+                self.readings.put(node.clock())
 
     def take_down(self, node: SlurmNode) -> None:
         with self._lock:
@@ -223,8 +203,8 @@ class SlurmCluster(Cluster):
     def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not until():
-            if self._broken:
-                raise self._broken
+            if self.broken:
+                raise self.broken
             if time.monotonic() > deadline or self._stop.is_set():
                 return False
             time.sleep(0.02)
@@ -232,21 +212,24 @@ class SlurmCluster(Cluster):
 
     # The job
 
-    def _submit(self, request: script.Request, mounts: Sequence[str]) -> None:
+    def _submit(self, workload: Workload) -> None:
+        request = script.render(workload)
         (self._state_dir / "exits").mkdir(parents=True)
-        for name in ("events", "logs", *mounts):
-            (self.run_dir / name).mkdir(parents=True, exist_ok=True)
+        run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
-        env = request.env | {
-            "CHAOS_EVENTS": str(self.run_dir / "events"),
-            "CHAOS_PYTHON": sys.executable,
-            "CHAOS_RUN_DIR": str(self.run_dir),
-            "CHAOS_RUN_ID": self._run_id,
-            "CHAOS_SOURCE": ROOT,
-        }
+        env = (
+            request.env
+            | run_folder.key_of(self.run_dir)
+            | {
+                "CHAOS_PYTHON": sys.executable,
+                "CHAOS_RUN_DIR": str(self.run_dir),
+                "CHAOS_RUN_ID": self._run_id,
+                "CHAOS_DELIVERED": str(self.run_dir / delivery.NAME),
+            }
+        )
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"
         try:
@@ -271,7 +254,7 @@ class SlurmCluster(Cluster):
                 raise CannotRunError(f"Slurm gave no nodes within {limit_s:g} s ({QUEUE_ENV}): {job.reason}")
             time.sleep(0.05)
         self._absorb(job)
-        self._changes.clear()  # these nodes are told by `open`
+        self.comings_and_goings.take()  # these nodes are told by `open`
 
     def _watch(self) -> None:
         answered = asked = time.monotonic()
@@ -285,7 +268,7 @@ class SlurmCluster(Cluster):
                     self._read_exits()
             except BackendError as error:
                 if time.monotonic() - answered > SILENT_S_MAX:
-                    self._broken = error
+                    self.broken = error
                     return
 
     def _absorb(self, job: Job) -> None:
@@ -313,7 +296,7 @@ class SlurmCluster(Cluster):
             if node.host:  # otherwise it is waiting for just this
                 node = self._nodes[index] = SlurmNode(self, index, incarnation)
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
-            self._changes.append(Change(node.name, incarnation, allocated=True))
+            self.comings_and_goings.put(Change(node.name, incarnation, allocated=True))
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
         self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
         self._comparing[-1].start()
@@ -333,7 +316,7 @@ class SlurmCluster(Cluster):
         if node.gone:
             return
         node.gone = True
-        self._changes.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
         self._note_exit(node.name, node.incarnation, _KILLED)
 
     def _read_exits(self) -> None:
@@ -346,7 +329,7 @@ class SlurmCluster(Cluster):
     def _note_exit(self, name: str, incarnation: int, code: int) -> None:
         if (name, incarnation) not in self._recorded:
             self._recorded.add((name, incarnation))
-            self._exits.append(Exit(name, incarnation, code))
+            self.ends.put(Exit(name, incarnation, code))
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""

@@ -6,13 +6,13 @@ import os
 import pathlib
 import tempfile
 
-from harness.backends.agent import skew
+from harness.backends.agent import boot, skew
 from harness.backends.contract import Capability, Verb
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.eviction import site_options
-from harness.backends.slurm.line import Line
 from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
+from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
 
 PROBE_S = 10
@@ -53,7 +53,8 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
             where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
-            line = Line(slurm, where, SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            # From the harness's own source: nothing of a run is there that could hold what is delivered.
+            line = StepLine(slurm, where, boot.place(), SIDECAR, (), pathlib.Path(folder) / "probe.log")
             try:
                 return _network_refusals(line) | _storage_refusals(line)
             finally:
@@ -63,7 +64,7 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
 
 
-def _network_refusals(line: Line) -> dict[Verb, str]:
+def _network_refusals(line: StepLine) -> dict[Verb, str]:
     if os.geteuid() != 0:
         return dict.fromkeys(VERBS, TAKES_ROOT)
     place = {"address": "127.0.0.1", "control": "", "others": []}
@@ -71,6 +72,6 @@ def _network_refusals(line: Line) -> dict[Verb, str]:
     return {Verb(verb): reason for verb, reason in refused.items()}
 
 
-def _storage_refusals(line: Line) -> dict[Verb, str]:
+def _storage_refusals(line: StepLine) -> dict[Verb, str]:
     reason: str = line.call("storage.examine", PROBE_S)
     return {Verb.STORAGE: reason} if reason else {}

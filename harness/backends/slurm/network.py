@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.backends import sidecar_calls as network
 from harness.backends.contract import Verb
-from harness.backends.sidecar_calls import Host
+from harness.backends.sidecar_calls import NetworkHost
 from harness.errors import BackendError
 
 SIDECAR = "harness.backends.agent.slurm_sidecar"
@@ -20,7 +20,7 @@ VERBS = (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_P
 
 
 class JobNetwork(network.Network):
-    def _begin(self, host: Host, verb: str, limit_s: float, params: dict[str, Any]) -> int:
+    def _begin(self, host: NetworkHost, verb: str, limit_s: float, params: dict[str, Any]) -> int:
         if verb == "unplug":
             verb, params = "cut", {"traffic": {"direction": "both", "peers": None, "spared": []}}
         traffic = params["traffic"]

@@ -13,7 +13,10 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from harness.backends import run_folder
+from harness.backends.agent import boot
 from harness.backends.contract import PLACEHOLDERS, Workload, fill_placeholders
+from harness.backends.run_folder import CONTROL
 
 NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the signal comes at once
 
@@ -57,84 +60,11 @@ fi
 exit "$code"
 """
 
-# Starts a command of the job, hands SIGTERM on to it, and records how it ended. Both die with what started them: where
-# Slurm tracks processes by descent alone, what a killed script leaves would live on, and hold its port.
-# The command alone carries CHAOS_NODE in its environment, the mark by which the harness finds what it may signal.
-# Where folders are named, it sees these through file systems that can be disturbed.
-_SUPERVISE = """\
-import ctypes, os, signal, sys
-
-name, *words = sys.argv[1:]
-folders, command = words[: words.index("--")], words[words.index("--") + 1 :]
-key = f"{name}.{os.environ['CHAOS_INCARNATION']}"
-run_dir = os.environ["CHAOS_RUN_DIR"]
-
-
-def die_with(parent):
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def become_command():
-    os.setpgid(0, 0)
-    for number in (1, 2):
-        os.dup2(log, number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    try:
-        os.execvpe(command[0], command, os.environ | {"CHAOS_NODE": name})
-    except OSError as error:
-        os.write(2, f"{command[0]}: cannot be executed: {error.strerror}\\n".encode())
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-
-
-def hand_on(number, frame):
-    if not ended:
-        os.kill(child, number)
-
-
-def mount():
-    sys.path.insert(0, os.environ["CHAOS_SOURCE"])
-    from harness.backends.agent import slurm_storage as storage
-
-    storage.mount(key, [f"{run_dir}/{folder}" for folder in folders])
-
-
-def leave(code):
-    exits = f"{run_dir}/slurm/exits"
-    with open(f"{exits}/.{key}", "w") as file:
-        file.write(str(code))
-    os.replace(f"{exits}/.{key}", f"{exits}/{key}")
-    sys.exit(code if code >= 0 else 128 - code)
-
-
-die_with(os.getppid())
-log = os.open(f"{run_dir}/logs/{key}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-if folders:
-    try:
-        mount()
-    except Exception as error:
-        os.write(log, f"{', '.join(folders)}: cannot be made to be disturbed: {error}\\n".encode())
-        leave(126)
-me, ended = os.getpid(), False
-child = os.fork()
-if child == 0:
-    die_with(me)
-    become_command()
-signal.signal(signal.SIGTERM, hand_on)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-ended = True
-leave(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
 _CONTROL = """
 # Beside the tasks, on the node of this script: no better place survives, as the loss of any node restarts the job.
 control=$CHAOS_CONTROL
-"$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" control \\
-    -- {command} </dev/null &
+{start} control \\
+    {words} </dev/null &
 """
 
 _TASK = """\
@@ -142,9 +72,12 @@ _TASK = """\
 # The one task of a node.
 address=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 control=$CHAOS_CONTROL
-exec "$CHAOS_PYTHON" -S -E "$CHAOS_RUN_DIR/slurm/supervise.py" "node$SLURM_NODEID" \\
+exec {start} "node$SLURM_NODEID" \\
     {words} </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
 """
+
+_START = shlex.join(boot.command("{python}", "{source}", "harness.backends.agent.slurm_task"))
+_START = _START.replace("'{python}'", '"$CHAOS_PYTHON"').replace("'{source}'", '"$CHAOS_DELIVERED"')
 
 _VARIABLES = {
     "address": "$address",
@@ -173,14 +106,19 @@ def render(workload: Workload) -> Request:
     )
     control = ""
     if workload.control is not None:
-        control = _CONTROL.replace("{command}", shell_words(workload.control, _CONTROL_HAS))
-    mounts = shlex.join([*workload.mounts, "--"])
+        words = f"{_places(workload, CONTROL, ())} {shell_words(workload.control, _CONTROL_HAS)}"
+        control = _CONTROL.replace("{start}", _START).replace("{words}", words)
+    words = f"{_places(workload, 'node', workload.mounts)} {shell_words(workload.command, PLACEHOLDERS)}"
     files = {
         "batch.sh": _BATCH.replace("{control}", control),
-        "task.sh": _TASK.replace("{words}", f"{mounts} {shell_words(workload.command, PLACEHOLDERS)}"),
-        "supervise.py": _SUPERVISE,
+        "task.sh": _TASK.replace("{start}", _START).replace("{words}", words),
     }
     return Request(arguments, files, env=dict(workload.env))
+
+
+def _places(workload: Workload, node: str, mounts: Sequence[str]) -> str:
+    """The first arguments of `slurm_task`: what can be disturbed, and what may be written."""
+    return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:

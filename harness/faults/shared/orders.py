@@ -10,8 +10,11 @@ from typing import Any
 
 from harness.errors import FaultError
 from harness.faults.contract import Context
+from harness.log import hostile
 
 FOLDER = "damage"
+ANSWERS = "answers"
+ANSWER_BYTES_MAX = 64 * 2**10
 STRUCK_S_MAX = 30.0
 
 
@@ -24,14 +27,32 @@ def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
     """The rank does it at its next step; returns what it says it did. Raises `FaultError` for one that does not."""
     file = context.run_dir / FOLDER / f"{context.seed:016x}-{rank}.json"
-    done = file.with_suffix(".done")
     file.with_suffix(".new").write_text(json.dumps({"rank": rank, **what}))
     os.replace(file.with_suffix(".new"), file)
     context.injected()
-    if not context.wait(STRUCK_S_MAX, until=done.exists):
+    done = f"{file.stem}.done"
+    if not context.wait(STRUCK_S_MAX, until=lambda: _answered(context.run_dir, done) is not None):
         raise FaultError(f"rank {rank} took no order: the trainer has no hook for damage (CHAOS_DAMAGE)")
-    found: dict[str, Any] = json.loads(done.read_text())
-    return found
+    file.unlink(missing_ok=True)
+    return _answer(context.run_dir, str(_answered(context.run_dir, done)))
+
+
+def _answered(run_dir: pathlib.Path, name: str) -> str | None:
+    """The first answer of this name, whichever node's it is."""
+    nodes = hostile.names_in(run_dir, ANSWERS)
+    paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
+    return next((path for path in paths if hostile.status_of(run_dir, path)), None)
+
+
+def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
+    """Raises `FaultError` for one that does not say what was done."""
+    try:
+        found: dict[str, Any] = json.loads(hostile.read(run_dir, path, ANSWER_BYTES_MAX))
+        if isinstance(found["step"], int) and isinstance(found["changed"], int):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise FaultError(f"{path}: a trainer's answer to an order has the integers `step` and `changed`; this has not")
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:

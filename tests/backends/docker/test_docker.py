@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from harness.backends import delivery
 from harness.backends.agent.types import Impairment
 from harness.backends.contract import Traffic, Workload
 from harness.backends.docker import backend
 from harness.backends.docker.engine import Engine
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone, UsageError
+from harness.log import hostile
+from harness.log.events import read_log
 
 WAIT_S = 60.0
 LOOP = ("sh", "-c", "trap 'echo heard' TERM; echo started; while :; do sleep 0.1; done")
@@ -105,7 +108,9 @@ def test_nothing_of_the_harness_environment_reaches_a_container(
 
 
 def test_files_written_on_a_node_are_the_callers_to_read(launch: Any) -> None:
-    cluster = launch("sh", "-c", "id -u; mkdir {run_dir}/made && echo deep > {run_dir}/made/file; echo x > /scratch/y")
+    cluster = launch(
+        "sh", "-c", "id -u; mkdir -p {run_dir}/made && echo deep > {run_dir}/made/file; echo x > /scratch/y"
+    )
     cluster.start()
     assert until(cluster.exits, "the exit")[0].code == 0, log_of(cluster, "node0.1")
     assert log_of(cluster, "node0.1").strip() != "0", "nodes must not run as root"
@@ -181,12 +186,122 @@ def test_what_cannot_start_leaves_nothing(
     assert things(engine, run_id) == []
 
 
-def test_an_image_of_other_source_is_refused(
+def test_an_image_with_another_reference_trainer_is_refused(
     engine: Engine, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "source_digest", lambda: "another")
-    capability = backend.DockerBackend().probe()
-    assert not capability.available and "make image" in capability.summary
+    monkeypatch.setattr(delivery, "trainer_digest", lambda: "another")
+    assert backend.DockerBackend().probe().available, "a trainer of one's own needs nothing of ours in its image"
+    workload = Workload(("{python}", "-m", "reference_trainer.launch"), 1, 1)
+    with pytest.raises(CannotRunError, match="make image"):
+        backend.BACKEND.open(workload, tmp_path, f"test-other-{os.getpid()}")
+
+
+def test_an_image_needs_python_and_nothing_of_ours(
+    launch: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain base has never heard of the harness; a trainer there imports the emitter all the same."""
+    if not engine.api.images("chaos-base"):
+        pytest.skip("no image chaos-base: run 'make image'")
+    monkeypatch.setenv(backend.IMAGE_ENV, "chaos-base")
+    code = "from harness.events import Emitter; Emitter.open('trainer', rank=0)('started'); print(Emitter.__module__)"
+    cluster = launch("python3", "-c", code)
+    cluster.start()
+    assert until(cluster.exits, "the exit")[0].code == 0, log_of(cluster, "node0.1")
+    [log] = read_log(cluster._run_dir / "events")
+    assert log.path.parent.name == "node0" and log.events[0]["event"] == "started"
+
+
+# What a container may do to the host
+
+
+KEPT = ("undo.jsonl", "plan.json", "holds.json", "holds/f.armed", "events/harness.jsonl", "logs/reverter.log")
+FORGE = """
+import os, pathlib, shutil, sys
+run = pathlib.Path(sys.argv[1])
+forged = []
+def attempt(name, act):
+    try:
+        act()
+        forged.append(name)
+    except OSError:
+        pass
+for name in ("undo.jsonl", "plan.json", "holds.json", "holds/f.armed", "events/harness.jsonl", "logs/reverter.log",
+             "agent.zip", "resolv.conf", "logs/node0.2.log", "logs/new", "events/new.jsonl", "events/node1/w.jsonl",
+             "answers/node1/claim", "holds/f.released", "new"):
+    attempt(f"write {name}", lambda: (run / name).open("a").write("forged"))
+    attempt(f"remove {name}", lambda: (run / name).unlink())
+    attempt(f"replace {name}", lambda: os.rename(run / "events" / "node0" / "mine", run / name))
+    attempt(f"own {name}", lambda: os.chmod(run / name, 0o777))
+for name in ("events", "logs", "holds", "events/node0", "checkpoints"):
+    attempt(f"move {name}", lambda: os.rename(run / name, run / "aside"))
+attempt("remove holds", lambda: shutil.rmtree(run / "holds"))
+for number in (0, 1, 2):
+    attempt(f"line {number}", lambda: open(f"/proc/1/fd/{number}", "wb"))
+print("forged:", forged)
+for name in ("events/node0/mine.jsonl", "answers/node0/claim", "checkpoints/step", "logs/node0.1.log"):
+    (run / name).open("a").write("mine")
+"""
+
+
+def test_a_container_cannot_forge_the_journal_nor_its_verdict(launch: Any) -> None:
+    cluster = launch("python3", "-c", FORGE, "{run_dir}", nodes=2)
+    run_dir = cluster._run_dir
+    for name in KEPT:
+        (run_dir / name).parent.mkdir(exist_ok=True)
+        (run_dir / name).write_text("ours")
+    cluster.start()
+    until(lambda: len(cluster.exits()) or "forged:" in log_of(cluster, "node0.1"), "the attack")
+    until(lambda: (run_dir / "answers" / "node0" / "claim").exists(), "what is the node's own can be written")
+    assert "forged: []" in log_of(cluster, "node0.1")
+    assert {(run_dir / name).read_text() for name in KEPT} == {"ours"}
+    assert all((run_dir / name).stat().st_uid == os.getuid() for name in KEPT)
+    assert not (run_dir / "undo.jsonl").stat().st_mode & 0o022
+    assert sorted(os.listdir(run_dir / "events" / "node0")) == ["mine.jsonl"]
+
+
+PLANT = """
+import os, pathlib, sys
+run, outside = pathlib.Path(sys.argv[1]), sys.argv[2]
+planted = 0
+for name in ("logs/node0.1.log", "logs/node0.2.log", "logs/node0.2.init.log", "logs/node0.2.storage.log",
+             "events/node0", "events/harness.jsonl", "checkpoints", "report.json", "logs"):
+    try:
+        if os.path.lexists(run / name):
+            os.rename(run / name, str(run / name) + ".aside")
+        os.symlink(outside, run / name)
+        planted += 1
+    except OSError:
+        pass
+for name in ("checkpoints/link", "events/node0/link.jsonl", "answers/node0/f.act.strike-0-0"):
+    os.symlink(outside, run / name)
+print("planted", planted, flush=True)
+sys.exit(1)
+"""
+
+
+def test_links_that_a_container_plants_are_not_followed(launch: Any, tmp_path: pathlib.Path) -> None:
+    """Neither written through by root, nor read into a verdict."""
+    outside = tmp_path / "only-for-root"
+    outside.write_text("RuntimeError: the secret\n")
+    outside.chmod(0o600)
+    cluster = launch("python3", "-c", PLANT, "{run_dir}", str(outside))
+    run_dir = cluster._run_dir
+    cluster.start()
+    assert until(cluster.exits, "the exit")[0].code == 1
+    assert "planted 0" in log_of(cluster, "node0.1")
+    node = cluster.nodes[0]
+    node.kill()
+    cluster.replace(node)
+    until(cluster.exits, "the exit of the replacement")
+    cluster.close()
+    assert outside.read_text() == "RuntimeError: the secret\n"
+    for log in ("node0.1", "node0.2"):
+        assert "secret" not in hostile.tail(run_dir, f"logs/{log}.log")
+    with pytest.raises(FaultError, match="left alone"):
+        hostile.read(run_dir, "checkpoints/link")
+    with pytest.raises(EventLogError, match="left alone") as refused:
+        read_log(run_dir / "events")
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("direction", ["egress", "ingress"])

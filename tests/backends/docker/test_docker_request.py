@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.backends.agent import boot
 from harness.backends.agent import container_storage as storage
 from harness.backends.contract import Workload
 from harness.backends.docker import backend, engine, request
@@ -24,11 +25,14 @@ TRAINING = Workload(
 
 
 def expected_container(node: str) -> dict[str, object]:
+    log, folders = ("control", ()) if node == "control" else (f"{node}.1", ("checkpoints",))
     return {
         "Image": "chaos-node",
         "Hostname": node,
         "User": "{user}",
-        "Entrypoint": ["python3", "-m", "harness.backends.agent.container_init", node, "node0", "node1"],
+        "Entrypoint": boot.command(
+            "python3", "{run_dir}/agent.zip", "harness.backends.agent.container_init", [node, "node0", "node1"]
+        ),
         "WorkingDir": "/scratch",
         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
         "OpenStdin": True,
@@ -39,7 +43,11 @@ def expected_container(node: str) -> dict[str, object]:
         "HostConfig": {
             "NetworkMode": "chaos-{run_id}",
             "Mounts": [
-                {"Type": "bind", "Source": "{run_dir}", "Target": "{run_dir}"},
+                {"Type": "bind", "Source": "{run_dir}", "Target": "{run_dir}", "ReadOnly": True},
+                *(
+                    {"Type": "bind", "Source": f"{{run_dir}}/{name}", "Target": f"{{run_dir}}/{name}"}
+                    for name in (f"events/{node}", f"answers/{node}", f"logs/{log}.log", *folders)
+                ),
                 {
                     "Type": "volume",
                     "Source": f"chaos-{{run_id}}-{node}.1",
@@ -106,7 +114,7 @@ def test_a_way_out_is_given_only_when_asked_for() -> None:
     place = request.Place(egress=True)
     assert request.network(place)["Internal"] is False
     assert "/etc/resolv.conf" not in [
-        mount["Target"] for mount in request.container(place, "node0", 1, [])["HostConfig"]["Mounts"]
+        mount["Target"] for mount in request.container(TRAINING, place, "node0", 1)["HostConfig"]["Mounts"]
     ]
 
 
@@ -132,7 +140,7 @@ def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
     assert request.sidecar(request.Place(run_id="r"), "node0", 1, "abc") == {
         "Image": "chaos-node",
         "User": "0:0",
-        "Entrypoint": ["python3", "-m", "harness.backends.agent.sidecar"],
+        "Entrypoint": boot.command("python3", "{run_dir}/agent.zip", "harness.backends.agent.sidecar"),
         "Labels": {"chaos.run_id": "r", "chaos.node": "node0", "chaos.incarnation": "1"},
         "OpenStdin": True,
         "StdinOnce": True,
@@ -141,6 +149,14 @@ def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
         "AttachStderr": True,
         "HostConfig": {
             "NetworkMode": "container:abc",
+            "Mounts": [
+                {
+                    "Type": "bind",
+                    "Source": "{run_dir}/agent.zip",
+                    "Target": "{run_dir}/agent.zip",
+                    "ReadOnly": True,
+                }
+            ],
             "CapDrop": ["ALL"],
             "CapAdd": ["NET_ADMIN"],
             "SecurityOpt": ["no-new-privileges"],

@@ -23,15 +23,13 @@ import threading
 import urllib.parse
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 RUN_DIR, SCRATCH = "/srv/run", "/srv/scratch"  # on a file system of the pod's own
 PROGRAM = f"""
-import asyncio, sys
-from harness.backends.kubernetes import manifests
-manifests.RUN_DIR, manifests.SCRATCH = {RUN_DIR!r}, {SCRATCH!r}
-from harness.backends.agent.pod_init import PodInit
-import pathlib
-asyncio.run(PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
+import asyncio, pathlib, sys
+sys.path.insert(0, sys.argv[2])
+from harness.backends.agent import pod_init
+pod_init.SCRATCH = {SCRATCH!r}
+asyncio.run(pod_init.PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
 """
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 Object = dict[str, Any]
@@ -40,15 +38,15 @@ Object = dict[str, Any]
 class RunningPod:
     """The process of a pod. Its input and output are pipes, as a container runtime has them."""
 
-    def __init__(self, wanted: Object, log: pathlib.Path):
+    def __init__(self, wanted: Object, delivered: pathlib.Path, log: pathlib.Path):
         self.object = wanted
         role = wanted["spec"]["containers"][0]["command"][-1]
         env = {each["name"]: each["value"] for each in wanted["spec"]["containers"][0]["env"] if "value" in each}
-        shell = f'mount -t tmpfs pod /srv && exec {sys.executable} -c "$1" {role}'
+        shell = f'mount -t tmpfs pod /srv && exec {sys.executable} -I -S -c "$1" {role} {delivered}'
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*NAMESPACES, "sh", "-c", shell, "sh", PROGRAM],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, bufsize=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0,
                 env={"PATH": "/usr/bin:/bin", "POD_IP": "127.0.0.1", **env},
             )  # fmt: skip
 
@@ -105,8 +103,16 @@ class StandIn:
                 name = wanted["metadata"]["name"]
                 wanted["spec"]["nodeName"] = "m1"
                 wanted["status"] = {"phase": "Running"}
-                self.pods[name] = RunningPod(wanted, self.folder / f"{name}.log")
+                self.pods[name] = RunningPod(wanted, self._volume(wanted), self.folder / f"{name}.log")
         return wanted
+
+    def _volume(self, pod: Object) -> pathlib.Path:
+        """The one file of the pod's config map, as a kubelet shows it to the pod."""
+        name = next(each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each)
+        [(file, content)] = self.objects["configmaps", name]["binaryData"].items()
+        path = self.folder / file
+        path.write_bytes(base64.b64decode(content))
+        return path
 
     def delete(self, plural: str, name: str, grace_s: float) -> bool:
         with self.lock:
@@ -181,7 +187,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _discover(self, path: str) -> None:
         known = {
             "/version": {"gitVersion": "stand-in"},
-            "/api/v1": {"resources": [{"name": "pods"}, {"name": "services"}]},
+            "/api/v1": {"resources": [{"name": "pods"}, {"name": "services"}, {"name": "configmaps"}]},
             "/apis/policy/v1": {"resources": [{"name": "poddisruptionbudgets"}]},
             "/apis/batch/v1": {"resources": [{"name": "jobs"}]},
             "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": {"status": {"allowed": True}},
@@ -208,7 +214,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._reply(201, {})
         if method == "POST":
             if not there.indexed:
-                body["spec"].pop("completionMode", None)
+                body.get("spec", {}).pop("completionMode", None)
             return self._reply(201, body if "dryRun" in query else there.create(plural, body))
         if method == "DELETE":
             found = there.delete(plural, str(name), body.get("gracePeriodSeconds", 30))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kube import stand_in
-from kube.stand_in import StandIn
+from backends.kubernetes import stand_in
+from backends.kubernetes.stand_in import StandIn
 
 from harness.backends.contract import Node, Workload
 from harness.backends.kubernetes import backend

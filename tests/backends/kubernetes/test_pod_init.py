@@ -16,15 +16,17 @@ from typing import Any
 
 import pytest
 
+from harness.backends import delivery
 from harness.backends.agent import rpc
-from harness.backends.agent.source import source_digest
 from harness.backends.kubernetes.manifests import RUN_DIR
 from harness.backends.kubernetes.mirror import Mirror
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, FaultError, UsageError
 
 WAIT_S = 30.0
+NODE = "node3"
 PROGRAM = """
 import asyncio, pathlib, sys
+sys.path.insert(0, sys.argv[3])
 from harness.backends.agent.pod_init import PodInit
 asyncio.run(PodInit(sys.argv[1], pathlib.Path(sys.argv[2])).serve())
 """
@@ -33,7 +35,7 @@ asyncio.run(PodInit(sys.argv[1], pathlib.Path(sys.argv[2])).serve())
 class LocalPod:
     """The init of a pod as process 1 of a namespace, and a line to it."""
 
-    def __init__(self, root: pathlib.Path, here: pathlib.Path, role: str = "node", index: int = 0):
+    def __init__(self, root: pathlib.Path, here: pathlib.Path, role: str = "node", index: int = 3):
         self.root = root
         self.events: queue.Queue[rpc.Message] = queue.Queue()
         self.mirror = Mirror(here, lambda: [self])
@@ -42,10 +44,9 @@ class LocalPod:
         command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (here / "init.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, sys.executable, "-c", PROGRAM, role, str(root)],
+                [*command, sys.executable, "-I", "-S", "-c", PROGRAM, role, str(root), str(delivery.deliver(here))],
                 stdin=theirs, stdout=theirs, stderr=log,
                 env={"PATH": "/usr/bin:/bin", "JOB_COMPLETION_INDEX": str(index), "POD_IP": "127.0.0.1"},
-                cwd=pathlib.Path(__file__).resolve().parents[3],
             )  # fmt: skip
         theirs.close()
         self.client = rpc.Client(ours, self._take, self.ended.set)
@@ -55,7 +56,7 @@ class LocalPod:
         return self.client.call(method, limit_s, **params)
 
     def run(self, *command: str, **env: str) -> None:
-        self.call("run", command=list(command), env={"PATH": "/usr/bin:/bin", **env}, name="node0.1")
+        self.call("run", command=list(command), env={"PATH": "/usr/bin:/bin", **env}, name=f"{NODE}.1")
 
     def code(self) -> int:
         while True:
@@ -69,21 +70,21 @@ class LocalPod:
         self.process.wait(WAIT_S)
 
     def _take(self, event: rpc.Message) -> None:
-        if not self.mirror.take(event):
+        if not self.mirror.take(NODE, event):
             self.events.put(event)
 
 
 @pytest.fixture
 def here(tmp_path: pathlib.Path) -> pathlib.Path:
     """The run's folder on this side."""
-    for name in ("events", "logs", "holds"):
+    for name in (f"events/{NODE}", f"answers/{NODE}", "logs", "holds"):
         (tmp_path / "here" / name).mkdir(parents=True)
     return tmp_path / "here"
 
 
 @pytest.fixture
 def pod(tmp_path: pathlib.Path, here: pathlib.Path) -> Iterator[LocalPod]:
-    started = LocalPod(tmp_path / "there", here, index=3)
+    started = LocalPod(tmp_path / "there", here)
     yield started
     started.close()
 
@@ -99,34 +100,35 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def test_it_says_who_it_is(pod: LocalPod) -> None:
     assert pod.hello["index"] == 3
     assert pod.hello["device"] == "lo"
-    assert pod.hello["digest"] == source_digest()
+    assert pod.hello["digest"] == delivery.digest()
+    assert pod.hello["trainer"] == ""
 
 
 def test_what_is_written_arrives_before_the_news_of_the_end(pod: LocalPod, here: pathlib.Path) -> None:
-    pod.run("sh", "-c", "echo out; echo event >$CHAOS_EVENTS/w.jsonl; exit 3", CHAOS_EVENTS=f"{pod.root}/events")
+    pod.run("sh", "-c", "echo out; echo event >$CHAOS_EVENTS/w.jsonl; exit 3", CHAOS_EVENTS=f"{pod.root}/events/{NODE}")
     assert pod.code() == 3
-    assert (here / "logs" / "node0.1.log").read_text() == "out\n"
-    assert (here / "events" / "w.jsonl").read_text() == "event\n"
+    assert (here / "logs" / f"{NODE}.1.log").read_text() == "out\n"
+    assert (here / "events" / NODE / "w.jsonl").read_text() == "event\n"
 
 
 def test_what_a_killed_pod_wrote_has_come(pod: LocalPod, here: pathlib.Path) -> None:
     """Bytes that are no text, too; of events whole lines, of logs all."""
     script = "printf 'a\\377\\nhal' >$CHAOS_EVENTS/w.jsonl; printf 'tail'; sleep 600"
-    pod.run("sh", "-c", script, CHAOS_EVENTS=f"{pod.root}/events")
-    log = here / "logs" / "node0.1.log"
+    pod.run("sh", "-c", script, CHAOS_EVENTS=f"{pod.root}/events/{NODE}")
+    log = here / "logs" / f"{NODE}.1.log"
     until(lambda: log.exists() and log.read_text() == "tail", "sent")
     with pytest.raises(BackendError):
         pod.call("die")
     assert pod.ended.wait(WAIT_S)
     assert pod.process.wait(WAIT_S) != 0
-    assert (here / "events" / "w.jsonl").read_bytes() == b"a\xff\n"
+    assert (here / "events" / NODE / "w.jsonl").read_bytes() == b"a\xff\n"
 
 
 def test_a_half_line_that_was_taken_back_never_came(pod: LocalPod, here: pathlib.Path) -> None:
     script = "printf 'whole\\nhal' >$CHAOS_EVENTS/w.jsonl; sleep 0.3; truncate -s 6 $CHAOS_EVENTS/w.jsonl"
-    pod.run("sh", "-c", script + "; echo next >>$CHAOS_EVENTS/w.jsonl", CHAOS_EVENTS=f"{pod.root}/events")
+    pod.run("sh", "-c", script + "; echo next >>$CHAOS_EVENTS/w.jsonl", CHAOS_EVENTS=f"{pod.root}/events/{NODE}")
     assert pod.code() == 0
-    assert (here / "events" / "w.jsonl").read_text() == "whole\nnext\n"
+    assert (here / "events" / NODE / "w.jsonl").read_text() == "whole\nnext\n"
 
 
 def test_files_of_the_run_follow_those_here(pod: LocalPod, here: pathlib.Path) -> None:
@@ -142,25 +144,75 @@ def test_files_of_the_run_follow_those_here(pod: LocalPod, here: pathlib.Path) -
     pod.mirror.close()
 
 
-def test_a_planned_crash_that_was_taken_is_taken_here(pod: LocalPod, here: pathlib.Path) -> None:
+def test_a_claim_comes_here_and_its_grant_goes_there(pod: LocalPod, here: pathlib.Path) -> None:
     pod.mirror.start()
-    token = here / "holds" / "f.act.crash0-0"
+    token = here / "holds" / "f.act.strike-0-0"
     token.touch()
     until((pod.root / "holds" / token.name).exists, "the token is there")
-    (pod.root / "holds" / token.name).rename(pod.root / "holds" / f"{token.name}.taken")
-    taken = here / "holds" / f"{token.name}.taken"
-    until(taken.exists, "taken here")
-    assert not token.exists()
-    taken.unlink()
-    until(lambda: not (pod.root / "holds" / taken.name).exists(), "the trainer is let go")
+    (pod.root / "answers" / NODE / token.name).touch()
+    until((here / "answers" / NODE / token.name).exists, "an empty file is told of, too")
+    token.rename(f"{token}.{NODE}")
+    until(lambda: not (pod.root / "holds" / token.name).exists(), "the token is gone there")
+    assert (pod.root / "holds" / f"{token.name}.{NODE}").exists(), "by then the grant must be there"
     pod.mirror.close()
 
 
-@pytest.mark.parametrize("name", ["../plan.json", "events/../plan.json", "/etc/passwd", "plan.json", "events/.hidden"])
-def test_a_pod_writes_nowhere_else(here: pathlib.Path, name: str) -> None:
+OUTSIDE = [
+    "../plan.json",
+    f"events/{NODE}/../../plan.json",
+    "/etc/passwd",
+    "plan.json",
+    "undo.jsonl",
+    "events/harness.jsonl",
+    "events/w.jsonl",
+    "events/node1/w.jsonl",
+    "events/control/w.jsonl",
+    f"events/{NODE}/.hidden",
+    f"events/{NODE}/deep/w.jsonl",
+    "answers/node1/f.act.strike-0-0",
+    "holds/f.act.released",
+    "logs/reverter.log",
+    "logs/node1.1.log",
+    "logs/node30.1.log",
+    f"logs/{NODE}.1.init.log",
+    "logs/control.log",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_pod_writes_nowhere_but_to_the_places_of_its_node(here: pathlib.Path, name: str) -> None:
+    """Whatever it says it is: another node, the harness itself."""
+    (here / "events" / "harness.jsonl").write_text("ours")
     mirror = Mirror(here, lambda: [])
-    with pytest.raises(BackendError, match="allowed are events"):
-        mirror.take({"event": "wrote", "name": name, "offset": 0, "data": "x"})
+    with pytest.raises(BackendError, match=f"it may write events/{NODE}/"):
+        mirror.take(NODE, {"event": "wrote", "name": name, "offset": 0, "data": "forged"})
+    assert (here / "events" / "harness.jsonl").read_text() == "ours"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"name": f"events/{NODE}/w.jsonl"},
+        {"name": f"events/{NODE}/w.jsonl", "offset": 5, "data": "beyond the end"},
+        {"name": f"events/{NODE}/w.jsonl", "offset": -1, "data": "before the begin"},
+        {"name": f"events/{NODE}/w.jsonl", "offset": "0", "data": "x"},
+        {"name": f"events/{NODE}/w.jsonl", "offset": 0, "data": ["x"]},
+    ],
+)
+def test_a_write_that_makes_no_sense_is_refused(here: pathlib.Path, event: dict[str, Any]) -> None:
+    with pytest.raises(BackendError):
+        Mirror(here, lambda: []).take(NODE, {"event": "wrote", **event})
+    file = here / "events" / NODE / "w.jsonl"
+    assert not file.exists() or file.read_bytes() == b""
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(here: pathlib.Path) -> None:
+    (here / "events" / "harness.jsonl").write_text("ours")
+    (here / "events" / NODE / "w.jsonl").symlink_to("../harness.jsonl")
+    event = {"event": "wrote", "name": f"events/{NODE}/w.jsonl", "offset": 0, "data": "forged"}
+    with pytest.raises(FaultError, match="left alone"):
+        Mirror(here, lambda: []).take(NODE, event)
+    assert (here / "events" / "harness.jsonl").read_text() == "ours"
 
 
 def test_nothing_is_put_outside_the_run(pod: LocalPod) -> None:
@@ -171,13 +223,14 @@ def test_nothing_is_put_outside_the_run(pod: LocalPod) -> None:
 def test_eviction_is_told_to_everything_and_the_pod_ends_after_the_command(pod: LocalPod, here: pathlib.Path) -> None:
     pod.run("sh", "-c", "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     until(
-        lambda: (here / "logs" / "node0.1.log").exists() and "up" in (here / "logs" / "node0.1.log").read_text(), "up"
+        lambda: (here / "logs" / f"{NODE}.1.log").exists() and "up" in (here / "logs" / f"{NODE}.1.log").read_text(),
+        "up",
     )
     children = pathlib.Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children")
     os.kill(int(children.read_text().split()[0]), signal.SIGTERM)
     assert pod.code() == 0
     assert pod.process.wait(WAIT_S) == 143, "with 0 an engine would call the job done, and not bring the node back"
-    assert "saved" in (here / "logs" / "node0.1.log").read_text()
+    assert "saved" in (here / "logs" / f"{NODE}.1.log").read_text()
 
 
 def test_signals_reach_the_processes_of_the_pod(pod: LocalPod) -> None:
@@ -195,7 +248,9 @@ def test_silence_ends_the_pod(tmp_path: pathlib.Path, here: pathlib.Path, monkey
     monkeypatch.setattr(
         sys.modules[__name__],
         "PROGRAM",
-        "from harness.backends.agent import pod_init as node; node.SILENT_S_MAX = 0.5\n" + PROGRAM,
+        PROGRAM.replace(
+            "asyncio.run", "from harness.backends.agent import pod_init\npod_init.SILENT_S_MAX = 0.5\nasyncio.run"
+        ),
     )
     pod = LocalPod(tmp_path / "there", here)
     pod.run("sleep", "600")

@@ -25,7 +25,7 @@ listener = socket.create_server((address, 7000))
 (run_dir / f"{index}.{incarnation}.tmp").write_text(address)
 (run_dir / f"{index}.{incarnation}.tmp").rename(run_dir / f"{index}.{incarnation}")
 """
-WHO = ("{index}", "{address}", "{incarnation}", "{run_dir}")
+WHO = ("{index}", "{address}", "{incarnation}", "{run_dir}/shared")
 
 
 def test_a_command_is_told_its_place(open_lab: OpenLab, mode: str) -> None:
@@ -38,8 +38,8 @@ def test_a_command_is_told_its_place(open_lab: OpenLab, mode: str) -> None:
         assert node.address.startswith(network + ".")
         control = node.address.rsplit(".", 1)[0] + ".254"
         device = "lo" if mode == "plain" else "eth0"
-        wanted = [str(index), node.address, "1", str(lab.run_dir), control, '{"json":', "1}", device]
-        wanted += [f"node{index}", "1", lab.run_id, str(lab.run_dir / "events"), "yes"]
+        wanted = [str(index), node.address, "1", str(lab.run_dir / "shared"), control, '{"json":', "1}", device]
+        wanted += [f"node{index}", "1", lab.run_id, str(lab.run_dir / "events" / node.name), "yes"]
         assert lab.log(f"node{index}.1").split() == wanted
 
 
@@ -117,7 +117,7 @@ def test_a_replacement_has_a_new_address_and_reaches_its_peers(open_lab: OpenLab
     )
     lab = open_lab((*script(code), *WHO), nodes=2)
     old = lab.cluster.nodes[0]
-    wait_for((lab.run_dir / "1.1").exists)
+    wait_for((lab.run_dir / "shared" / "1.1").exists)
     with pytest.raises(UsageError, match="still there"):
         lab.cluster.replace(old)
     old.kill()

@@ -113,7 +113,7 @@ def test_a_signal_reaches_all_of_one_node_and_nothing_else(opened: Callable[...,
     assert second.signal(signal.SIGTERM) == 2
     until(lambda: second.pids() == [])
     assert "told" in said(cluster, "node1.1") and "told" not in said(cluster, "node0.1")
-    until(lambda: cluster._exits)
+    until(lambda: cluster.ends)
     assert [(end.node, end.code) for end in cluster.exits()] == [("node1", 4)]
     assert set(before[0]) <= set(first.pids())
 

@@ -19,13 +19,14 @@ from typing import IO, cast
 import pytest
 from conformance.places import fuse_mounts_below, processes_of
 
-from harness.backends.agent import processes
+from harness.backends import delivery
+from harness.backends.agent import boot, processes
 from harness.backends.agent.types import StorageRule
-from harness.backends.contract import Verb, Workload
-from harness.backends.slurm import capability, script
+from harness.backends.contract import Verb
+from harness.backends.slurm import capability
 from harness.backends.slurm.engine import Slurm
-from harness.backends.slurm.line import ROOT, Line
 from harness.backends.slurm.network import SIDECAR
+from harness.backends.slurm.step_line import StepLine
 
 USER, PROJECT = 61234, 61235  # nobody has these ids
 KEY, STORE = "node0.1", "store"
@@ -34,7 +35,7 @@ SAVES = """
 id -u; id -g
 cd {run_dir}
 echo more >>store/project
-while :; do if echo now >store/saved; then touch works; else touch fails; fi; sleep 0.02; done
+while :; do if echo now >store/saved; then touch events/node0/works; else touch events/node0/fails; fi; sleep 0.02; done
 """
 
 
@@ -72,11 +73,10 @@ class Host:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start_task(self, text: str, mounts: Sequence[str] = (STORE,)) -> subprocess.Popen[bytes]:
-        request = script.render(Workload(("true",), 1, 1))
-        (self.run_dir / "slurm" / "supervise.py").write_text(request.files["supervise.py"])
-        here = {"CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_INCARNATION": "1", "CHAOS_SOURCE": ROOT}
-        words = ["node0", *mounts, "--", "sh", "-c", text.replace("{run_dir}", str(self.run_dir))]
-        command = [*self.prefix, self.python, "-S", "-E", str(self.run_dir / "slurm" / "supervise.py"), *words]
+        here = {"CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_INCARNATION": "1"}
+        words = ["node0", *mounts, "--", STORE, "--", "sh", "-c", text.replace("{run_dir}", str(self.run_dir))]
+        start = boot.command(self.python, str(self.run_dir / delivery.NAME), "harness.backends.agent.slurm_task", words)
+        command = [*self.prefix, *start]
         environment = os.environ | here | {"CHAOS_RUN_ID": self.run_id}
         self._started.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         return self._started[-1]
@@ -87,8 +87,15 @@ class Host:
         self._started.append(subprocess.Popen(program, stdin=link.fileno(), stdout=link.fileno(), stderr=errors))
         return self._started[-1]
 
-    def line(self, module: str, *arguments: str) -> Line:
-        return Line(cast(Slurm, self), (), module, arguments, self.run_dir / "logs" / "line.log")
+    def line(self, module: str, *arguments: str) -> StepLine:
+        return StepLine(
+            cast(Slurm, self),
+            (),
+            str(self.run_dir / delivery.NAME),
+            module,
+            arguments,
+            self.run_dir / "logs" / "line.log",
+        )
 
     def log(self) -> str:
         return (self.run_dir / "logs" / f"{KEY}.log").read_text()
@@ -107,9 +114,10 @@ def folder() -> Iterator[pathlib.Path]:
         pytest.skip("/dev/fuse is not there, or not open to this user")
     with tempfile.TemporaryDirectory(prefix="chaos-test-") as name:
         run_dir = pathlib.Path(name)
-        for part in ("logs", "slurm", "slurm/exits", STORE):
-            (run_dir / part).mkdir()
+        for part in ("logs", "slurm", "slurm/exits", "events/node0", "answers/node0", STORE):
+            (run_dir / part).mkdir(parents=True)
         (run_dir / STORE / "project").write_text("some\n")
+        delivery.deliver(run_dir)
         if os.geteuid() == 0:
             for each in (run_dir, *run_dir.rglob("*")):
                 os.chown(each, USER, USER)
@@ -137,7 +145,7 @@ def namespace(pid: int) -> str:
 def test_the_task_alone_sees_the_file_system_and_is_who_it_was(host: Host) -> None:
     before = pathlib.Path("/proc/self/mountinfo").read_text()
     task = host.start_task(SAVES)
-    until((host.run_dir / "works").exists)
+    until((host.run_dir / "events/node0/works").exists)
     uid, gid = (USER, USER) if host.prefix else (os.geteuid(), os.getegid())
     assert host.log().split() == [str(uid), str(gid)], "nothing was refused"
     assert pathlib.Path("/proc/self/mountinfo").read_text() == before
@@ -151,22 +159,41 @@ def test_the_task_alone_sees_the_file_system_and_is_who_it_was(host: Host) -> No
     assert (host.run_dir / STORE / "saved").stat().st_uid == uid
 
 
-def test_where_no_storage_is_to_be_disturbed_a_task_has_the_mounts_of_its_node(folder: pathlib.Path) -> None:
-    host = Host(folder, ())
-    task = host.start_task(SAVES, mounts=())
-    until((folder / "works").exists)
-    assert namespace(task.pid) == namespace(os.getpid()) and fuse_mounts_below(folder) == []
-    host.close()
+FORGE = """
+for place in undo.jsonl plan.json holds.json holds/f.armed events/harness.jsonl events/node1/w.jsonl logs/other.log slurm/exits/node1.1; do
+    echo forged 2>/dev/null >>$place && echo $place >>events/node0/forged
+done
+rm -rf undo.jsonl events/harness.jsonl slurm 2>/dev/null
+echo mine >events/node0/w.jsonl && echo mine >answers/node0/claim && echo mine >store/mine && echo done
+"""
+
+
+def test_a_task_writes_only_its_own_part_of_the_run(host: Host) -> None:
+    """Whether its storage is to be disturbed or not, and as root or as an ordinary user."""
+    for name in ("undo.jsonl", "plan.json", "holds.json", "events/harness.jsonl"):
+        (host.run_dir / name).write_text("ours")
+    (host.run_dir / "holds").mkdir()
+    (host.run_dir / "events" / "node1").mkdir()
+    for each in host.run_dir.rglob("*"):
+        each.chmod(0o777)
+    task = host.start_task(f"cd {{run_dir}}; {FORGE}", mounts=())
+    assert task.wait(20) == 0, host.log()
+    assert "done" in host.log()
+    assert not (host.run_dir / "events" / "node0" / "forged").exists()
+    kept = {name: (host.run_dir / name).read_text() for name in ("undo.jsonl", "plan.json", "events/harness.jsonl")}
+    assert set(kept.values()) == {"ours"}
+    assert (host.run_dir / "slurm" / "exits" / KEY).read_text() == "0"
+    assert (host.run_dir / STORE / "mine").exists() and fuse_mounts_below(host.run_dir) == []
 
 
 @pytest.mark.parametrize("victim", ["the task", "the file system"])
 def test_nothing_stays_when_it_is_killed(victim: str, host: Host) -> None:
     task = host.start_task(SAVES)
-    until((host.run_dir / "works").exists)
+    until((host.run_dir / "events/node0/works").exists)
     if victim == "the file system":
         (served,) = [each for each in processes.descendants(task.pid) if "lab-storage" in comm(each.pid)]
         os.kill(served.pid, 9)
-        until((host.run_dir / "fails").exists)
+        until((host.run_dir / "events/node0/fails").exists)
     task.kill()
     task.wait()
     until(lambda: not processes_of(host.run_id) and not fuse_mounts_below(host.run_dir), 5.0)
@@ -185,12 +212,12 @@ def test_the_agent_hands_on_rules_which_end_with_its_line(host: Host) -> None:
     for _ in range(2):
         line = host.line("harness.backends.agent.slurm_agent", "node0", host.run_id)
         number = line.call("storage.add", 20, folder=store, node=KEY, rule=rule)
-        until((host.run_dir / "fails").exists)
+        until((host.run_dir / "events/node0/fails").exists)
         assert line.call("storage.counts", 10, folder=store, number=number)["failed"] > 0
         line.close()
-        (host.run_dir / "works").unlink(missing_ok=True)
-        until((host.run_dir / "works").exists)
-        (host.run_dir / "fails").unlink()
+        (host.run_dir / "events/node0/works").unlink(missing_ok=True)
+        until((host.run_dir / "events/node0/works").exists)
+        (host.run_dir / "events/node0/fails").unlink()
 
 
 def test_the_probe_does_it_on_the_node(host: Host) -> None:

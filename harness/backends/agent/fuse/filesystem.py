@@ -325,9 +325,7 @@ class FileSystem:
             now = time.time_ns()
             given = [
                 now if valid & now_bit else seconds * 10**9 + rest
-                for now_bit, seconds, rest in zip(
-                    (wire.SET_ATIME_NOW, wire.SET_MTIME_NOW), times, nanoseconds, strict=True
-                )
+                for now_bit, seconds, rest in zip((wire.SET_ATIME_NOW, wire.SET_MTIME_NOW), times, nanoseconds)
             ]
             os.utime(path, ns=(given[0], given[1]), follow_symlinks=False)
         return self._attributes(request.node, open_handle)

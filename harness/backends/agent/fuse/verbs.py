@@ -13,9 +13,12 @@ import tempfile
 from typing import Any
 
 from harness.backends.agent import kernel, rpc, spawn
+from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.fuse import filesystem as fuse
 from harness.backends.agent.state import Call, Lab
 from harness.errors import BackendError, NodeGone, UsageError
+
+_NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
 async def mount(lab: Lab, folder: str) -> None:
@@ -29,7 +32,7 @@ async def mount(lab: Lab, folder: str) -> None:
     reader, writer = await asyncio.open_connection(sock=ours)
     try:
         ready = await asyncio.wait_for(rpc.receive_async(reader), fuse.READY_S_MAX)
-    except (TimeoutError, ConnectionError) as error:
+    except _NOT_READY as error:
         raise BackendError(f"the file system over {folder} did not come up; see labd.log") from error
     if "error" in ready:
         raise rpc.to_error(ready["error"])

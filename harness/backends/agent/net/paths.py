@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.backends.agent.compat import TIMEOUTS, pairs
 from harness.backends.agent.net import probe as net_probe
 from harness.backends.agent.net import shape as net_shape
 
@@ -50,9 +51,7 @@ class PacketReceiver:
         self._socket.close()
         self._counters.close()
         numbers = self._numbers
-        late = sum(
-            number < highest for highest, number in zip(itertools.accumulate(numbers, max), numbers, strict=True)
-        )
+        late = sum(number < highest for highest, number in zip(itertools.accumulate(numbers, max), numbers))
         return {"received": len(set(numbers)), "late": late, "damaged": damaged, "delays_s": self._delays_s}
 
     def _receive(self) -> None:
@@ -90,7 +89,7 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
     for _ in range(net_probe.WINDOWS):
         marks.append((time.monotonic(), passed()))
         time.sleep(window_s)
-    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in itertools.pairwise(marks)]
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
     return statistics.median(rates)
 
 
@@ -115,7 +114,7 @@ class StreamReceiver:
         with self._listener:
             try:
                 connection, _ = self._listener.accept()
-            except TimeoutError:
+            except TIMEOUTS:
                 return  # the sender could not get through: its own error says so
         self._begun.set()
         with connection:

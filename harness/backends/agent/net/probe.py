@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import select
 import socket
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from harness.backends.agent import kernel, rpc
+from harness.backends.agent.compat import pairs
 from harness.backends.agent.net import delay_line as net_line
 from harness.backends.agent.net import shape as net_shape
 
@@ -151,7 +151,7 @@ def _open(path: str) -> IO[bytes]:
 def _checksum_errors(counters: IO[bytes]) -> int:
     counters.seek(0)
     lines = [line.split() for line in counters.read(65536).decode().splitlines() if line.startswith("Udp:")]
-    return int(dict(zip(lines[0], lines[1], strict=True))["InCsumErrors"])
+    return int(dict(zip(lines[0], lines[1]))["InCsumErrors"])
 
 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
@@ -186,6 +186,6 @@ def transfer(source: End, destination: End, seconds: float, counter: str | None)
                 received += len(receiver.recv(1 << 20))
             if writable:
                 sender.send(block)
-    pairs = itertools.pairwise([*marks, (time.monotonic(), passed(received))])
-    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs]
+    marks.append((time.monotonic(), passed(received)))
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
     return {"bits_per_s": statistics.median(rates)}

@@ -19,13 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.backends.agent import rpc, spawn
+from harness.backends.agent.compat import TIMEOUTS
+from harness.backends.agent.lab_nodes import LabNode, NamespaceNode
 from harness.backends.agent.net import delay_line as net_line
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import probe as net_probe
 from harness.backends.agent.net import rules as net_rules
 from harness.backends.agent.net import shape as net_shape
 from harness.backends.agent.net.rules import Field, Match, Rule, Where
-from harness.backends.agent.node import Host, NamespaceHost
 from harness.backends.agent.state import Call, Lab
 from harness.errors import BackendError, NodeGone, UsageError
 
@@ -42,7 +43,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
     return ways[traffic["direction"]]
 
 
-def _selections(host: Host, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
+def _selections(host: LabNode, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
     """What a packet must be to belong to `traffic`: any one of these."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
@@ -56,14 +57,14 @@ def _selections(host: Host, where: Where, traffic: Traffic) -> list[tuple[Match,
     return [(Match(own, host.address), *(Match(other, address, equal=False) for address in spared))]
 
 
-def _rules(host: Host, traffic: Traffic, queue: int | None = None) -> list[Rule]:
+def _rules(host: LabNode, traffic: Traffic, queue: int | None = None) -> list[Rule]:
     return [Rule(where, matches, queue) for where in _wheres(traffic) for matches in _selections(host, where, traffic)]
 
 
 class Disturbance(abc.ABC):
     """Something done to the network of one node, until `end`."""
 
-    def __init__(self, lab: Lab, host: NamespaceHost):
+    def __init__(self, lab: Lab, host: NamespaceNode):
         self.lab = lab
         self.host = host
         self.number = next(_numbers)
@@ -101,7 +102,7 @@ class Disturbance(abc.ABC):
 class Shape(Disturbance):
     """A rate limit, each direction by itself."""
 
-    def __init__(self, lab: Lab, host: NamespaceHost, rate_bits: int, traffic: Traffic):
+    def __init__(self, lab: Lab, host: NamespaceNode, rate_bits: int, traffic: Traffic):
         super().__init__(lab, host)
         self._rate_bits = rate_bits
         self._traffic = traffic
@@ -149,7 +150,7 @@ class Shape(Disturbance):
 class Impairment(Disturbance):
     """Packets delayed, lost, damaged or reordered by a delay line of their own."""
 
-    def __init__(self, lab: Lab, host: NamespaceHost, profile: dict[str, Any], traffic: Traffic):
+    def __init__(self, lab: Lab, host: NamespaceNode, profile: dict[str, Any], traffic: Traffic):
         super().__init__(lab, host)
         self._profile = net_line.Profile(**profile)
         self._traffic = traffic
@@ -198,14 +199,14 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
     """Its socket is closed: it ends by itself, or is made to."""
     try:
         await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
-    except TimeoutError:
+    except TIMEOUTS:
         os.kill(pid, signal.SIGKILL)
 
 
 class Cut(Disturbance):
     """Packets vanish, without a word to the sender."""
 
-    def __init__(self, lab: Lab, host: NamespaceHost, traffic: Traffic):
+    def __init__(self, lab: Lab, host: NamespaceNode, traffic: Traffic):
         super().__init__(lab, host)
         self._traffic = traffic
 
@@ -235,11 +236,11 @@ class Unplug(Disturbance):
             net.add_route(self.host.device, self.host.address, source=self.lab.control_address)
 
 
-def _host(lab: Lab, node: str) -> NamespaceHost:
+def _host(lab: Lab, node: str) -> NamespaceNode:
     host = lab.hosts.get(node)
     if host is None or host.gone.is_set():
         raise NodeGone(f"node {node} is gone")
-    if not isinstance(host, NamespaceHost):
+    if not isinstance(host, NamespaceNode):
         raise UsageError(f"node {node} has no network of its own")
     return host
 
@@ -337,7 +338,7 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb"))
     try:
         frame = await asyncio.wait_for(reader.read(), limit_s)
-    except TimeoutError as error:
+    except TIMEOUTS as error:
         os.kill(pid, signal.SIGKILL)
         raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
     finally:

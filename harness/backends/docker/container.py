@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import pathlib
 import signal
@@ -14,11 +13,13 @@ from harness.backends import clocks
 from harness.backends.agent import rpc, skew
 from harness.backends.agent.container_storage import Storage
 from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
+from harness.backends.cluster_base import Box
 from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
+from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import Engine, speaking
-from harness.backends.docker.line import Line
 from harness.backends.network_calls import NetworkedNode
+from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Network
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
@@ -28,15 +29,12 @@ FILL_S_MAX = 40.0
 KILL_S_MAX = 15.0
 PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is
 QUOTA_US_MIN = 1_000  # the kernel takes no less
-CONTROL = "control"
-
-Exits = collections.deque[Exit]
 
 
 class DockerNode(NetworkedNode, StoringNode):
     """A container and the line to its init. `exits` hears of the end of its command."""
 
-    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: Exits):
+    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: Box[Exit]):
         self.name = name
         self.index = int(name.removeprefix("node")) if name != CONTROL else -1
         self.incarnation = incarnation
@@ -57,8 +55,11 @@ class DockerNode(NetworkedNode, StoringNode):
         return not self._gone.is_set()
 
     @property
-    def running(self) -> bool:
+    def command_runs(self) -> bool:
         return self._running > 0
+
+    def kill_command(self) -> None:
+        self.signal(signal.SIGKILL)
 
     @property
     def metadata(self) -> str:
@@ -71,7 +72,9 @@ class DockerNode(NetworkedNode, StoringNode):
         self._network = network
         self._lab = network
         name = self._place.container(self.name, self.incarnation)
-        self._line = Line(self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end)
+        self._line = ContainerLine(
+            self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end
+        )
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:
@@ -224,7 +227,7 @@ class DockerNode(NetworkedNode, StoringNode):
             with speaking(f"evicting node {self.key}"):
                 self._engine.api.stop(self.container, timeout=grace_s)
         except BackendError:
-            if self.alive and self.running:  # else the run has ended meanwhile, and took the node with it
+            if self.alive and self.command_runs:  # else the run has ended meanwhile, and took the node with it
                 raise
 
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
@@ -255,4 +258,4 @@ class DockerNode(NetworkedNode, StoringNode):
     def _note_exit(self, code: int) -> None:
         start, self._running = self._running, 0
         if start:
-            self._exits.append(Exit(self.name, start, code))
+            self._exits.put(Exit(self.name, start, code))

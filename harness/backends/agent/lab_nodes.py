@@ -1,6 +1,6 @@
 """Nodes as labd sees them: making one, running its command, signalling, killing.
 
-Two kinds share one interface: `NamespaceHost` is a little host of its own, `PlainHost` a process tree.
+Two kinds share one interface: `NamespaceNode` is a little host of its own, `PlainNode` a process tree.
 `CALLS` are the calls this module answers; each takes the lab first.
 """
 
@@ -14,10 +14,12 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from harness.backends.agent import init as node_init
 from harness.backends.agent import kernel, metadata, processes, rpc, sockets, spawn
+from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.net import links as net
 from harness.backends.agent.state import Call, Lab
@@ -28,11 +30,15 @@ KILL_S_MAX = 15.0
 METADATA_ADDRESS = "169.254.169.254"
 
 
-class Host(abc.ABC):
+View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node may write
+
+
+class LabNode(abc.ABC):
     """One incarnation of a node."""
 
-    def __init__(self, lab: Lab, name: str, incarnation: int, address: str):
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
+        self.view = view
         self.name = name
         self.incarnation = incarnation
         self.address = address
@@ -56,7 +62,7 @@ class Host(abc.ABC):
                 self.init_pid = self._fork(theirs)
             theirs.close()
             self.lab.on_exit(self.init_pid, self._reaped)
-            self.limits = Limits(self.lab, self.key, self.init_pid)
+            self.limits = self._limits()
             ours.settimeout(SETUP_S_MAX)
             where, listener, *self._held = self._set_up(ours)
         except BaseException:
@@ -70,6 +76,13 @@ class Host(abc.ABC):
         await self.endpoint.serve(listener)
         return list(where)
 
+    def _limits(self) -> Limits:
+        def names() -> list[str]:
+            return [host.name for host in self.lab.hosts.values()]
+
+        accounted_for = self.lab.run_id if self.lab.kernel_limits else None
+        return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
+
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
         """Where the metadata endpoint is, its socket, and what else of the node's the lab holds."""
         self._connect()
@@ -77,7 +90,7 @@ class Host(abc.ABC):
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
             data, descriptors, _, _ = socket.recv_fds(link, 65536, 2)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
             raise BackendError(f"the init of node {self.name} ended while it set the node up; see labd.log")
@@ -136,7 +149,7 @@ class Host(abc.ABC):
         await self._kill()
         try:
             await asyncio.wait_for(self.gone.wait(), KILL_S_MAX)
-        except TimeoutError as error:
+        except TIMEOUTS as error:
             raise BackendError(f"node {self.key} is still there {KILL_S_MAX:g} s after SIGKILL") from error
         return time.monotonic() - begin
 
@@ -163,11 +176,11 @@ class Host(abc.ABC):
         self.gone.set()
 
 
-class NamespaceHost(Host):
+class NamespaceNode(LabNode):
     """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
 
-    def __init__(self, lab: Lab, name: str, incarnation: int, address: str):
-        super().__init__(lab, name, incarnation, address)
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
+        super().__init__(lab, name, incarnation, address, view)
         self.device = f"v{int(socket.inet_aton(address)[2]) * 256 + socket.inet_aton(address)[3]}"
 
     def _fork(self, link: socket.socket) -> int:
@@ -194,7 +207,7 @@ class NamespaceHost(Host):
     def _setup(self) -> node_init.Setup:
         hosts = _hosts_text(self.name, self.address, self.lab.control_address)
         control = self.lab.control_address
-        return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True)
+        return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True, *self.view)
 
     async def _kill(self) -> None:
         try:
@@ -230,7 +243,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
         os.write(report, rpc.pack({"error": rpc.error_to_message(error)}))
 
 
-class PlainHost(Host):
+class PlainNode(LabNode):
     """A node without namespaces: the processes below its init, and any that carry its mark."""
 
     def _fork(self, link: socket.socket) -> int:
@@ -240,7 +253,9 @@ class PlainHost(Host):
         """Every address in 127.0.0.0/8 is there already."""
 
     def _setup(self) -> node_init.Setup:
-        return node_init.Setup(self.name, self.address, self.lab.control_address, "", (self.address, 0), False)
+        return node_init.Setup(
+            self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
+        )
 
     def _processes(self) -> list[processes.Process]:
         marks = {
@@ -259,17 +274,20 @@ class PlainHost(Host):
         self._kill_init()
 
 
-def _host(lab: Lab, node: str) -> Host:
+def _host(lab: Lab, node: str) -> LabNode:
     """The host named `<name>.<incarnation>`."""
     host = lab.hosts.get(node)
-    if host is None:
+    if not isinstance(host, LabNode):
         raise NodeGone(f"there is no node {node}")
     return host
 
 
-async def create(lab: Lab, name: str, incarnation: int) -> dict[str, Any]:
-    kind = NamespaceHost if lab.namespaces else PlainHost
-    host = kind(lab, name, incarnation, lab.next_address())
+async def create(
+    lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
+) -> dict[str, Any]:
+    """In namespaces the node can only read what is in `run_dir`, but for what is `writable` there."""
+    kind = NamespaceNode if lab.namespaces else PlainNode
+    host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:
         raise UsageError(f"there is a node {host.key} already")
     lab.hosts[host.key] = host

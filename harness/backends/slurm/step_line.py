@@ -10,32 +10,36 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from harness.backends.agent import rpc
+from harness.backends.agent import boot, rpc
 from harness.backends.slurm.engine import Slurm
 from harness.errors import BackendError
 
 READY_S_MAX = 20.0
+CALL_S_MAX = 10.0
 END_S_MAX = 5.0
-ROOT = str(pathlib.Path(__file__).resolve().parents[3])
-# Like `python -m MODULE`, with this source tree found first.
-_BOOT = """
-import runpy, sys
-sys.path.insert(0, sys.argv.pop(1))
-sys.argv.pop(0)
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
 
 
-class Line:
+class StepLine:
     """Its end, whoever ends it, is the end of the process there. `ready` is the first thing that the process said."""
 
-    def __init__(self, slurm: Slurm, where: Sequence[str], module: str, arguments: Sequence[str], errors: pathlib.Path):
-        """`where`: options of srun that name job and node. Raises `BackendError` when it does not come up."""
+    def __init__(
+        self,
+        slurm: Slurm,
+        where: Sequence[str],
+        source: str,
+        module: str,
+        arguments: Sequence[str],
+        errors: pathlib.Path,
+    ):
+        """`where`: options of srun that name job and node; `source`: what was delivered there.
+
+        Raises `BackendError` when it does not come up.
+        """
         self.ready: rpc.Message = {}
         self._came_up, self._ended = threading.Event(), threading.Event()
         ours, theirs = socket.socketpair()
         options = ("--overlap", "--ntasks=1", "--mem=0", "--export=NONE", "--mpi=none", "--chdir=/", "--unbuffered")
-        program = (sys.executable, "-S", "-E", "-c", _BOOT, ROOT, module, *arguments)
+        program = boot.command(sys.executable, source, module, arguments)
         with theirs, errors.open("ab") as log:
             self._process = slurm.begin("srun", *where, *options, *program, link=theirs, errors=log)
         self._client = rpc.Client(ours, self._take, self._note_end)
@@ -48,7 +52,7 @@ class Line:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def call(self, method: str, limit_s: float, **params: Any) -> Any:
+    def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         return self._client.call(method, limit_s, **params)
 
     def close(self) -> None:

@@ -1,7 +1,9 @@
-"""A proxy before an S3-compatible object store that misbehaves as told.
+"""A proxy before an S3-compatible object store that asks for the run's key, and misbehaves as told.
 
-python -m harness.faults.load.s3_proxy LISTEN_PORT UPSTREAM_HOST:PORT FOLDER
+    s3_proxy HOST PORT UPSTREAM FOLDER
 
+It listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the run's
+key (`CHAOS_KEY`), whose name is `chaos`.
 What to do is in `FOLDER/rule.json`, looked at before each request: `kind` (`error`, `throttle`, `slow`, `reset`,
 `stale`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern. What was done is in `FOLDER/counts.json`.
 Prints its port once it listens. One request a connection: whoever asks connects again.
@@ -23,6 +25,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from harness.backends.agent.compat import TIMEOUTS
+from harness.backends.agent.places import KEY_ENV, KEY_NAME
+from harness.backends.agent.s3_signature import Key, is_signed
+
 HEAD_BYTES_MAX = 1 << 16
 CHUNK_BYTES = 1 << 16
 LIMIT_S = 60.0
@@ -32,6 +38,11 @@ _ERRORS = {
     "throttle": (503, "Slow Down", "SlowDown", "Please reduce your request rate."),
     "stale": (404, "Not Found", "NoSuchKey", "The specified key does not exist."),
 }
+_FORBIDDEN = (403, "Forbidden", "SignatureDoesNotMatch", "The request is not signed with the key of this run.")
+_HUNG_UP: tuple[type[Exception], ...] = (
+    *(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError),
+    *TIMEOUTS,
+)  # either side, or it does not speak HTTP
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,8 @@ class Head:
 
 
 class Proxy:
-    def __init__(self, upstream: tuple[str, int], folder: pathlib.Path):
-        self._upstream = upstream
+    def __init__(self, upstream: str, folder: pathlib.Path, key: Key):
+        self._upstream, self._key = upstream, key
         self._folder = folder
         self._dice = random.Random(0)
         self._rule: dict[str, Any] | None = None
@@ -59,13 +70,15 @@ class Proxy:
 
     async def serve(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         """One request, from its first byte to the end of the connection."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):  # either side hung up
-            async with asyncio.timeout(LIMIT_S):
-                await self._handle(client, answer)
+        with contextlib.suppress(*_HUNG_UP):
+            await asyncio.wait_for(self._handle(client, answer), LIMIT_S)
         answer.close()
 
     async def _handle(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         head = parse_head(await client.readuntil(b"\r\n\r\n"))
+        if not is_signed(head.method, head.target, head.headers, self._key, time.time()):
+            answer.write(refusal(head, *_FORBIDDEN))
+            return await answer.drain()
         rule = self._due(head)
         if head.headers.get("expect", "").lower() == "100-continue":
             answer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -122,7 +135,7 @@ class Proxy:
         os.replace(temporary, self._folder / "counts.json")
 
     async def _forward(self, head: Head, body: bytes, answer: asyncio.StreamWriter) -> None:
-        reader, writer = await asyncio.open_connection(*self._upstream)
+        reader, writer = await asyncio.open_unix_connection(self._upstream)
         try:
             writer.write(closing(head) + body)
             await writer.drain()
@@ -178,13 +191,13 @@ def reset(answer: asyncio.StreamWriter) -> None:
     answer.transport.abort()
 
 
-async def main(port: int, upstream: str, folder: str) -> None:
-    host, _, upstream_port = upstream.rpartition(":")
-    proxy = Proxy((host, int(upstream_port)), pathlib.Path(folder))
-    server = await asyncio.start_server(proxy.serve, "0.0.0.0", port, limit=HEAD_BYTES_MAX)
+async def main(host: str, port: int, upstream: str, folder: str) -> None:
+    """Raises `KeyError` where there is no key to ask for."""
+    proxy = Proxy(upstream, pathlib.Path(folder), Key(KEY_NAME, os.environ[KEY_ENV]))
+    server = await asyncio.start_server(proxy.serve, host, port, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))

@@ -14,8 +14,8 @@ from harness.backends.agent import skew
 from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
 from harness.backends.contract import ClockReading
 from harness.backends.network_calls import NetworkedNode
-from harness.backends.slurm.line import Line
 from harness.backends.slurm.network import JobNetwork
+from harness.backends.slurm.step_line import StepLine
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
 
@@ -30,7 +30,7 @@ class Job(Protocol):
     run_dir: pathlib.Path
     network: JobNetwork
 
-    def agent(self, node: SlurmNode) -> Line: ...
+    def agent(self, node: SlurmNode) -> StepLine: ...
     def take_down(self, node: SlurmNode) -> None: ...
     def evict(self, node: SlurmNode) -> None: ...
 
@@ -48,7 +48,7 @@ class SlurmNode(NetworkedNode, StoringNode):
         self._cluster = cluster
         self._run_dir = cluster.run_dir
         self._lab = cluster.network
-        self._line: Line | None = None
+        self._line: StepLine | None = None
         self._lock = threading.Lock()
 
     @property
@@ -149,7 +149,7 @@ class SlurmNode(NetworkedNode, StoringNode):
                 raise
             raise NodeGone(f"{self.key} is gone") from error
 
-    def _agent(self) -> Line:
+    def _agent(self) -> StepLine:
         with self._lock:
             if self._line is None or self._line.ended:
                 self._line = self._cluster.agent(self)
@@ -159,7 +159,7 @@ class SlurmNode(NetworkedNode, StoringNode):
 class StorageAgent:
     """The agent that a storage rule was given to. The rule ends with it, with its line, and with the node."""
 
-    def __init__(self, node: SlurmNode, line: Line):
+    def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line
 
     @property

@@ -14,9 +14,10 @@ from harness.backends.docker.request import Request
 from harness.errors import BackendError
 
 READY_S_MAX = 30.0
+CALL_S_MAX = 10.0
 
 
-class Line:
+class ContainerLine:
     """`on_event` and `on_end` are called from a thread of the line. Its end is the end of the container."""
 
     def __init__(
@@ -42,7 +43,7 @@ class Line:
             self.close()
             raise
 
-    def wait_ready(self) -> Line:
+    def wait_ready(self) -> ContainerLine:
         """Until it answers. Raises `BackendError`, and ends the container, when it does not."""
         if self._came_up.wait(READY_S_MAX) and not self.ended:
             return self
@@ -59,7 +60,7 @@ class Line:
     def wait_ended(self, limit_s: float) -> bool:
         return self._ended.wait(limit_s)
 
-    def call(self, method: str, limit_s: float, **params: Any) -> Any:
+    def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         return self._client.call(method, limit_s, **params)
 
     def close(self) -> None:

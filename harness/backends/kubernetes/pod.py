@@ -13,9 +13,10 @@ from harness.backends.agent import skew
 from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.backends.kubernetes import mesh
-from harness.backends.kubernetes.line import PodLine
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.mesh import Mesh, Way
+from harness.backends.kubernetes.pod_line import PodLine
+from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, NodeGone, UsageError
 
 CALL_S_MAX = 10.0
@@ -34,7 +35,10 @@ class Clock:
 
 
 class Pod:
-    """A pod with the line to its init. `running` is which start of the command runs there; 0: none."""
+    """A pod with the line to its init. `running` is which start of the command runs there; 0: none.
+
+    `node` is the node it is to be, as it was when only our init ran there.
+    """
 
     def __init__(self, wanted: Object, line: PodLine):
         self.name: str = wanted["metadata"]["name"]
@@ -42,11 +46,19 @@ class Pod:
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.line, self.hello = line, line.hello
         self.address: str = self.hello["address"]
+        self.node = CONTROL if self.hello["role"] == CONTROL else f"node{int(self.hello['index'])}"
         self.running = 0
 
     @property
     def ended(self) -> bool:
         return self.line.ended
+
+    @property
+    def command_runs(self) -> bool:
+        return self.running > 0
+
+    def kill_command(self) -> None:
+        self.call("signal", signum=int(signal.SIGKILL), pid=None)
 
     def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         """Raises `NodeGone` when the pod has ended, also while it was asked."""

@@ -1,0 +1,70 @@
+"""Whether a request to an S3-compatible store was signed with the key of this run.
+
+AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
+request line, the signed headers and the digest of the body that the client names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+SKEW_S_MAX = 15 * 60
+STAMP = "%Y%m%dT%H%M%SZ"
+_FIELDS = re.compile(rf"{ALGORITHM} Credential=([^,\s]+), ?SignedHeaders=([^,\s]+), ?Signature=([0-9a-f]{{64}})")
+
+
+@dataclass(frozen=True)
+class Key:
+    """`name` is what AWS calls the access key id."""
+
+    name: str
+    secret: str
+
+
+def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
+    """`target` as it came; the names of headers in lower case. False for anything that is not right."""
+    found = _FIELDS.fullmatch(headers.get("authorization", ""))
+    if found is None:
+        return False
+    name, _, scope = found[1].partition("/")
+    stamp, signed = headers.get("x-amz-date", ""), found[2].split(";")
+    if not hmac.compare_digest(name.encode(), key.name.encode()) or "host" not in signed or not _is_fresh(stamp, now_s):
+        return False
+    text = f"{ALGORITHM}\n{stamp}\n{scope}\n" + _digest(_canonical(method, target, headers, signed))
+    return hmac.compare_digest(_sign(key.secret, scope, text), found[3])
+
+
+def _is_fresh(stamp: str, now_s: float) -> bool:
+    try:
+        at = datetime.datetime.strptime(stamp, STAMP).replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
+        return False
+    return abs(at.timestamp() - now_s) <= SKEW_S_MAX
+
+
+def _canonical(method: str, target: str, headers: Mapping[str, str], signed: list[str]) -> str:
+    path, _, query = target.partition("?")
+    pairs = urllib.parse.parse_qsl(query, keep_blank_values=True)
+    encoded = sorted((urllib.parse.quote(name, "-_.~"), urllib.parse.quote(value, "-_.~")) for name, value in pairs)
+    lines = [f"{name}:{' '.join(headers.get(name, '').split())}" for name in signed]
+    body = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+    parts = [method, path, "&".join(f"{name}={value}" for name, value in encoded), *lines, "", ";".join(signed), body]
+    return "\n".join(parts)
+
+
+def _sign(secret: str, scope: str, text: str) -> str:
+    key = b"AWS4" + secret.encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key.hex()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

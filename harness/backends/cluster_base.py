@@ -1,0 +1,105 @@
+"""What the clusters of an engine share: what they have seen and not yet told, and the control command."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from typing import Generic, Protocol, TypeVar
+
+from harness.backends.contract import Change, ClockReading, Cluster, Exit, Workload
+from harness.errors import BackendError, ChaosError, NodeGone, UsageError
+
+KILL_S_MAX = 20.0
+
+T = TypeVar("T")
+
+
+class Box(Generic[T]):
+    """Filled from any thread, emptied by the harness."""
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: T) -> None:
+        with self._lock:
+            self._items.append(item)
+
+    def take(self) -> list[T]:
+        """Everything put in since the last call, oldest first."""
+        with self._lock:
+            found, self._items = self._items, []
+        return found
+
+
+class TellingCluster(Cluster):
+    """Tells what its threads have put into its boxes. Once it is `broken`, nobody knows what the job does."""
+
+    def __init__(self) -> None:
+        self.ends: Box[Exit] = Box()
+        self.comings_and_goings: Box[Change] = Box()
+        self.readings: Box[ClockReading] = Box()
+        self.broken: ChaosError | None = None
+
+    def exits(self) -> list[Exit]:
+        """Raises what broke the cluster."""
+        if self.broken:
+            raise self.broken
+        return self.ends.take()
+
+    def changes(self) -> list[Change]:
+        return self.comings_and_goings.take()
+
+    def clocks(self) -> list[ClockReading]:
+        return self.readings.take()
+
+
+class ControlHost(Protocol):
+    """Where the control command runs."""
+
+    @property
+    def command_runs(self) -> bool: ...
+
+    def kill_command(self) -> None: ...
+
+
+class ControlledCluster(TellingCluster):
+    """Its control command runs on a host of its own, and can be killed and started again there."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self._control_starts = 0
+        self._control_command = workload.control
+
+    @property
+    @abc.abstractmethod
+    def control_host(self) -> ControlHost | None: ...
+
+    @abc.abstractmethod
+    def start_control(self, start: int, command: tuple[str, ...]) -> None:
+        """Starts it for the `start`th time; placeholders in `command` are yet to be filled."""
+
+    @property
+    def control_running(self) -> bool:
+        return self.control_host is not None and self.control_host.command_runs
+
+    def kill_control(self) -> None:
+        host = self.control_host
+        if host is None or not host.command_runs:
+            raise NodeGone("there is no control command running")
+        host.kill_command()
+        deadline = time.monotonic() + KILL_S_MAX
+        while host.command_runs:
+            if time.monotonic() > deadline:
+                raise BackendError(f"the control command is still there {KILL_S_MAX:g} s after SIGKILL")
+            time.sleep(0.002)
+
+    def restart_control(self) -> None:
+        if self.control_host is None or self._control_command is None:
+            raise UsageError("this workload has no control command")
+        self._control_starts += 1
+        self.start_control(self._control_starts, self._control_command)

@@ -1,0 +1,81 @@
+"""What the harness brings to every node: the emitter and the agent, in one archive that Python imports from.
+
+A node needs `python3` and nothing of ours. The archive is on the path of every trainer, so that
+`from harness.events import Emitter` works there, and it is what our own processes on a node run from.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pathlib
+import py_compile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+
+from harness.backends.agent import boot
+from harness.backends.contract import Workload
+
+NAME = "agent.zip"
+TRAINER = "reference_trainer"
+_CONTENT = (
+    "harness/__init__.py",
+    "harness/errors.py",
+    "harness/events.py",
+    "harness/emitter/**/*.py",
+    "harness/backends/__init__.py",
+    "harness/backends/agent/**/*.py",
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the same source makes the same archive
+
+
+def sources() -> dict[str, pathlib.Path]:
+    """The files that are delivered, by their names in the archive."""
+    root = pathlib.Path(boot.place())
+    found = sorted(path for pattern in _CONTENT for path in root.glob(pattern))
+    return {str(path.relative_to(root)): path for path in found}
+
+
+@functools.cache
+def archive() -> bytes:
+    """A zip archive of the sources, and of what this interpreter compiles from them.
+
+    A node whose Python is of another version ignores the compiled files.
+    """
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, zipfile.ZipFile(buffer, "w") as target:
+        for name, content in _members(pathlib.Path(folder) / "compiled"):
+            target.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _members(scratch: pathlib.Path) -> Iterator[tuple[str, bytes]]:
+    for name, path in sources().items():
+        yield name, path.read_bytes()
+        # Not checked against its source when it is loaded: the archive is the check, and file times do not matter.
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), str(scratch), name, doraise=True, invalidation_mode=mode)
+        yield f"{name}c", scratch.read_bytes()
+
+
+def digest() -> str:
+    return hashlib.sha256(archive()).hexdigest()
+
+
+def deliver(run_dir: pathlib.Path) -> pathlib.Path:
+    """Puts the archive into the run's folder, from where nodes read it."""
+    place = run_dir / NAME
+    place.write_bytes(archive())
+    return place
+
+
+def runs_reference_trainer(workload: Workload) -> bool:
+    """Whether the nodes must have the reference trainer, in the version of this checkout."""
+    return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
+
+
+def trainer_digest() -> str:
+    """Of the reference trainer of this checkout."""
+    return boot.trainer_digest([boot.place()])

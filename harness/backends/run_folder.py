@@ -1,0 +1,101 @@
+"""A run's folder: what is where, and what a node may write.
+
+    plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
+    agent.zip                                  what runs on a node and what a trainer imports; nodes only read
+    events/harness.jsonl  logs/                the harness
+    events/<node>/  logs/<node>….log           that node (`control` is the control host)
+    answers/<node>/                            that node: claims of planned strikes, answers to orders
+    checkpoints/ and whatever folder a command names as `{run_dir}/<folder>`   the nodes that run this command
+
+A backend shows a node the whole folder read-only, and what the node may write on top of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+from collections.abc import Sequence
+from typing import IO
+
+from harness.backends import delivery
+from harness.backends.agent import skew
+from harness.backends.agent.places import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
+from harness.backends.contract import Workload
+from harness.log import hostile
+
+CONTROL = "control"
+CHECKPOINTS = "checkpoints"
+FOR_NODES = ("holds.json", "holds", "damage", "clock", "data", delivery.NAME)  # made by the harness; nodes read them
+KEY = "key"
+_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm"}
+
+_NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
+
+Owner = tuple[int, int]  # user and group
+
+__all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of", "log_of"]
+
+
+def folders_of(workload: Workload, node: str) -> tuple[str, ...]:
+    """The folders below the run's, besides its own, that this node may write: those that its command names."""
+    command = (workload.control or ()) if node == CONTROL else workload.command
+    named = [name for word in command for name in _NAMED.findall(word)]
+    always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
+    return tuple(name for name in dict.fromkeys([*always, *named]) if name not in _TAKEN)
+
+
+def writable(workload: Workload, node: str, key: str) -> list[str]:
+    """Everything below the run's folder that this incarnation of the node may write."""
+    return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
+
+
+def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], owner: Owner | None = None) -> None:
+    """Makes a run's folder ready, before any node is there: what nodes may write belongs to `owner`."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    delivery.deliver(run_dir)
+    _make_key(run_dir)
+    for name in (EVENTS, LOGS, ANSWERS):
+        hostile.make_folder(run_dir, name)
+    for node in nodes:
+        for name in (events_of(node), answers_of(node), *folders_of(workload, node)):
+            hostile.make_folder(run_dir, name, owner)
+    for mount in workload.mounts:
+        hostile.make_folder(run_dir, mount, owner)
+    skew.make_offsets(run_dir, nodes)
+    if owner is not None:
+        _let_read(run_dir)
+
+
+def key_of(run_dir: pathlib.Path) -> dict[str, str]:
+    """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
+    return {KEY_ENV: hostile.read(run_dir, KEY, 1024).decode()}
+
+
+def _make_key(run_dir: pathlib.Path) -> None:
+    with contextlib.suppress(FileExistsError), _new_file(run_dir / KEY) as file:
+        file.write(secrets.token_hex(32))
+
+
+def _new_file(path: pathlib.Path) -> IO[str]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w")
+
+
+def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
+    """Makes the log that this incarnation of a node will write, so that it need not write the folder of logs."""
+    descriptor = hostile.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
+    try:
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+    finally:
+        os.close(descriptor)
+
+
+def _let_read(run_dir: pathlib.Path) -> None:
+    """What the harness has put there for nodes can be read by their user, whatever the caller's umask is."""
+    trees = [tree for name in FOR_NODES for tree in ((run_dir / name), *(run_dir / name).rglob("*"))]
+    for path in (run_dir, *trees):
+        if path.exists() and not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
