@@ -232,7 +232,7 @@ def files_are_shared(job: Job) -> None:
     question.with_suffix(".new").write_text("who is there?")
     question.with_suffix(".new").rename(question)
     for node in job.nodes:
-        answer = job.run_dir / f"answer.{node.name}"
+        answer = job.run_dir / "answers" / node.name / "answer"
         until(lambda file=answer: file.exists() and file.read_text() == "who is there?", f"an answer of {node.name}")  # type: ignore[misc]
 
 

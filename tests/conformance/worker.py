@@ -35,9 +35,10 @@ def save(folder: pathlib.Path, step: int) -> None:
 
 def answer() -> None:
     """What stands in a file beside the events is written into another one."""
-    run_dir = pathlib.Path(os.environ["CHAOS_EVENTS"]).parent
+    answers = pathlib.Path(os.environ["CHAOS_ANSWERS"])
+    run_dir = answers.parents[1]
     with contextlib.suppress(OSError):
-        (run_dir / f"answer.{os.environ['CHAOS_NODE']}").write_text((run_dir / "question").read_text())
+        (answers / "answer").write_text((run_dir / "question").read_text())
 
 
 def ask(path: str, method: str = "GET", **headers: str) -> str:
