@@ -64,6 +64,10 @@ class Display:
             phase = safe(status.phase)
             self._spinner.update(f"{phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
 
+    def left_behind(self, reason: str) -> None:
+        self._say(f"Not everything could be undone: {reason}")
+        self._say("It is tried again for some minutes from now on; call `chaos heal` to be sure.")
+
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         print_report(model.from_scorecard(card), files.get("report.html"), self.console)
 

@@ -572,6 +572,12 @@ _HARNESS = (
             ),
         ),
     ),
+    Event(
+        "cleanup.failed",
+        ("harness",),
+        "Something could not be undone at the end of the run; `chaos heal` tries it again.",
+        (_text("error", "what, and why"),),
+    ),
     Event("abort", ("harness",), "The run is given up.", (_text("reason", "why"),)),
     Event(
         "run.finished",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, Emitter, clock_id
-from harness.errors import ChaosError
+from harness.errors import ChaosError, FaultError
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
@@ -75,11 +76,22 @@ def run_job(
         emit("run.finished", outcome="failed", reason=str(error))
         raise
     finally:
-        close(journal)
-        reverter.kill()  # the journal is closed: nothing is left for it to do
-        reverter.wait()
+        _clean_up(journal, reverter, emit, observer)
         emit.close()
     return outcome
+
+
+def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
+    """Undoes what is open. What cannot be undone is told and changes no result; the reverter tries it again later."""
+    try:
+        close(journal)
+    except FaultError as error:
+        emit("cleanup.failed", error=str(error))
+        observer.left_behind(str(error))
+        reverter.returncode = 0  # not waited for: it outlives this process, and then tries again
+        return
+    reverter.kill()  # the journal is closed: nothing is left for it to do
+    reverter.wait()
 
 
 class Job:

@@ -34,11 +34,17 @@ class Observer(Protocol):
 
     def status(self, status: Status) -> None: ...
 
+    def left_behind(self, reason: str) -> None:
+        """Something could not be undone at the end of the job."""
+
 
 class Silent:
     """Watches nothing."""
 
     def status(self, status: Status) -> None:
+        return None
+
+    def left_behind(self, reason: str) -> None:
         return None
 
 

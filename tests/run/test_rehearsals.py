@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from harness.backends.local.backend import BACKEND
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 from harness.faults.contract import load_fault
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, Verdict, judge
 from harness.log.events import read_log
+from harness.log.journal import is_closed
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute, run_job
 from harness.run.observers import Status
 from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
 from harness.run.stop import StopRequest
+from harness.run.undo import heal
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
@@ -191,3 +193,33 @@ def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
     (log,) = [each for each in read_log(tmp_path / "run" / "events") if each.header.get("rank") == 0]
     after = [e["mono_ns"] for e in log.events if e["event"] == "step" and e["step"] > 20]
     assert injected + 1_400_000_000 < after[0] < effect
+
+
+class Watcher:
+    """An observer that remembers what could not be undone."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    def status(self, status: Status) -> None: ...
+
+    def left_behind(self, reason: str) -> None:
+        self.left.append(reason)
+
+
+def test_a_cleanup_that_fails_is_told_beside_the_result(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(run_id: str, environment: dict[str, str]) -> None:
+        raise FaultError("the engine does not answer")
+
+    monkeypatch.setattr("harness.backends.local.backend.UNDO", busy)
+    watcher = Watcher()
+    outcome = run_job(plan_of(steps=5), [], tmp_path / "run", BACKEND, watcher)
+    assert outcome.outcome == "completed"
+    assert len(watcher.left) == 1 and "the engine does not answer" in watcher.left[0]
+    assert "does not answer" in harness_events(tmp_path / "run", "cleanup.failed")[0]["error"]
+    assert not is_closed(tmp_path / "run"), "heal still finds it"
+    monkeypatch.undo()
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+    assert heal(tmp_path) == (["run"], [])
