@@ -11,7 +11,7 @@ from docs.events_page import PAGE, page
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from harness.cli.main import app
+from harness.cli.main import make_app
 from harness.emitter import vocabulary
 from harness.log.schema import json_schema
 
@@ -28,7 +28,7 @@ def test_every_declaration_is_on_the_page() -> None:
 
 
 def test_the_command_line_prints_the_schema() -> None:
-    printed = CliRunner().invoke(app, ["schema", "--events"])
+    printed = CliRunner().invoke(make_app(), ["schema", "--events"])
     assert printed.exit_code == 0
     assert json.loads(printed.stdout) == json.loads(json.dumps(json_schema()))
     Draft202012Validator.check_schema(json.loads(printed.stdout))
