@@ -8,7 +8,7 @@ BACKEND ?= local
 SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
-FAST := $(addprefix tests/,campaign cli docs emitter judge log plan report/test_report_files.py report/test_report_html.py run spec theory timeline trainers test_import_rules.py)
+FAST := $(addprefix tests/,campaign cli docs judge log plan report run spec theory timeline trainers test_import_rules.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
@@ -58,7 +58,7 @@ test: $(VENV)/.ready-dev ## All tests
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
-	@$(VENV)/bin/python -m pytest -m 'not slow' $(FAST) $(ARGS)
+	@$(VENV)/bin/python -m pytest -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself

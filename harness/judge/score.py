@@ -11,6 +11,7 @@ import abc
 import enum
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -96,7 +97,19 @@ def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[A
     return BeforeValidator(parse), WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
-DurationNs = Annotated[int, *_text(units.parse_duration_ns, r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$", "60s")]
+_DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
+_DIGITS_MAX = 18  # of a whole number: more of them are longer than any run, in whatever unit
+
+
+def _bound_ns(text: object) -> int:
+    """As any duration is read. One that no run can reach bounds nothing, and is read as the longest there is."""
+    digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
+    if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
+        return units.DURATION_NS_MAX
+    return units.parse_duration_ns(text)
+
+
+DurationNs = Annotated[int, *_text(_bound_ns, _DURATION, "60s")]
 Percent = Annotated[
     float,
     BeforeValidator(units.parse_percent),

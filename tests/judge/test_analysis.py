@@ -12,7 +12,7 @@ from simulator import Outage, simulate
 
 from harness.judge import curves, ledger, slowdown
 from harness.judge.score import Verdict
-from harness.report.charts import loss
+from harness.report import drawing
 
 
 def only_rank_1_tells_its_loss(logs: Logs) -> None:
@@ -23,7 +23,7 @@ def only_rank_1_tells_its_loss(logs: Logs) -> None:
 
 def test_the_chart_draws_the_losses_that_were_judged() -> None:
     card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), only_rank_1_tells_its_loss)
-    ours = loss.drawn(card.evidence).ours
+    ours = drawing.curves(card.evidence).ours
     assert np.isfinite(ours.loss).all() and len(ours.loss) == JOB.steps
     assert ours.loss.tolist() == card.evidence.curve.loss.tolist()
     assert card.scores["loss_continuity"]["steps_compared"] == JOB.steps
@@ -33,7 +33,7 @@ def test_the_chart_leaves_out_a_tail_that_was_not_judged() -> None:
     history = simulate(JOB, [], 5)
     card = verdict(history, lambda logs: logs[trainers_last(logs)].pop(), expect={})
     assert card.verdict is not Verdict.PASS
-    assert loss.drawn(card.evidence).ours.step.tolist() == card.evidence.curve.step.tolist()
+    assert drawing.curves(card.evidence).ours.step.tolist() == card.evidence.curve.step.tolist()
 
 
 def trainers_last(logs: Logs) -> str:
@@ -50,7 +50,7 @@ def test_each_figure_is_worked_out_once() -> None:
         spies = [mock.patch.object(module, name, wraps=getattr(module, name)) for module, name in counted]
         calls = [spy.start() for spy in spies]
         card = verdict(history)
-        loss.drawn(card.evidence)
+        drawing.curves(card.evidence)
         for spy in spies:
             spy.stop()
     assert [call.call_count for call in calls] == [1, 1, 1, 1]

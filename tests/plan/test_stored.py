@@ -15,7 +15,8 @@ import yaml
 
 from harness.campaign.reading import find_plan, load_plan, load_scenario, score_bounds
 from harness.cli import main as cli
-from harness.errors import ScenarioError, UsageError
+from harness.cli import run as runs
+from harness.errors import INTERRUPTED, ScenarioError, UsageError
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.plan.stored import VALUES_MAX, parse_plan
@@ -178,11 +179,11 @@ def test_the_command_runs_the_plan_under_an_id_of_its_own(
         found.extend(plans)
         return [], True
 
-    monkeypatch.setattr(cli, "run_repeatedly", pretend)
-    monkeypatch.setattr(cli, "check_capabilities", lambda *_: None)
-    monkeypatch.setattr(cli, "load_backend", lambda _: types.SimpleNamespace(probe=lambda: None))
+    monkeypatch.setattr(runs, "run_repeatedly", pretend)
+    monkeypatch.setattr(runs, "check_capabilities", lambda *_: None)
+    monkeypatch.setattr(runs, "load_backend", lambda _: types.SimpleNamespace(probe=lambda: None))
     (tmp_path / "plan.json").write_text(json.dumps(DATA))
-    assert call(monkeypatch, "run", "--plan", str(tmp_path / "plan.json"), "--repeat", "2") == cli.INTERRUPTED
+    assert call(monkeypatch, "run", "--plan", str(tmp_path / "plan.json"), "--repeat", "2") == INTERRUPTED
     assert len({plan.run_id for plan in found} | {"run-1"}) == 3
     assert all(plan.again("run-1") == Plan.from_json(DATA) for plan in found)
 

@@ -18,6 +18,7 @@ from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
+pytestmark = pytest.mark.slow  # real jobs
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, sys, time

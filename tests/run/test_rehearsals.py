@@ -23,6 +23,7 @@ from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
 from harness.run.stop import StopRequest
 from harness.run.undo import heal
 
+pytestmark = pytest.mark.slow  # real jobs
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
 EXPECT = {"recovery_time": {"max": "60s"}}
