@@ -24,9 +24,10 @@ from harness.cli import doctor as doctor_module
 from harness.cli.terminal import STYLES, print_scorecard
 from harness.errors import ChaosError, UsageError
 from harness.faults.contract import fault_names, load_fault
+from harness.judge import tells
 from harness.judge.evidence import find_run, load_evidence
 from harness.judge.repeats import together
-from harness.judge.score import EXIT_CODES, Scorecard, Verdict, judge
+from harness.judge.score import EXIT_CODES, Scorecard, Verdict, expects_something, judge
 from harness.plan.making import Plan, check_capabilities, make_plan
 from harness.report import write_reports
 from harness.run import undo
@@ -141,7 +142,9 @@ def validate(files: Annotated[list[str], typer.Argument(help="Scenario files or 
             spec = load_scenario(path)
             for profile in (None, *spec.profiles):
                 make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
-            blind = "" if spec.expect else ", but it expects nothing: it passes whatever its faults cost"
+            blind = (
+                "" if expects_something(spec.expect) else ", but it expects nothing: it passes whatever its faults cost"
+            )
             out.print(f"{path}: ok{blind}")
         except UsageError as error:
             problems.append(str(error))
@@ -254,12 +257,19 @@ def _explanation(spec: Scenario, plan: Plan) -> list[str]:
     if cool_down_ns := plan.limits.get("cool_down_ns"):
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
     for name, bounds in plan.expect.items():
-        lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
+        lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
+    lines += tells.forecast(plan.to_json(), plan.expect)
     lines.append(
         f"Seed {plan.seed}. Aborts when no step comes for {plan.abort['if_no_step_for_ns'] / 1e9:g} s, "
         f"or after {plan.abort['wall_clock_ns'] / 1e9:g} s. Everything is undone at the end. Nothing was launched."
     )
     return lines
+
+
+def _bounds_in_words(bounds: Mapping[str, Any] | str) -> str:
+    if isinstance(bounds, str):
+        return bounds
+    return ", ".join(f"{key} {value}" for key, value in bounds.items()) or "nothing in particular"
 
 
 def _when_in_words(when: Any) -> str:

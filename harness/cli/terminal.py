@@ -27,7 +27,9 @@ def summary(card: Scorecard, report: pathlib.Path | None = None) -> Group:
     word = Text(f"{SIGNS[card.verdict]} {card.verdict.value.upper()}", style=STYLES[card.verdict])
     first = Text.assemble(word, "  ", Text(plain(view.headline(card))))
     others = [Text(f"  - {plain(reason)}") for reason in view.reasons(card)[1:6]]
-    parts: list[Text | Table] = [first, *others, _figures(card)]
+    untold = Text(f"  Not judged: {plain(', '.join(card.not_judged))}", style="dim")
+    more = [untold] if card.not_judged and card.verdict is not Verdict.PASS else []  # a pass says it in its first line
+    parts: list[Text | Table] = [first, *others, *more, _figures(card)]
     if report is not None:
         parts.append(Text(f"Report: {report}", style="dim"))
     return Group(*parts)

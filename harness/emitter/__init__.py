@@ -12,7 +12,8 @@ Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
 **First line** (header): `schema`, `writer`, `role`, `host`, `clock` (the kernel's boot id: writers with
 the same one share the monotonic clock), `pid`, `wall_ns`, `mono_ns`, `node`, `incarnation`, and for a
-trainer `rank`, `local_rank`, `world_size`.
+trainer `rank`, `local_rank`, `world_size`, and, if it likes, `tells`: the kinds of evidence (`TELLS`) that this writer
+will write. What it declares and does not write is missing evidence; what it does not declare is not judged.
 **Every other line**: `event`, `wall_ns`, `mono_ns` and the fields below. A loss that is not a finite
 number is written as the string `"nan"`, `"inf"` or `"-inf"`. `dropped` on an event counts the events
 lost before it because the disk took no more.
@@ -45,10 +46,13 @@ Role `harness`: `plan` (first event: the whole plan) · `environment` · `node.a
 `node.released` (`node`, `incarnation`, `gpus`; released: `reason`) · `process.exit` (`node`,
 `incarnation`, `code`) · `fault.armed`, `fault.injecting`, `fault.injected`, `fault.effect` (`measured`,
 `expected`, `unit`, `ok`), `fault.recovered`, `fault.healed`, `fault.failed`, `fault.postponed` (`reason`: it is due
-and must wait for others) (each with `fault`: the id; injected: `kind`, `targets`: list of
+and must wait for others), `fault.ended` (`measured`, `expected`, `unit`, `ok`: whether its effect is over once it was
+healed) (each with `fault`: the id; injected: `kind`, `targets`: list of
 `{node, incarnation, rank}`, `kills`: whether processes of the target are meant to die, `stops`: whether a healthy
 job may have to stop over it, `spoils`: whether it may damage checkpoints) · `fault.taking` (`fault`, `node`: it is
-killed now) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
+killed now) · `drill.started` (`step`: the newest committed checkpoint), `drill.finished` (`outcome`: `restored`,
+`scratch`, `failed`, `timeout`, `error`; `step`, `restored_step`, `reason`; what the drill's workers write lies in
+`drill/events/`) · `clock` (`host`, `offset_ns`, `uncertainty_ns`) · `abort` (`reason`) ·
 `run.finished` (`outcome`: `completed`, `failed`, `aborted`, `interrupted`; `reason`).
 """
 
@@ -62,9 +66,11 @@ import pathlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 SCHEMA_VERSION = 1
+Tell = Literal["steps", "loss", "positions", "digests", "checkpoints", "restores", "phases", "exits", "clocks"]
+TELLS: tuple[Tell, ...] = get_args(Tell)
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 
 from harness.errors import UsageError
+from harness.judge.drill import load_drill
 from harness.judge.score import Evidence
 from harness.timeline import timeline
 
@@ -21,6 +22,7 @@ def load_evidence(run_dir: pathlib.Path) -> Evidence:
         run=timeline.load(run_dir),
         twin=timeline.load(twin) if (twin / "events").is_dir() else None,
         calibration=[timeline.load(path) for path in sorted(run_dir.glob(CALIBRATION + "*"))],
+        drill=load_drill(run_dir),
     )
 
 

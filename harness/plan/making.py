@@ -56,7 +56,7 @@ class Plan:
     scenario: Mapping[str, Any]
     workload: Mapping[str, Any]
     faults: tuple[PlannedFault, ...]
-    expect: Mapping[str, Mapping[str, Any]]
+    expect: Mapping[str, Mapping[str, Any] | str]  # `off`: not judged
     abort: Mapping[str, int]  # if_no_step_for_ns, wall_clock_ns
     limits: Mapping[str, int | None] = field(default_factory=dict)  # nodes_at_once, cool_down_ns
 

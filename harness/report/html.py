@@ -71,6 +71,7 @@ def _page(card: Scorecard) -> dict[str, Any]:
         "card": card,
         "headline": view.headline(card),
         "reasons": view.reasons(card),
+        "not_judged": view.not_judged(card),
         "figures": view.figures(card),
         "reproduce": view.reproduce(card),
         "most_rows": ROWS_MAX,

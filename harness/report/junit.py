@@ -58,6 +58,7 @@ def _properties(suite: ElementTree.Element, card: Scorecard) -> None:
         plain = {name: figure for name, figure in figures.items() if isinstance(figure, int | float | str)}
         values += view.flat(plain, f"{score}.")
     values += view.flat(card.metrics, "metrics.")
+    values += [("not_judged", ", ".join(card.not_judged))] if card.not_judged else []
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in values:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))

@@ -19,6 +19,7 @@ def render(card: Scorecard) -> str:
         f"**{text(card.title or card.scenario)}** · scenario {code(card.scenario)} · backend {code(card.backend)}"
         f" · seed {code(str(card.seed))} · run {code(card.run_id)}",
         "\n".join(f"- {text(reason)}" for reason in view.reasons(card)[1:]),
+        text(view.not_judged(card)),
         _figures(card),
         _expectations(card),
         _recoveries(card),

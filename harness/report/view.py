@@ -35,6 +35,8 @@ NAMES = {
     "running": "Running",
     "finish": "Finish",
     "wasted_gpu_hours": "Wasted GPU-hours",
+    "gpus_in_use": "GPUs in use",
+    "effect_end": "End of effect",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",
@@ -85,6 +87,12 @@ def reasons(card: Scorecard) -> list[str]:
     """The reasons as sentences: a score's or expectation's name in front becomes words."""
     names = {e.name for e in card.expectations} | set(card.scores)
     return [_sentence(reason.strip(), names) for reason in card.reasons]
+
+
+def not_judged(card: Scorecard) -> str:
+    """`Not judged: pace (nothing disturbed the job); …`, or an empty text."""
+    items = "; ".join(f"{item} ({why})" for item, why in card.not_judged.items())
+    return f"Not judged: {items}." if items else ""
 
 
 def _sentence(reason: str, names: Collection[str]) -> str:

@@ -12,9 +12,10 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from harness import units
+from harness.emitter import Tell
 from harness.errors import ScenarioError, UsageError
 from harness.faults.contract import Duration, Fault, fault_names, load_fault
-from harness.judge.score import load_score, score_names
+from harness.judge.score import OFF, load_score, score_names
 from harness.spec.secrets import refuse_literals
 
 Path = tuple[str | int, ...]
@@ -41,6 +42,9 @@ class CustomTrainer(_Model):
     control: list[str] | None = None
     env: Annotated[dict[str, str], AfterValidator(refuse_literals)] = Field(
         {}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
+    )
+    tells: list[Tell] | None = Field(
+        None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
     )
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
@@ -176,7 +180,9 @@ class Scenario(_Model):
     tags: list[str] = []
     workload: WorkloadSpec = WorkloadSpec()
     faults: list[FaultSpec] = []
-    expect: dict[str, dict[str, Any]] = {}
+    expect: dict[str, dict[str, Any] | Literal["off"]] = Field(
+        {}, description="Bounds by score; off: what is judged by default is not."
+    )
     abort: Abort = Abort()
     limits: Limits = Limits()
     price_per_gpu_hour: float | None = Field(None, ge=0, description="US dollars; adds costs to the report.")
@@ -278,6 +284,8 @@ def json_schema() -> dict[str, Any]:
     for name in score_names():
         bounds[name] = load_score(name).Bounds.model_json_schema()
         schema["$defs"] |= bounds[name].pop("$defs", {})
+        if load_score(name).by_default:
+            bounds[name] = {"anyOf": [bounds[name], {"const": OFF}]}
     schema["properties"]["expect"] = {"type": "object", "properties": bounds, "additionalProperties": False}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -306,8 +314,15 @@ def _check_expectations(document: _Document, scenario: Scenario) -> None:
     for name, bounds in scenario.expect.items():
         if name not in score_names():
             document.problem(("expect", name), f"there is no score {name!r}; {_suggest(name, score_names())}")
+        elif bounds == OFF:
+            if not load_score(name).by_default:
+                document.problem(("expect", name), f"off is for what is judged by default: {', '.join(_by_default())}")
         else:
             document.check(load_score(name).Bounds, bounds, ("expect", name))
+
+
+def _by_default() -> list[str]:
+    return [name for name in score_names() if load_score(name).by_default]
 
 
 def _suggest(word: str, known: Sequence[str]) -> str:
@@ -455,7 +470,7 @@ def _unique(error: ValidationError) -> list[Mapping[str, Any]]:
 
 
 _UNION_TAGS = re.compile(
-    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|CustomTrainer|str|float)$|\[.*\]|\(.*\)"
+    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|CustomTrainer|str|float|dict)$|\[.*\]|\(.*\)"
 )
 
 

@@ -90,6 +90,7 @@ class Process:
     exit_reason: str | None
     first_step: int | None = None  # the number of the first step it did
     torn: bool = False  # its log ends in the middle of a line
+    tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ class Timeline:
     aborted: int | None = None  # when the harness gave up
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
+    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
+    told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
 
     @property
     def planned_steps(self) -> int | None:
@@ -177,6 +180,8 @@ def build(log: reading.Log) -> Timeline:
         progress=progress,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
+        drill=story.drill(),
+        told_events=story.told_events(),
         evidence=np.array(marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)
@@ -207,7 +212,13 @@ def _process(life: Life, launched: int) -> Process:
         exit_reason=told.get("reason"),
         first_step=life.first_step,
         torn=life.writer.torn,
+        tells=_declared(life.writer.header.get("tells")),
     )
+
+
+def _declared(tells: Any) -> frozenset[str] | None:
+    """The kinds of evidence named in a header; anything but a list of words declares nothing."""
+    return frozenset(map(str, tells)) if isinstance(tells, list) else None
 
 
 def _two_worlds_at_once(progress: Progress) -> list[str]:

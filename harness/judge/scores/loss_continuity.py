@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.judge import deaths
+from harness.judge import deaths, fault_free, ranks
+from harness.judge.ranks import bits as _bits
 from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Process, Steps, Timeline
@@ -23,6 +24,7 @@ FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place 
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 NAMED_STEPS = 5
 CURVES = ("loss", "grad_norm", "lr")
+_EVERY_RANK = ("exact", "ulp")  # modes in which each rank's own loss is compared, if ranks tell their own
 
 
 class ContinuityBounds(Bounds):
@@ -84,6 +86,7 @@ class LossContinuity(Score):
         if bounds is None:
             return ScoreResult(values)
         line, reach = _curve_line(evidence, bounds, comparison)
+        line = _unless_constant(line, comparison)
         values |= reach
         lines = [line, *_sample_lines(run, bounds, samples, line.verdict)]
         if bounds.mode == "final":
@@ -96,11 +99,12 @@ class LossContinuity(Score):
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         reasons = [*_disagreements(run, twin), *_false_restores(run, twin), *_other_samples(comparison, bounds)]
+        reasons += _strays(run, twin, bounds)
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
         }.get(mode, f"losses within the {mode} band")
-        return ScoreResult(values, lines, reasons, summary)
+        return ScoreResult(values, lines, reasons, summary + _whose(run, twin, bounds))
 
 
 def surviving(steps: Steps) -> Curve:
@@ -166,13 +170,15 @@ class Comparison:
 def compare(run: Curve, twin: Curve) -> Comparison:
     step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
     left, right = run.at(mine), twin.at(other)
-    differs = {name: _bits(getattr(left, name)) != _bits(getattr(right, name)) for name in CURVES}
+    differs = {name: _differ(getattr(left, name), getattr(right, name)) for name in CURVES}
     return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
 
 
-def _bits(values: Floats) -> Ints:
-    """Comparable bit patterns; all NaNs are the same one."""
-    return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
+def _differ(mine: Floats, twin: Floats) -> Bools:
+    """Bit for bit. One hole in what the twin tells is no difference; it hides none either, as other steps are told."""
+    unlike = _bits(mine) != _bits(twin)
+    hole = np.isnan(twin) & np.isfinite(mine)
+    return np.asarray(unlike & ~hole if int(hole.sum()) <= fault_free.HOLES_MAX else unlike, np.bool_)
 
 
 def _distance(a: Floats, b: Floats) -> Floats:
@@ -306,11 +312,14 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
     """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
     of the step: it gets rounding and no more."""
     twin = comparison.twin
-    ulp = {c: np.nan_to_num(np.spacing(np.abs(getattr(twin, c)).astype(np.float32)).astype(np.float64)) for c in CURVES}
+    ulp = {c: _ulp(getattr(twin, c)) for c in CURVES}
     if bounds.mode == "ulp":
         return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
-    repeats = [t for t in evidence.calibration if t.finished and not t.faults]
+    flaws = [fault_free.flaw(evidence.run, t) for t in evidence.calibration]
+    repeats = [t for t, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if not repeats:
+        if flaws:
+            return None, f"no band can be drawn from the fault-free runs there are: {'; '.join(dict.fromkeys(flaws))}"
         return None, "the envelope needs fault-free runs to calibrate the band, and there are none"
     band = {c: FLOOR_ULPS * ulp[c] for c in CURVES}
     for repeat in repeats:
@@ -318,7 +327,9 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
         rows = np.searchsorted(twin.step, spread.step)
         for c in ("loss", "grad_norm"):
             seen = np.zeros(len(twin))
-            seen[rows] = _distance(getattr(spread.run, c), getattr(spread.twin, c))
+            mine, other = getattr(spread.run, c), getattr(spread.twin, c)
+            both = np.isfinite(mine) & np.isfinite(other)  # a hole tells nothing of the spread
+            seen[rows] = np.where(both, _distance(mine, other), 0.0)
             if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(twin):
                 return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
             # Runs that once differ drift apart further: the band never narrows again.
@@ -327,6 +338,11 @@ def _band(evidence: Evidence, bounds: ContinuityBounds, comparison: Comparison) 
     runs = f"{len(repeats)} fault-free run{'' if len(repeats) == 1 else 's'} besides the twin"
     source = f"{BAND_FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
     return band, source
+
+
+def _ulp(values: Floats) -> Floats:
+    """One unit in the last place of a 32-bit float, at each value."""
+    return np.asarray(np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64)))
 
 
 def _moves(twin: Curve) -> float:
@@ -381,26 +397,36 @@ def _steps(numbers: Ints) -> str:
 
 def _disagreements(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:
     """Ranks that did the same step must agree: replicas that drift apart are broken, whatever rank 0 says."""
-    usual = {name for name, _, _ in _splits(twin.steps)} if twin else set()
-    for name, step, ranks in _splits(run.steps):
-        if name not in usual:  # a trainer whose ranks never agree reports local values: nothing follows from them
-            yield Verdict.FAIL, f"loss_continuity: at step {step} ranks {ranks} disagree on the {name}"
+    for name, step, pair in ranks.disagreements(run.steps, twin.steps if twin is not None else None):
+        yield Verdict.FAIL, f"loss_continuity: at step {step} ranks {pair} disagree on the {name}"
 
 
-def _splits(steps: Steps) -> Iterator[tuple[str, int, str]]:
-    """Columns on which the ranks of one surviving step disagree: (name, first step, two ranks)."""
-    rows = np.flatnonzero(steps.survives & steps.complete)
-    cell, count = cells(steps.step[rows])
-    first = np.full(count, -1)
-    first[cell[::-1]] = rows[::-1]
-    for name, words in (("digest", "samples"), *_WORDS.items()):
-        column = getattr(steps, name)
-        bits = column if column.dtype == np.int64 else _bits(column)
-        bad = rows[bits[rows] != bits[first[cell]]]
-        if len(bad):
-            row = int(bad[np.argmin(steps.step[bad])])
-            other = int(first[cell[np.searchsorted(rows, row)]])
-            yield words, int(steps.step[row]), f"{' and '.join(sorted((str(steps.rank[other]), str(steps.rank[row]))))}"
+def _strays(run: Timeline, twin: Timeline | None, bounds: ContinuityBounds) -> Iterator[tuple[Verdict, str]]:
+    """Where each rank tells a loss of its own, every one of them must be the twin's, not only the lowest rank's."""
+    if twin is None or bounds.mode not in _EVERY_RANK:
+        return
+    ulps = bounds.max_ulp if bounds.mode == "ulp" else 0.0
+    for name, step, rank in ranks.strays(run.steps, twin.steps, lambda usual: ulps * _ulp(usual)):
+        yield Verdict.FAIL, f"loss_continuity: at step {step} the {name} of rank {rank} is not the twin's"
+
+
+def _whose(run: Timeline, twin: Timeline | None, bounds: ContinuityBounds) -> str:
+    """Of which rank the losses were compared, where each tells its own and not all were."""
+    if twin is None or bounds.mode in _EVERY_RANK or not ranks.is_local(twin.steps, "loss"):
+        return ""
+    told = run.steps.rank[np.isfinite(run.steps.loss)]
+    return f" (of rank {int(told.min())}; each rank tells its own)" if len(told) else ""
+
+
+def _unless_constant(line: Expectation, comparison: Comparison | None) -> Expectation:
+    """That figures are the same proves nothing where they never change."""
+    if line.verdict is not Verdict.PASS or comparison is None or len(comparison.step) < 2:
+        return line
+    told = [values[np.isfinite(values)] for values in (comparison.twin.loss, comparison.twin.grad_norm)]
+    if any(len(values) and values.min() < values.max() for values in told):
+        return line
+    reason = "the loss of the fault-free run never changes: that this one is the same proves nothing"
+    return Expectation(line.name, line.bound, "—", Verdict.INCONCLUSIVE, reason)
 
 
 def _false_restores(run: Timeline, twin: Timeline | None) -> Iterator[tuple[Verdict, str]]:

@@ -8,10 +8,10 @@ until step time is back in the band of the fault-free twin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from harness.judge import slowdown
+from harness.judge import slowdown, tells
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.slowdown import Degraded, StepTime
 from harness.timeline.timeline import PHASES, Episode, Timeline
@@ -121,11 +121,20 @@ def _expectations(
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
         spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
-        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
+        why = unmeasured or _in_place(run, slow)
+        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, why))
     for phase, bound in bounds.phases.items():
         spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
-        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, unmeasured))
+        why = unmeasured or _in_place(run, slow) or tells.unmeasured_phase(run, phase)
+        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
+
+
+def _in_place(run: Timeline, slow: Sequence[Degraded]) -> str:
+    """Why a recovery without a restart has no phases, or an empty text."""
+    if run.episodes or not slow:
+        return ""
+    return f"{slow[0].fault} slowed the job or held it up without stopping it: such a recovery has no phases"
 
 
 def _still(interval: Degraded) -> str:
