@@ -93,7 +93,7 @@ def _after_the_fault(run: Timeline, due: Ints) -> Bools:
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
     counts = undisturbed.quiet(begin, np.maximum(until, begin + 1), disturbed) | made
     if disturbed:
-        counts &= until >= disturbed[0][0]
+        counts &= begin >= disturbed[0][0]
     return np.asarray(made[counts], np.bool_)
 
 
