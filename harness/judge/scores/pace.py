@@ -21,6 +21,7 @@ from harness.timeline.timeline import Floats, Ints, Timeline
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
 TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
 FAST_BEFORE = 2 / 3  # of the fault-free pace: then that is too slow to tell a slowdown
+NORMAL_95 = 1.645  # standard deviations, one-sided
 NAME = "pace.max_slowdown"
 ITEM = "pace"
 
@@ -37,8 +38,9 @@ class Pace:
 
     steps: int
     slowdown: float  # median after the last recovery
+    at_least: float  # the lower end of what that median may be, with 95 % confidence: few steps say little
     best: float  # fastest stretch after it
-    tail: float  # median of the last quarter of these steps
+    tail: float  # the same of the last quarter of these steps
     before: float  # median before the first fault; 1 where too little came before
     worst: float  # slowest stretch without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
@@ -68,7 +70,7 @@ class PaceScore(Score):
         found = measure(evidence)
         if isinstance(found, str):
             return ScoreResult({"slowdown": None, "steps": 0}, not_judged=[(ITEM, found)])
-        names = ("slowdown", "steps", "before", "best", "tail", "worst")
+        names = ("slowdown", "at_least", "steps", "before", "best", "tail", "worst")
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         if bounds is None:
             return ScoreResult(values)
@@ -76,7 +78,8 @@ class PaceScore(Score):
         why = _untold(found, bounds.max_slowdown) if verdict is Verdict.PASS else ""
         if why:
             return ScoreResult(values, not_judged=[(ITEM, why)])
-        line = Expectation(NAME, f"≤ {bounds.max_slowdown:g} ×", f"{found.slowdown:.2f} ×", verdict, reason)
+        observed = f"{found.slowdown:.2f} ×, at least {found.at_least:.2f} ×"
+        line = Expectation(NAME, f"≤ {bounds.max_slowdown:g} ×", observed, verdict, reason)
         return ScoreResult(values, [line])
 
 
@@ -84,7 +87,7 @@ def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
     """The verdict and why."""
     allowed = pace.allowed(bound)
     slow = f"{pace.slowdown:.2f} times slower than the fault-free run in the same {pace.steps} steps after the recovery"
-    if pace.slowdown <= allowed:
+    if pace.at_least <= allowed:
         if pace.tail > TAIL_FACTOR * allowed:
             return Verdict.INCONCLUSIVE, f"the job was {pace.tail:.2f} times slower again in its last steps"
         if pace.before < FAST_BEFORE and pace.slowdown > TAIL_FACTOR * bound * pace.before:
@@ -94,7 +97,7 @@ def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
         return Verdict.INCONCLUSIVE, f"{slow}, though none of them had as many ranks"
     if pace.best <= allowed:
         return Verdict.INCONCLUSIVE, f"{slow}, though not all the time (a busy host?)"
-    if pace.slowdown <= allowed * pace.worst:
+    if pace.at_least <= allowed * pace.worst:
         return Verdict.INCONCLUSIVE, f"{slow}, but without a fault it was {pace.worst:.2f} times slower at times, too"
     return Verdict.FAIL, f"still {slow}"
 
@@ -103,7 +106,7 @@ def _untold(pace: Pace, bound: float) -> str:
     """Why it proves nothing that the job is not slower than allowed, or an empty text."""
     if not pace.known:
         return "no fault-free run had as many ranks as the job had in the end"
-    if pace.slowdown > bound and pace.before > bound:
+    if pace.at_least > bound and pace.before > bound:
         return f"the job was {pace.before:.2f} times slower than its fault-free run before the first fault, too"
     return ""
 
@@ -130,8 +133,9 @@ def measure(evidence: Evidence) -> Pace | str:
     return Pace(
         steps=len(ratios),
         slowdown=float(np.median(ratios)),
+        at_least=_at_least(ratios),
         best=float(_medians(ratios).min()),
-        tail=float(np.median(ratios[-max(STEPS_MIN, len(ratios) // 4) :])),
+        tail=_at_least(ratios[-max(STEPS_MIN, len(ratios) // 4) :]),
         before=float(np.median(prior)) if len(prior) >= STEPS_MIN else 1.0,
         worst=_worst(prior, known or references),
         known=bool(known),
@@ -185,6 +189,12 @@ def _medians(values: Floats, same_length: bool = False) -> Floats:
         values = np.pad(values, (STEPS_MIN // 2, STEPS_MIN - 1 - STEPS_MIN // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, STEPS_MIN), axis=1)
     return found
+
+
+def _at_least(ratios: Floats) -> float:
+    """Below this order statistic the true median lies with a chance of 5 % (the binomial taken as normal)."""
+    n = len(ratios)
+    return float(np.sort(ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))])
 
 
 def _worst(prior: Floats, references: list[_Times]) -> float:
