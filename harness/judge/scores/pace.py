@@ -19,6 +19,7 @@ from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResul
 from harness.timeline.timeline import Floats, Ints, Timeline
 
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
+HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
 TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
 FAST_BEFORE = 2 / 3  # of the fault-free pace: then that is too slow to tell a slowdown
 NORMAL_95 = 1.645  # standard deviations, one-sided
@@ -97,8 +98,8 @@ def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
         return Verdict.INCONCLUSIVE, f"{slow}, though none of them had as many ranks"
     if pace.best <= allowed:
         return Verdict.INCONCLUSIVE, f"{slow}, though not all the time (a busy host?)"
-    if pace.at_least <= allowed * pace.worst:
-        return Verdict.INCONCLUSIVE, f"{slow}, but without a fault it was {pace.worst:.2f} times slower at times, too"
+    if pace.at_least <= allowed * max(pace.worst, HOST_FACTOR):
+        return Verdict.INCONCLUSIVE, f"{slow}, which may be the host's doing as well"
     return Verdict.FAIL, f"still {slow}"
 
 
