@@ -37,7 +37,7 @@ def reasons(card: Scorecard) -> str:
     [
         (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "pace.max_slowdown: still"),
         (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
-        (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "the host's doing"),
+        (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),
         (lambda logs: slower(logs, 3.0, 11, 70), Verdict.INCONCLUSIVE, "not all the time"),
         (lambda logs: slower(logs, 3.0, 11, 30), Verdict.PASS, ""),
         (lambda logs: slower(logs, 8.0, 65, 80), Verdict.INCONCLUSIVE, "slower again in its last steps"),

@@ -99,7 +99,7 @@ class LossContinuity(Score):
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         reasons = [*_disagreements(run, twin), *_false_restores(run, twin), *_other_samples(comparison, bounds)]
-        reasons += _strays(run, twin, bounds)
+        reasons += _strays(run, twin, bounds) if line.verdict is Verdict.PASS else ()
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
