@@ -58,6 +58,9 @@ class Outage:
     `rank`: SIGKILL of a rank · `node`: a node is lost and replaced · `notice`: the node is reclaimed with a notice, the
     job saves and exits · `shrink`: a node is lost for good (`regrow_after` steps later it comes back) · `crash`:
     a worker dies by itself · `rollback`: all ranks go back to a checkpoint without restarting.
+    `replica`, `departure`: recovery in process. The survivors keep their processes and their state and form a new
+    world, with a newcomer in the place of a killed rank that takes the state from a peer, or without a node that is
+    lost for good.
     `again`: a second node is lost in this phase of the recovery.
     """
 
@@ -365,15 +368,18 @@ class _Simulation:
     def _start_workers(self, begin: int, end: int) -> None:
         slots = [slot for node in sorted(self.alive) for slot in self._slots(node)]
         for rank, (slot, at) in enumerate(zip(slots, self._spread(begin, end, len(slots)), strict=True)):
-            self.pid += 1
-            node = int(slot[0][4:])
-            identity = {"node": slot[0], "incarnation": slot[1], "host": self._host(node), "rank": rank}
-            identity |= {"local_rank": slot[2], "world_size": len(slots), "pid": self.pid}
-            name = f"trainer-{slot[0]}.{slot[1]}-{rank}-{self.pid}"
-            writer = self._writer(name, "trainer", node, identity)
-            writer.header["at"] = at
-            writer.log(at, "started")
-            self.workers.append(_Worker(rank, slot, writer, at))
+            self.workers.append(self._worker(rank, slot, at, len(slots)))
+
+    def _worker(self, rank: int, slot: tuple[str, int, int], at: int, size: int) -> _Worker:
+        """A process that starts now, and says so."""
+        self.pid += 1
+        node = int(slot[0][4:])
+        identity = {"node": slot[0], "incarnation": slot[1], "host": self._host(node), "rank": rank}
+        identity |= {"local_rank": slot[2], "world_size": size, "pid": self.pid}
+        writer = self._writer(f"trainer-{slot[0]}.{slot[1]}-{rank}-{self.pid}", "trainer", node, identity)
+        writer.header["at"] = at
+        writer.log(at, "started")
+        return _Worker(rank, slot, writer, at)
 
     def _join(self, end: int) -> None:
         if self.job.agents:
@@ -516,7 +522,10 @@ class _Simulation:
             self._back_without_restart()
             return
         victim = sorted(self.alive)[outage.victim % len(self.alive)]
-        if outage.kind == "shrink" and len(self.alive) == 1:
+        if outage.kind in ("shrink", "departure") and len(self.alive) == 1:
+            return
+        if outage.kind in ("replica", "departure"):
+            self._in_process(victim, departs=outage.kind == "departure")
             return
         match outage.kind:
             case "notice":
@@ -666,6 +675,36 @@ class _Simulation:
         end = self.now + self._some(PHASE_MS["restore"])
         self._restore(end)
         self._phase("restore", end)
+
+    def _in_process(self, node: int, departs: bool) -> None:
+        """Nothing is rolled back: the survivors hold the state of the last complete step."""
+        struck = self.now + self._some(PHASE_MS["interrupted_step"])
+        lost = [worker for worker in self.workers if worker.slot[0] == f"node{node}"]
+        lost = lost if departs else lost[:1]
+        place = {"node": lost[0].slot[0], "incarnation": lost[0].slot[1], "rank": lost[0].rank}
+        self._open(self._lose(node, struck) if departs else self._inject(struck, "rank_kill", [place]))
+        self._phase("interrupted_step", struck)
+        noticed = struck + self._some(PHASE_MS["detect"])
+        if self.job.agents and not departs:
+            gone = {"local_rank": lost[0].slot[2], "rank": lost[0].rank, "pid": lost[0].writer.header["pid"]}
+            self.agents[node].log(noticed, "worker.exit", **gone, code=-9)
+        self._phase("detect", noticed)
+        survivors = [worker for worker in self.workers if worker not in lost]
+        self._phase("startup", self.now + self._some(PHASE_MS["startup"]))
+        new = [] if departs else [self._worker(lost[0].rank, lost[0].slot, self.now, len(self.workers))]
+        self.workers = sorted([*survivors, *new], key=lambda worker: worker.rank)
+        end = self.now + self._some(PHASE_MS["rendezvous"])
+        for worker, at in zip(self.workers, self._spread(self.now, end, len(self.workers)), strict=True):
+            worker.writer.log(at, "rendezvous", world_size=len(self.workers))
+            worker.at = end
+        self._phase("rendezvous", end)
+        end = self.now + self._some(PHASE_MS["restore"])
+        for worker in new:
+            worker.writer.log(end, "restored", step=self.step, source="peer", fallback=[])
+        for worker in self.workers:
+            worker.at = end
+        self._phase("restore", end)
+        self.ready = True
 
     def _grow_back(self) -> None:
         """The lost node is back: the job is stopped, from its newest checkpoint on it is whole again."""

@@ -5,14 +5,33 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.errors import UsageError
-from harness.judge.drill import load_drill
-from harness.judge.score import Evidence
+from harness.judge import fault_free
+from harness.judge.drill import Drill, load_drill
 from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
 
 TWIN = "twin"
 CALIBRATION = "calibration-"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
+
+    run: Timeline
+    twin: Timeline | None = None
+    calibration: Sequence[Timeline] = ()
+    drill: Drill | None = None  # what was started once more on a copy of the checkpoints
+
+    @property
+    def fault_free(self) -> list[Timeline]:
+        """Those from which bands may be drawn."""
+        others = (timeline for timeline in (self.twin, *self.calibration) if timeline)
+        return [timeline for timeline in others if not fault_free.flaw(self.run, timeline)]
 
 
 def load_evidence(run_dir: pathlib.Path) -> Evidence:

@@ -2,7 +2,7 @@
 
 A score is one file in `harness/judge/scores/`, whose name is the score's name in `expect:`. It holds a `SCORE` object:
 its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
-but the evidence. Every score is computed in every run; bounds only add expectations.
+but the evidence and what the analysis makes of it. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Wi
 
 from harness import units
 from harness.errors import UsageError
-from harness.judge import fault_free
-from harness.judge.drill import Drill
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.judge.analysis import Analysis
+from harness.judge.evidence import Evidence as Evidence
+from harness.timeline.timeline import FaultRecord
 
 REPORT_SCHEMA = 1
 S = 1_000_000_000
@@ -44,23 +44,9 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
+Finding = tuple[Verdict, str]  # and why
+
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
-
-    run: Timeline
-    twin: Timeline | None = None
-    calibration: Sequence[Timeline] = ()
-    drill: Drill | None = None  # what was started once more on a copy of the checkpoints
-
-    @property
-    def fault_free(self) -> list[Timeline]:
-        """Those from which bands may be drawn."""
-        others = (timeline for timeline in (self.twin, *self.calibration) if timeline)
-        return [timeline for timeline in others if not fault_free.flaw(self.run, timeline)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,7 @@ class Expectation:
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[tuple[Verdict, str]] = ()  # beyond the expectations
+    reasons: Sequence[Finding] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
@@ -100,7 +86,7 @@ class Score(abc.ABC):
     Bounds: ClassVar[type[BaseModel]] = Bounds
 
     @abc.abstractmethod
-    def score(self, evidence: Evidence, bounds: Any) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
         """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score (one that
         is judged by default: has switched it off)."""
 
@@ -174,16 +160,17 @@ class Scorecard:
     metrics: Mapping[str, Any]
     expectations: Sequence[Expectation]
     environment: Mapping[str, Any]
-    evidence: Evidence = field(repr=False)
+    evidence: Analysis = field(repr=False)
     not_judged: Mapping[str, str] = field(default_factory=dict)  # item → why
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
     """All scores of a run, merged into one verdict. Pure."""
+    analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
-    results = {score.name: _result(score, evidence, expect.get(score.name)) for score in scores}
+    results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
@@ -211,11 +198,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         metrics=sections["metrics"],
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
-        evidence=evidence,
+        evidence=analysis,
     )
 
 
-def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
+def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
     """A scorer that crashes knows nothing: inconclusive, never green."""
     try:
         if score.by_default and written == OFF:
@@ -232,12 +219,12 @@ def _result(score: Score, evidence: Evidence, written: Any) -> ScoreResult:
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
 
 
-def _findings(result: ScoreResult) -> list[tuple[Verdict, str]]:
+def _findings(result: ScoreResult) -> list[Finding]:
     lines = [(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}") for e in result.expectations]
     return [finding for finding in [*result.reasons, *lines] if finding[0] is not Verdict.PASS]
 
 
-def _reasons(findings: Sequence[tuple[Verdict, str]]) -> list[str]:
+def _reasons(findings: Sequence[Finding]) -> list[str]:
     """The worst first; among equals in the order in which they were found."""
     ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding[0]))
     return list(dict.fromkeys(text for _, text in ordered))

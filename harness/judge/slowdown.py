@@ -57,14 +57,15 @@ def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
-    """Per world size, from fault-free runs."""
+    """Per world size, from fault-free runs; not of those whose clock is too coarse to tell a step's length."""
     found: dict[int, list[Ints]] = {}
     for timeline in baselines:
         rows, times = step_times(timeline)
         size = timeline.progress.world_size[rows]
         for world in np.unique(size).tolist():
             found.setdefault(world, []).append(times[size == world])
-    return {world: _step_time(parts) for world, parts in found.items()}
+    all_worlds = {world: _step_time(parts) for world, parts in found.items()}
+    return {world: time for world, time in all_worlds.items() if time.usual}
 
 
 def _step_time(runs: Sequence[Ints]) -> StepTime:
@@ -91,7 +92,7 @@ def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded
     return [interval for interval in found if interval is not None]
 
 
-def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecord]:
+def untold(timeline: Timeline, usual: Mapping[int, StepTime], degraded: Sequence[Degraded]) -> list[FaultRecord]:
     """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
     those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or they were
     slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the band so much
@@ -101,7 +102,7 @@ def untold(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[FaultRecor
     steady = np.array([usual[ranks].steady if ranks in usual else 0 for ranks in size.tolist()], np.int64)
     relative = _relative(times, size, usual)
     named = {name for episode in timeline.episodes for name in episode.faults}
-    slow = {interval.fault for interval in degraded(timeline, usual)}
+    slow = {interval.fault for interval in degraded}
     found = []
     for fault in timeline.faults:
         if fault.injected is None or fault.kills or fault.id in slow or (fault.stops and fault.id in named):

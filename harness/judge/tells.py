@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import TELLS
-from harness.judge.score import Evidence
+from harness.judge.evidence import Evidence
 from harness.timeline.timeline import Bools, Steps, Timeline
 
 ITEMS: Mapping[str, str] = {

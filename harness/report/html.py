@@ -81,7 +81,7 @@ def _page(card: Scorecard) -> dict[str, Any]:
 
 def _charts(card: Scorecard) -> dict[str, Any]:
     run = card.evidence.run
-    cast, compared = ranks.choose(run), loss.compare(run, card.evidence.twin)
+    cast, compared = ranks.choose(run), loss.drawn(card.evidence)
     return {
         "timeline": [gantt.timeline_chart(run, cast, narrow) for narrow in (False, True)],
         "timeline_words": _timeline_words(run, cast.total),

@@ -1,28 +1,34 @@
 """Who ran when, in which world, and which of the executed steps survived.
 
-A *life* is one worker process. Lives that form a process group together are a *world*. A stretch of steps of
-one world without a rollback is an *epoch*: within it the step number only grows. A step is *complete* when
-every rank of its world has done it. The *lineage* is the chain of epochs that the final state descends from:
-the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when
-it lies on that chain; everything else was executed and rolled back.
+A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
+loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
+within it the step number only grows. What one process did in one epoch is a *stretch*. A step is *complete* when
+every rank of its world has done it, as far as the ranks have logs that can tell. The *lineage* is the chain of epochs
+that the final state descends from: the last epoch, then the one whose checkpoint it started from, and so on back to
+scratch. A step survives when it lies on that chain; everything else was executed and rolled back.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.emitter import EXIT_LEFT
 from harness.log.reading import COLUMNS, Column, Log, Writer
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Key = tuple[str, int]  # node and incarnation
 NEVER = 2**62
 _TURN_BITS = 32
+_TIES_MAX = 1000
+_JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
+CLEAN_CODES = (0, EXIT_LEFT)
 
 
 @dataclass
@@ -38,14 +44,22 @@ class Life:
     world_size: int
     started: int
     joins: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # parallel to `joins`: the ranks of the world that it joined
     worlds: list[int] = field(default_factory=list)  # parallel to `joins`
-    restores: list[tuple[int, int]] = field(default_factory=list)  # (time, step)
-    restored: dict[str, Any] | None = None  # the first `restored` event
+    told_joins: bool = False  # in `rendezvous` events; else they are taken from what it did first
+    restores: list[dict[str, Any]] = field(default_factory=list)  # `restored` events
     exiting: dict[str, Any] | None = None
     exit_event: dict[str, Any] | None = None  # what the launcher saw
     gone: int = NEVER
     first_step: int | None = None  # number of the first step it did
     last_step_end: int = -NEVER
+    cut: bool = False  # its log lost its end, though nothing killed it
+    repeated: Bools | None = None  # which of its rows were logged before, where any were
+
+    @property
+    def restored(self) -> dict[str, Any] | None:
+        """The first `restored` event."""
+        return self.restores[0] if self.restores else None
 
     @property
     def step_ends(self) -> Ints:
@@ -60,7 +74,7 @@ class Life:
     @property
     def last_useful(self) -> int:
         """The end of the last thing it did for the job: joining, restoring or a step."""
-        return max([self.started, self.last_step_end, *self.joins, *(at for at, _ in self.restores)])
+        return max(self.started, self.last_step_end, *self.joins, *(int(event["at"]) for event in self.restores))
 
     @property
     def leaving(self) -> int:
@@ -75,6 +89,7 @@ class World:
     members: dict[int, Life] = field(default_factory=dict)
     joined: int = 0
     first_gone: int = NEVER  # when the first of its members was gone
+    unheard: int = 0  # ranks that left no log at all
 
     @property
     def whole(self) -> bool:
@@ -100,6 +115,30 @@ class Epoch:
     last: int
     begin: int  # end of its first row
     kept: int
+    unheard: int = 0  # ranks of the world that left no log at all
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one process did in one epoch: it told steps `first`..`last`, after it had restored `restored`, if it had.
+
+    `before`: the last step that it had done itself until then. `later`: further restores, each with the step that it
+    did next. `stride`: the smallest distance between two steps that
+    it told one after the other (0: it told one). `jumps`: pairs of steps between which it told none for longer.
+    """
+
+    process: int  # row in Timeline.processes
+    epoch: int
+    first: int
+    last: int
+    rows: int
+    begin: int  # end of its first step
+    end: int
+    before: int | None
+    restored: Mapping[str, Any] | None
+    stride: int
+    jumps: tuple[tuple[int, int], ...]
+    later: tuple[tuple[Mapping[str, Any], int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,9 +156,9 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """One life per trainer file, in order of start."""
+    """One life per trainer file, in order of start. Of two copies of one file only the longer one counts."""
     found: list[Life] = []
-    for writer in sorted((w for w in log.writers if w.role == "trainer"), key=lambda w: (w.header["at"], w.name)):
+    for writer in _originals(log):
         header = writer.header
         rank = int(header.get("rank", 0))
         life = Life(
@@ -137,22 +176,48 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
     return found
 
 
+def _originals(log: Log) -> list[Writer]:
+    """The trainers' files in order of start. A file that was shipped twice has its first line twice."""
+    found: dict[str, Writer] = {}
+    for writer in log.writers:
+        if writer.role == "trainer":
+            said = repr(sorted((key, repr(value)) for key, value in writer.header.items()))
+            held = found.get(said)
+            length = len(writer.steps["end"]) + len(writer.events)
+            if held is None or length > len(held.steps["end"]) + len(held.events):
+                found[said] = writer
+    return sorted(found.values(), key=lambda w: (w.header["at"], w.name))
+
+
 def _read_life(life: Life) -> None:
     for event in life.writer.events:
         match event.get("event"):
             case "rendezvous":
-                life.joins.append(event["at"])
                 life.world_size = int(event.get("world_size", life.world_size))
+                life.joins.append(event["at"])
+                life.sizes.append(life.world_size)
             case "restored":
-                life.restores.append((event["at"], int(event.get("step", 0))))
-                life.restored = life.restored or event
+                life.restores.append(event)
             case "exiting":
                 life.exiting = event
+    life.told_joins = bool(life.joins)
     if len(life.step_ends):
         life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])
+        life.repeated = _logged_before(life.writer.steps["step"], life.step_ends)
     if not life.joins:  # a trainer that does not tell when its process group was ready
         first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
-        life.joins = [at for at, _ in life.restores[:1]] or first_step
+        life.joins = [event["at"] for event in life.restores[:1]] or first_step
+        life.sizes = [life.world_size for _ in life.joins]
+
+
+def _logged_before(step: Ints, end: Ints) -> Bools | None:
+    """Which rows stand in the log a second time: the same step, ended at the same time."""
+    if not (np.diff(step) <= 0).any():
+        return None
+    order = np.lexsort((step, end))
+    again = np.zeros(len(step), np.bool_)
+    again[order[1:]] = (np.diff(step[order]) == 0) & (np.diff(end[order]) == 0)
+    return again if again.any() else None
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
@@ -196,40 +261,87 @@ def find_gone(
         life.gone = max(min(ends), life.last_useful)
 
 
+def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
+    """Logs that end in the middle of a line, of processes that ended well: what they did after it is not known.
+
+    `codes`: with what the command on each node ended, which stands for the workers that were its last ones.
+    """
+    last = {(life.key, life.local_rank): life for life in lives}
+    for life in lives:
+        told = life.exit_event or life.exiting
+        ended = told.get("code", 0) if told else codes.get(life.key) if life in last.values() else None
+        life.cut = life.writer.torn and ended in CLEAN_CODES
+
+
 def form_worlds(lives: Sequence[Life]) -> list[World]:
     """Groups joins into worlds: one is over when it is full, a rank comes again, or a member is already gone."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
     for at, index, order in joins:
         life = lives[index]
-        if not worlds or not _fits(worlds[-1], life, at if order else life.started):
-            worlds.append(World(life.world_size))
+        if not worlds or not _fits(worlds[-1], life, order, at):
+            worlds.append(World(life.sizes[order]))
         world = worlds[-1]
         world.members[life.rank] = life
         world.joined = at
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
     _carry_over(worlds, lives)
+    _shrink(worlds, lives)
+    for world in worlds:
+        world.unheard = _unheard(world, lives)
     return worlds
 
 
-def _fits(world: World, life: Life, since: int) -> bool:
-    fresh = not world.whole and life.rank not in world.members and life.world_size == world.size
-    return fresh and world.first_gone > since
+def _fits(world: World, life: Life, order: int, at: int) -> bool:
+    """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
+    started for."""
+    fresh = not world.whole and life.rank not in world.members and life.sizes[order] == world.size
+    return fresh and world.first_gone > (at if order else life.started)
+
+
+def _unheard(world: World, lives: Sequence[Life]) -> int:
+    """How many ranks of a world left no log: neither members nor anybody else who was there at the time has one."""
+    if world.whole:
+        return 0
+    until = max(life.last_step_end for life in world.members.values())
+    ranks = {life.rank for life in world.members.values()}
+    others = {life.rank for life in lives if life.started <= until and life.gone >= world.joined} - ranks
+    return max(0, world.size - len(ranks) - len(others))
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
     """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
     for number, world in enumerate(worlds):
-        missing = set(range(world.size)) - world.members.keys() if not world.whole else set()
-        for life in lives if missing else ():
+        for life in lives if not world.whole else ():
             later = [at for at in life.joins if at > world.joined]
             stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
-            if life.rank in missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
+            missing = life.rank < world.size and life.rank not in world.members
+            if missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
                 place = len(life.joins) - len(later)
                 life.joins.insert(place, world.joined)
+                life.sizes.insert(place, world.size)
                 life.worlds.insert(place, number)
                 world.members[life.rank] = life
+
+
+def _shrink(worlds: list[World], lives: Sequence[Life]) -> None:
+    """Of trainers that never tell when a process group is ready: those that go on when a member is gone for good are
+    a smaller world."""
+    if any(life.told_joins for life in lives):
+        return
+    for number, world in enumerate(worlds):
+        lost = [life for life in world.members.values() if life.gone < NEVER]
+        at = min((life.gone for life in lost), default=NEVER)
+        staying = [life for life in world.members.values() if life.gone > at and life.worlds[-1] == number]
+        on = [life for life in staying if len(life.step_ends) - np.searchsorted(life.step_ends, at, "right") > 1]
+        if not world.whole or not on or len(on) < len(staying):
+            continue
+        worlds.append(World(len(on), {life.rank: life for life in on}, at, min(life.gone for life in on)))
+        for life in on:
+            life.joins.append(at)
+            life.sizes.append(len(on))
+            life.worlds.append(len(worlds) - 1)
 
 
 @dataclass(frozen=True)
@@ -240,24 +352,30 @@ class Rows:
     process: Ints
     rank: Ints
     epoch: Ints
-    complete: npt.NDArray[np.bool_]
-    survives: npt.NDArray[np.bool_]
+    complete: Bools
+    survives: Bools
 
 
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
-) -> tuple[Rows, list[Epoch], Progress]:
-    """Steps of all lives in order of their ends, their epochs, and the complete steps.
+) -> tuple[Rows, list[Epoch], Progress, list[Stretch]]:
+    """Steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of the lives.
 
     `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
     step to the times when checkpoints of it were committed.
     """
     rows = len(table["end"])
-    process, label = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    process, label = np.full(rows, -1), np.zeros(rows, np.int64)
+    stretches: list[Stretch] = []
     for life in lives:
         mine = slice(life.writer.start, life.writer.start + len(life.step_ends))
-        process[mine], label[mine] = life.index, _stretches(life)
+        process[mine], label[mine] = life.index, _labels(life)
+        if life.repeated is not None:
+            process[mine][life.repeated] = -1
+        stretches += _stretches(life, label[mine])
         life.writer.steps.clear()
+    if (process < 0).any():  # copies: of whole files, or of lines
+        table, process, label = _without(table, process, label)
     labels = _distinct(label)
     world_of = (labels >> _TURN_BITS).tolist()
     epoch = np.searchsorted(labels, label)
@@ -266,14 +384,23 @@ def gather(
     columns = {name: table.pop(name)[order] for name in COLUMNS}
     process, epoch = process[order], epoch[order]
     del order
+    stretches = [replace(each, epoch=int(np.searchsorted(labels, each.epoch))) for each in stretches]
     size = np.array([worlds[world].size for world in world_of], np.int64)
-    complete, progress = _complete(columns, epoch, size)
+    heard = size - np.array([worlds[world].unheard for world in world_of], np.int64)
+    cut = [(each.epoch, each.last) for each in stretches if lives[each.process].cut]
+    complete, progress = _complete(columns, epoch, size, heard, cut)
     of_epochs = [(world, worlds[world]) for world in world_of]
     epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
     kept = np.array([e.kept for e in epochs], np.int64)
     survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
     rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
-    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress
+    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress, stretches
+
+
+def _without(table: dict[str, Column], process: Ints, label: Ints) -> tuple[dict[str, Column], Ints, Ints]:
+    """Without the rows of nobody."""
+    kept = process >= 0
+    return {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
 
 
 def _distinct(labels: Ints) -> Ints:
@@ -299,7 +426,7 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
     return number, span
 
 
-def _stretches(life: Life) -> Ints:
+def _labels(life: Life) -> Ints:
     """Per step row a label: the world it was done in, then how often the step number had fallen back there."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
@@ -307,14 +434,56 @@ def _stretches(life: Life) -> Ints:
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
     world = np.array(life.worlds)[np.maximum(position, 0)] << _TURN_BITS
     fell = np.flatnonzero(np.diff(step) <= 0) + 1
+    fell = fell if life.repeated is None else np.setdiff1d(fell, np.flatnonzero(life.repeated))
     for row in fell.tolist():  # rare: a job that goes back without starting its processes again
         stretch = slice(row, int(np.searchsorted(world >> _TURN_BITS, world[row] >> _TURN_BITS, side="right")))
         world[stretch] += int(world[row - 1] >> _TURN_BITS == world[row] >> _TURN_BITS)
     return np.asarray(world, np.int64)
 
 
-def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[npt.NDArray[np.bool_], Progress]:
-    """Which rows belong to a step that every rank of its world did, and those steps."""
+def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
+    """One after the other; `epoch` is still the label."""
+    step, end = life.writer.steps["step"], life.step_ends
+    if life.repeated is not None:
+        step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
+    cuts = [0, *(np.flatnonzero(np.diff(label)) + 1).tolist(), len(step)]
+    restored = {_next_row(step, end, event): event for event in life.restores}
+    for lo, hi in itertools.pairwise(cuts) if len(step) else ():
+        apart = np.diff(step[lo:hi])
+        stride = int(apart.min()) if len(apart) else 0
+        jumps = np.flatnonzero(apart > stride)[:_JUMPS_MAX] + lo
+        yield Stretch(
+            process=life.index,
+            epoch=int(label[lo]),
+            first=int(step[lo]),
+            last=int(step[hi - 1]),
+            rows=hi - lo,
+            begin=int(end[lo]),
+            end=int(end[hi - 1]),
+            before=int(step[lo - 1]) if lo else None,
+            restored=restored.get(lo),
+            stride=stride,
+            jumps=tuple((int(step[row]), int(step[row + 1])) for row in jumps.tolist()),
+            later=tuple((event, int(step[row])) for row, event in restored.items() if lo < row < hi),
+        )
+
+
+def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
+    """The row of the step that a process did after it had restored. Of rows that ended at that very moment, by a coarse
+    clock, it is the one that fits."""
+    first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
+    at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
+    following = int(restored.get("step", 0)) + 1
+    return min(at_once, key=lambda row: (step[row] < following, abs(step[row] - following), row), default=len(step))
+
+
+def _complete(
+    columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
+) -> tuple[Bools, Progress]:
+    """Which rows belong to a step that every rank of its world did, and those steps.
+
+    `heard`: ranks of each epoch that have a log. `cut`: the epoch and the last step of logs whose end is lost.
+    """
     if not len(epoch):
         empty = np.zeros(0, np.int64)
         return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
@@ -325,17 +494,20 @@ def _complete(columns: Mapping[str, Column], epoch: Ints, size: Ints) -> tuple[n
     np.minimum.at(begin, group, columns["begin"])
     of_group = np.zeros((2, groups), np.int64)
     of_group[0, group], of_group[1, group] = epoch, columns["step"]
-    whole = (count > 0) & (count >= size[of_group[0]])
+    needed = heard[of_group[0]]
+    for its_epoch, last in cut:
+        needed[(of_group[0] == its_epoch) & (of_group[1] > last)] -= 1
+    whole = (count > 0) & (count >= needed)
     chosen = np.flatnonzero(whole)
     chosen = chosen[np.argsort(end[chosen], kind="stable")]
-    its_epoch, its_step = of_group[:, chosen]
-    progress = Progress(its_step, begin[chosen], end[chosen], its_epoch, size[its_epoch])
+    of_step, its_step = of_group[:, chosen]
+    progress = Progress(its_step, begin[chosen], end[chosen], of_step, size[of_step])
     return whole[group], progress
 
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
     """The step restored last of all, if no step was done by that process since."""
-    restores = [restore for life in lives for restore in life.restores]
+    restores = [(event["at"], int(event.get("step", 0))) for life in lives for event in life.restores]
     if not restores:
         return None
     at, step = max(restores)
@@ -366,7 +538,7 @@ def _lineage(
         kept[parent] = limit
         child, limit = parent, int(first[parent]) - 1
     return [
-        Epoch(number, world.size, world.processes, int(first[i]), int(last[i]), int(begin[i]), kept[i])
+        Epoch(number, world.size, world.processes, int(first[i]), int(last[i]), int(begin[i]), kept[i], world.unheard)
         for i, (number, world) in enumerate(worlds)
     ]
 

@@ -77,10 +77,12 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
         yield Event(world.joined, Mark.JOIN, number)
         members = world.members.values()
         yield from (Event(life.gone, Mark.BROKEN, number) for life in members if life.worlds[-1] == number)
-        restores = [[at for at, _ in life.restores if _world_at(life, at) == number] for life in members]
+        restores = [[e["at"] for e in life.restores if _world_at(life, e["at"]) == number] for life in members]
+        new = [life.worlds[0] == number for life in members]
         for turn in range(max(len(times) for times in restores)):
             told = [times[turn] for times in restores if len(times) > turn]
-            if turn or all(restores):  # at a start everybody restores; later on those who went back
+            if turn or all(times for times, fresh in zip(restores, new, strict=True) if fresh):
+                # At a start every newcomer restores; survivors need not, and later on those do who went back.
                 yield Event(max(*told, world.joined), Mark.RESTORED, number)
         if silent:
             yield Event(world.joined, Mark.RESTORED, number)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emitter import EXIT_LEFT
 from harness.log import reading
-from harness.timeline import lineage
+from harness.timeline import clocks, lineage
+from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
-CLEAN_CODES = (0, EXIT_LEFT)
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
 
@@ -64,7 +63,10 @@ class Story:
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
+        lineage.find_cut(self.lives, {exit_["key"]: exit_["code"] for exit_ in self.exits if exit_["rank"] is None})
         self.worlds = lineage.form_worlds(self.lives)
+        skewed = any(fault.get("fault") == "clock_skew" for fault in self.plan.get("faults") or ())
+        self.clock_problems = list(clocks.problems(log, self.lives, skewed))
 
     def _first(self, name: str) -> dict[str, Any]:
         return next((e for e in self.harness if e["event"] == name), {})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from harness.log import reading
 from harness.timeline import lineage, marks
-from harness.timeline.lineage import Epoch, Key, Life, Progress
+from harness.timeline.lineage import Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.story import FaultRecord, Slot, Story, key_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "Segment",
     "Slot",
     "Steps",
+    "Stretch",
     "Timeline",
 ]
 
@@ -91,6 +93,8 @@ class Process:
     first_step: int | None = None  # the number of the first step it did
     torn: bool = False  # its log ends in the middle of a line
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
+    dropped: int = 0  # events of its own that it lost to a full disk
+    cut: bool = False  # its log lost its end, though nothing killed it
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,10 @@ class Timeline:
     problems: Sequence[str] = field(default=())  # contradictions found while reading
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
+    stretches: Sequence[Stretch] = field(default=())  # what each process did in each epoch
     aborted: int | None = None  # when the harness gave up
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
+    launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
     told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
@@ -131,12 +137,22 @@ class Timeline:
     def reached_step(self) -> int:
         return int(self.progress.step.max()) if len(self.progress) else 0
 
+    @cached_property
+    def stride(self) -> int:
+        """How far apart two steps are that are told one after the other, at the least."""
+        return min((each.stride for each in self.stretches if each.stride), default=1)
+
+    @property
+    def last_told_step(self) -> int | None:
+        """The last of the planned steps that a trainer tells which tells each fifth."""
+        return None if self.planned_steps is None else self.planned_steps // self.stride * self.stride
+
     @property
     def finished(self) -> bool:
         """Whether the job did all that was asked of it."""
-        if self.planned_steps is None:
+        if self.last_told_step is None:
             return self.outcome == "completed"
-        return self.reached_step >= self.planned_steps
+        return self.reached_step >= self.last_told_step
 
 
 def load(run_dir: pathlib.Path) -> Timeline:
@@ -147,7 +163,7 @@ def load(run_dir: pathlib.Path) -> Timeline:
 def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = Story(log)
-    rows, epochs, progress = lineage.gather(log.steps, story.lives, story.worlds, story.committed())
+    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, story.committed())
     steps = Steps(
         process=rows.process,
         rank=rows.rank,
@@ -175,9 +191,11 @@ def build(log: reading.Log) -> Timeline:
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),
-        problems=[*log.problems, *_two_worlds_at_once(progress)],
+        problems=[*log.problems, *story.clock_problems, *_two_worlds_at_once(progress)],
+        launchers=frozenset(key_of(agent.header) for agent in story.agents),
         epochs=epochs,
         progress=progress,
+        stretches=stretches,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
         drill=story.drill(),
@@ -213,6 +231,8 @@ def _process(life: Life, launched: int) -> Process:
         first_step=life.first_step,
         torn=life.writer.torn,
         tells=_declared(life.writer.header.get("tells")),
+        dropped=life.writer.dropped,
+        cut=life.cut,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import EXPECT, twin_of, verdict
+from judging import EXPECT, Logs, remove, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Verdict
@@ -26,6 +27,14 @@ STORIES: dict[str, list[Outage]] = {
     "a node is reclaimed with a notice": [Outage(21, "notice", victim=0)],
     "a node is lost while the job comes back": [Outage(13, "rank"), Outage(19, "node", victim=1, again="restore")],
 }
+STORIES |= {
+    "a rank is replaced in process": [Outage(21, "replica", victim=1)],
+    "the first rank is replaced in process, and later another": [
+        Outage(17, "replica", victim=0),
+        Outage(13, "replica", victim=1),
+    ],
+    "a replica in process, then a restart of all": [Outage(9, "replica", victim=1), Outage(21, "rank")],
+}
 TWIN = twin_of(QUIET)
 UNDISTURBED = {"loss_continuity": {"mode": "exact"}, "wasted_gpu_hours": {"max_percent_by_faults": 0}}
 UNDISTURBED |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100, "steps_rolled_back_max": 0}}
@@ -40,6 +49,46 @@ def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> No
     assert card.verdict is Verdict.PASS, card.reasons
     assert card.scores["recovery_time"]["degraded"] == []
     assert len(card.scores["recovery_time"]["episodes"]) == len(history.truth.episodes)
+
+
+@pytest.mark.parametrize("agents", [True, False])
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_survivors_that_go_on_without_a_node_are_a_smaller_world(seed: int, victim: int, agents: bool) -> None:
+    job = replace(QUIET, agents=agents)
+    history = simulate(job, [Outage(21, "departure", victim=victim)], seed)
+    card = verdict(history, expect={"recovery_time": {"max": "60s"}, "loss_continuity": {"mode": "exact"}}, twin=TWIN)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_survivors_that_say_nothing_of_it_are_a_smaller_world_too(seed: int) -> None:
+    """A trainer that tells its steps and nothing else."""
+
+    def bare(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
+
+    history = simulate(QUIET, [Outage(21, "departure", victim=1)], seed)
+    card = verdict(history, bare, expect={"recovery_time": {"max": "60s"}}, twin=TWIN)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
+
+
+def test_none_of_many_healthy_runs_is_accused() -> None:
+    """Stories and weathers by chance."""
+    accused = []
+    kinds = ("rank", "node", "notice", "replica")
+    for seed in range(40):
+        draw = random.Random(seed)
+        weather = {key: value for key, value in draw.choice(list(WEATHER.values())).items() if key != "foreign_clocks"}
+        job = replace(QUIET, agents=draw.random() < 0.7, foreign_clocks=draw.random() < 0.3, **weather)
+        outages = [Outage(draw.randint(8, 20), draw.choice(kinds), victim=draw.randrange(2)) for _ in range(2)]
+        card = verdict(simulate(job, outages, seed), expect=EXPECT, twin=TWIN)
+        if card.verdict is not Verdict.PASS:
+            accused.append((seed, card.reasons))
+    assert accused == []
 
 
 @pytest.mark.parametrize("weather", WEATHER)

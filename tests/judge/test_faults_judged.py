@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.judge.acted import _healed_early, _outliving, _too_late, _wrong_target
 from harness.judge.score import Verdict
-from harness.judge.scores.job import _healed_early, _left_untold, _outliving, _too_late, _wrong_target
+from harness.judge.scores.job import _left_untold
 from harness.judge.scores.metrics import _detection
 
 
@@ -158,7 +159,8 @@ def test_a_fault_that_came_when_all_was_done(
         processes=[SimpleNamespace(started=at["start"])],
         uncertainty_ns=uncertain,
     )
-    fault: Any = SimpleNamespace(id="late", injected=None if injected is None else injected + uncertain)
+    struck = None if injected is None else injected + uncertain
+    fault: Any = SimpleNamespace(id="late", injected=struck, strikes=(), kills=True)
     told = [(Verdict.INVALID, "fault late struck when the job had done all its work")]
     assert list(_too_late(run, fault)) == (told if too_late else [])
 

@@ -11,9 +11,11 @@ import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.score import Evidence, Verdict
+from harness.judge import curves
+from harness.judge.analysis import Analysis
+from harness.judge.curves import Curve
+from harness.judge.score import Verdict
 from harness.judge.scores import loss_continuity
-from harness.judge.scores.loss_continuity import Curve
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 
@@ -29,6 +31,7 @@ def curve(first: list[int], count: list[int], step: list[int] | None = None, **c
         "grad_norm": [1.0] * len(step),
         "lr": [0.1] * len(step),
         "digest": [0] * len(step),
+        "took_ns": [1] * len(step),
     }
     told = {"step": step, "first": first, "count": count} | usual | columns
     return Curve(**{name: np.array(values) for name, values in told.items()})
@@ -44,37 +47,37 @@ def table(*rows: tuple[int, float]) -> Steps:
 
 @pytest.mark.parametrize("far", [2**15 - 1, 2**15, 40_000, 2**16])
 def test_a_step_is_told_by_the_lowest_rank_that_tells_a_loss_else_by_the_lowest(far: int) -> None:
-    told = loss_continuity.surviving(table((far, 2.0), (5, np.nan), (7, 3.0)))
+    told = curves.surviving(table((far, 2.0), (5, np.nan), (7, 3.0)))
     assert told.loss.tolist() == [3.0]
-    assert loss_continuity.surviving(table((7, np.nan), (far, 2.0), (5, np.nan))).loss.tolist() == [2.0]
+    assert curves.surviving(table((7, np.nan), (far, 2.0), (5, np.nan))).loss.tolist() == [2.0]
     steps_of = table((far, np.nan), (5, np.nan))
     steps_of.lr[:] = [1, 2]
-    assert loss_continuity.surviving(steps_of).lr.tolist() == [2]
+    assert curves.surviving(steps_of).lr.tolist() == [2]
 
 
 def test_samples_are_followed_from_step_to_step() -> None:
     whole = loss_continuity.sample_ledger(curve([0, 16, 32], [16, 16, 16]))
-    assert (whole.repeated, whole.skipped, whole.missing.tolist(), whole.where) == (0, 0, [], "")
+    assert (whole.repeated, whole.skipped, whole.where) == (0, 0, "")
     broken = loss_continuity.sample_ledger(curve([0, 8, 32], [16, 16, 16]))
     assert (broken.repeated, broken.skipped, broken.where) == (8, 8, "at step 2")
     gap = loss_continuity.sample_ledger(curve([0, 99], [16, 16], [1, 3]))
-    assert (gap.repeated, gap.skipped, gap.missing.tolist()) == (0, 0, [2]), "what lies between is not known"
+    assert (gap.repeated, gap.skipped) == (0, 0), "what lies between is not known"
     untold = loss_continuity.sample_ledger(curve([0, -1], [16, 16]))
     assert (untold.repeated, untold.skipped, untold.where) == (None, None, "")
 
 
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
-    comparison = loss_continuity.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
+    comparison = curves.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
     text = "loss_continuity: 1 steps consumed other samples than the twin's, the first is step 1"
     assert found == [(Verdict.FAIL, text)]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         bounds = loss_continuity.ContinuityBounds(**allowed)
         assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"
-    none = loss_continuity.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
+    none = curves.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
     assert len(list(loss_continuity._other_samples(none, loss_continuity.ContinuityBounds()))) == 1, "no sample is told"
-    untold = loss_continuity.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
+    untold = curves.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
     assert list(loss_continuity._other_samples(untold, loss_continuity.ContinuityBounds())) == []
 
 
@@ -107,7 +110,7 @@ def test_a_twin_of_another_shape_is_none() -> None:
     assert reason == "loss_continuity.mode: the twin is of another seed or another number of ranks"
 
 
-def test_a_twin_in_which_one_rank_goes_on_from_elsewhere_tells_not_each_step() -> None:
+def test_a_hole_in_the_twin_excuses_no_false_restore() -> None:
     def restored(logs: Logs, step: int, *ranks: int) -> None:
         for rank in ranks:
             next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored")["step"] = (
@@ -119,9 +122,8 @@ def test_a_twin_in_which_one_rank_goes_on_from_elsewhere_tells_not_each_step() -
     twin = simulate(JOB, (), seed=99)
     sparse = twin.logs()
     steps(trainers(sparse, rank=1)[0])[0]["step"] = 2
-    assert sum(map(loss_continuity._skips, load(twin, sparse).processes)) == 1
     card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(twin, sparse))
-    assert "said it restored" not in " ".join(card.reasons)
+    assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
 
 
 def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> None:
@@ -131,11 +133,11 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
     mine = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 3.0, np.nan])
     twin = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.0])
     run = dataclasses.replace(twin_of(JOB), epochs=epochs)
-    told = list(loss_continuity._resumes(run, mine, loss_continuity.compare(mine, twin)))
+    told = list(loss_continuity._resumes(run, mine, curves.compare(mine, twin)))
     assert told == [{"step": 6, "rise": 0.5, "spike": 1.0}, {"step": 7, "rise": -1.5, "spike": -1.0}]
     assert [each["spike"] for each in loss_continuity._resumes(run, mine, None)] == [None, None], "nothing to compare"
     into_nan = dataclasses.replace(run, epochs=[Epoch(0, 2, (0, 1), 8, 8, 0, 8)])
-    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, loss_continuity.compare(mine, twin))
+    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, curves.compare(mine, twin))
     assert told_of_nan == {"step": 8, "rise": None, "spike": None}
 
 
@@ -144,10 +146,10 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
 def test_a_twin_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
     """Who reports its loss now and then may be silent at the end for as long as ever before: for one step here, or two
     where the first told none."""
-    told = [np.nan] * first + [1.0] * (8 - first - silent) + [np.nan] * silent
-    comparison = loss_continuity.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
+    told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
+    comparison = curves.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
     run = twin_of(JOB)
-    found = loss_continuity._no_comparison(Evidence(run, run), comparison)
+    found = loss_continuity._no_comparison(Analysis(run, run), comparison)
     doubted = silent > first + 1
     assert found == (f"the twin itself tells no finite loss after step {8 - silent}" if doubted else "")
 
@@ -158,4 +160,4 @@ def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:
     rows.step[:] = [5, 9, 5, 6]
     complete, survives = np.array([True, True, True, False]), np.array([False, False, True, True])
     rows = dataclasses.replace(rows, complete=complete, survives=survives)
-    assert loss_continuity._tail(rows).tolist() == [False, True, False, True]
+    assert curves._tail(rows).tolist() == [False, True, False, True]

@@ -9,7 +9,8 @@ from judging import twin_of
 from mutants.bent import JOB
 
 from harness.judge import slowdown
-from harness.judge.score import Evidence, Expectation, S, Verdict
+from harness.judge.analysis import Analysis
+from harness.judge.score import Expectation, S, Verdict
 from harness.judge.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
 from harness.judge.slowdown import Degraded
 from harness.timeline.timeline import Episode
@@ -26,7 +27,7 @@ def line(
     *spans: _Span, bound: float = 10, clocks: float = 0, outcome: str = "completed", unmeasured: str = ""
 ) -> Expectation:
     run = replace(RUN, uncertainty_ns=round(clocks * S), outcome=outcome)
-    return _line("recovery_time.max", list(spans), round(bound * S), Evidence(run, None, ()), unmeasured)
+    return _line("recovery_time.max", list(spans), round(bound * S), Analysis(run, None, ()), unmeasured)
 
 
 def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
@@ -117,7 +118,7 @@ def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.M
     over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
     for found in ([over, still], [still, over]):
         monkeypatch.setattr(slowdown, "degraded", lambda run, usual, found=found: found)
-        told = SCORE.score(Evidence(RUN, None, ()), RecoveryBounds())
+        told = SCORE.score(Analysis(RUN, None, ()), RecoveryBounds())
         assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
         slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]
         assert slow == [(each.fault, each.recovered) for each in found]
@@ -126,11 +127,11 @@ def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.M
 def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
     over, never = Episode(0, 5 * S, 90 * S, 7, (), ()), Episode(95 * S, None, None, 9, (), ())
     run = replace(RUN, episodes=[over, never])
-    told = SCORE.score(Evidence(run, None, ()), RecoveryBounds())
+    told = SCORE.score(Analysis(run, None, ()), RecoveryBounds())
     assert (told.values["seconds"], told.summary) == (None, "")
 
 
 def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
     run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
-    [told] = SCORE.score(Evidence(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
+    [told] = SCORE.score(Analysis(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
     assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")

@@ -15,6 +15,7 @@ from timeline.test_phases_edge import Logs, S, phases
 
 from harness.errors import EventLogError
 from harness.judge import ledger, slowdown
+from harness.judge.analysis import Analysis
 from harness.judge.score import Evidence, Verdict, judge
 from harness.judge.scores import wasted_gpu_hours
 from harness.log import reading
@@ -43,17 +44,18 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     assert (run.reached_step, run.finished, run.outcome, len(run.steps), run.epochs) == (0, False, "completed", 0, [])
     assert slowdown.degraded(run, {}) == [] and ledger.bands([run]) == {}
     card = judge(Evidence(run, run), "x")
-    assert card.verdict is Verdict.FAIL and card.reasons == ["the job ended without an error at step 0 of 6"]
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0] == "no step of the job is in the log: what it did cannot be observed"
     assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
 
 
 def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
-    told = wasted_gpu_hours.SCORE.score(Evidence(run), wasted_gpu_hours.WasteBounds(max_percent=50))
+    told = wasted_gpu_hours.SCORE.score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
     nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
-    assert not wasted_gpu_hours.SCORE.score(Evidence(run), None).reasons, "nobody asked"
+    assert not wasted_gpu_hours.SCORE.score(Analysis(run), None).reasons, "nobody asked"
 
 
 def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: Logs) -> None:
@@ -61,7 +63,7 @@ def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: L
     run = logs.finish(10)
     for workload, ettr in (({}, None), ({"nodes": 2}, 0.0), ({"ranks_per_node": 2}, None)):
         nameless = dataclasses.replace(run, plan={"workload": workload})
-        assert wasted_gpu_hours.SCORE.score(Evidence(nameless), None).values["ettr"] == ettr
+        assert wasted_gpu_hours.SCORE.score(Analysis(nameless), None).values["ettr"] == ettr
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,10 @@ def test_a_trainer_that_tells_of_nothing_but_its_steps(logs: Logs) -> None:
     assert (process.rank, process.local_rank, process.node, process.incarnation, process.pid) == (0, 0, "h", 1, 0)
     assert (process.world_size, process.started, process.exited, process.exit_code) == (2, S, None, None)
     assert run.steps.begin.tolist() == [3 * S, *(n * S for n in range(3, 8))], "each began when the one before ended"
-    assert len(run.progress) == 0, "two ranks were planned, and one was heard of"
+    assert len(run.progress) == 6 and [epoch.unheard for epoch in run.epochs] == [1]
+    told = "1 of 2 ranks left no log of steps 1 to 6: what they did is not known"
+    assert told in judge(Evidence(run), "x").reasons
+    assert told not in judge(Evidence(run, run), "x").reasons, "without a fault it is the same"
 
 
 def test_it_is_whole_when_one_rank_was_planned(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.score import Evidence, Expectation, Scorecard, Verdict
+from harness.judge.analysis import Analysis
+from harness.judge.score import Expectation, Scorecard, Verdict
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Slot, Steps, Timeline
 
 S = 10**9
@@ -374,7 +375,7 @@ def scorecard(
             ),
         ],
         environment=run.environment,
-        evidence=Evidence(run, twin),
+        evidence=Analysis(run, twin),
     )
 
 

@@ -10,6 +10,7 @@ import report_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.judge import curves
 from harness.report.charts import lanes, loss, svg
 
 finite = st.floats(0, 1e5, allow_nan=False)
@@ -63,7 +64,7 @@ def test_the_difference_sees_one_rank_and_one_step() -> None:
         losses[np.flatnonzero((step == 7) & (twin.steps.rank == 1))] += 0.5
         return losses
 
-    steps, apart = loss.difference(report_runs.with_losses(twin, change).steps, twin.steps)
+    steps, apart = curves.apart(report_runs.with_losses(twin, change).steps, twin.steps)
     assert steps.tolist() == list(range(1, 21))
     assert apart[6] == pytest.approx(0.5)
     assert np.count_nonzero(apart) == 1
@@ -79,8 +80,8 @@ def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
 
     clean = report_runs.simulate(steps=5)
     bad = report_runs.with_losses(clean, spoil(3))
-    assert not loss.difference(bad.steps, bad.steps)[1].any()
-    assert loss.difference(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
+    assert not curves.apart(bad.steps, bad.steps)[1].any()
+    assert curves.apart(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
 
 
 def test_lanes_are_in_rank_order_when_all_fit() -> None:
@@ -100,7 +101,7 @@ def test_markup_in_a_title_is_escaped() -> None:
 def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
     twin = report_runs.simulate(steps=3, ranks=3)
     run = report_runs.with_losses(twin, lambda step, losses: losses + twin.steps.rank)
-    curve = loss.curve(run.steps)
+    curve = loss.line(curves.surviving(run.steps))
     assert curve.step.tolist() == [1, 2, 3]
     assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]
     ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.judge.score import Evidence, Verdict
+from harness.judge.analysis import Analysis
+from harness.judge.score import Verdict
 from harness.judge.scores.job import SCORE as JOB
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -156,7 +157,7 @@ def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) ->
 
 
 def deaths(run: Timeline) -> list[str]:
-    reasons = JOB.score(Evidence(run), None).reasons
+    reasons = JOB.score(Analysis(run), None).reasons
     return [text for verdict, text in reasons if verdict is Verdict.INCONCLUSIVE and "death" in text]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from harness.judge import slowdown
+from harness.judge.analysis import Analysis
 from harness.judge.score import (
     Bounds,
     DurationNs,
-    Evidence,
     Expectation,
     Percent,
     S,
@@ -44,7 +45,7 @@ class Metrics(Score):
     section = "metrics"
     Bounds = MetricBounds
 
-    def score(self, evidence: Evidence, bounds: MetricBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
         values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence)
         return ScoreResult(values, _expectations(values, bounds) if bounds else ())
@@ -77,26 +78,52 @@ def _throughput(run: Timeline) -> float | None:
     return float(steps.count[chosen].sum()) * S / span if span else None
 
 
+@dataclass
+class _Save:
+    """One checkpoint, by all who took part in it: each rank may begin it, and one of them or another commit it."""
+
+    began: set[int] = field(default_factory=set)  # rows in Timeline.processes
+    done: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+
+    def may_be_joined(self, process: int, worlds: Mapping[int, set[int]]) -> bool:
+        """By one who has not begun it yet: while it goes on, or later if its world is the one that did it."""
+        fresh = process not in self.began
+        return fresh and (not self.done | self.failed or any(worlds[process] & worlds[row] for row in self.began))
+
+
+def _saves(run: Timeline) -> list[_Save]:
+    worlds: dict[int, set[int]] = {row: set() for row in range(len(run.processes))}
+    for epoch in run.epochs:
+        for row in epoch.processes:
+            worlds[row].add(epoch.world)
+    found: list[_Save] = []
+    current: dict[Any, _Save] = {}
+    for event in run.checkpoints:
+        process, step = event["process"], event.get("step")
+        save = current.get(step)
+        begins = event["event"] == "checkpoint.started"
+        if save is None or (begins and not save.may_be_joined(process, worlds)):
+            save = current[step] = _Save()
+            found.append(save)
+        kind = {"checkpoint.started": save.began, "checkpoint.committed": save.done}.get(event["event"], save.failed)
+        kind.add(process)
+    return found
+
+
 def _checkpoints(run: Timeline) -> dict[str, Any]:
     """A checkpoint that was begun and neither committed nor cut off by a death has failed, too."""
-    begun, done, failed = set(), set(), set()
-    durations = []
-    for event in run.checkpoints:
-        key = (event["process"], event.get("step"))
-        if event["event"] == "checkpoint.started":
-            begun.add(key)
-        elif event["event"] == "checkpoint.committed":
-            done.add(key)
-            durations.append(int(event.get("duration_ns", 0)))
-        else:
-            failed.add(key)
+    saves = _saves(run)
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
-    failed |= {key for key in begun - done if key[0] in lived}
-    tried = len(done) + len(failed - done)
+    failed = [save for save in saves if save.failed - save.done or (not save.done and save.began <= lived)]
+    done = sum(bool(save.done) and save not in failed for save in saves)
+    tried = done + len(failed)
+    committed = (event for event in run.checkpoints if event["event"] == "checkpoint.committed")
+    durations = [int(event.get("duration_ns", 0)) for event in committed]
     return {
-        "checkpoints_committed": len(done),
-        "checkpoints_failed": len(failed - done),
-        "checkpoint_success_percent": 100 * len(done) / tried if tried else None,
+        "checkpoints_committed": done,
+        "checkpoints_failed": len(failed),
+        "checkpoint_success_percent": 100 * done / tried if tried else None,
         "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
         "checkpoint_seconds_max": max(durations) / S if durations else None,
     }
@@ -116,11 +143,10 @@ def _resumes(run: Timeline) -> dict[str, Any]:
     }
 
 
-def _alarms(evidence: Evidence) -> dict[str, Any]:
+def _alarms(evidence: Analysis) -> dict[str, Any]:
     """A false alarm is an anomaly while no fault was at work; detection runs from a fault to its first evidence."""
     run = evidence.run
-    slow = slowdown.degraded(run, slowdown.usual_step_times(evidence.fault_free))
-    windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
+    windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
     false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]
     detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]

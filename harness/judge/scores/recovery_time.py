@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from harness.judge import slowdown, tells
-from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.judge.slowdown import Degraded, StepTime
+from harness.judge.analysis import Analysis
+from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
+from harness.judge.slowdown import Degraded
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import format_duration
 
@@ -44,10 +47,9 @@ class RecoveryTime(Score):
     order = 10
     Bounds = RecoveryBounds
 
-    def score(self, evidence: Evidence, bounds: RecoveryBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: RecoveryBounds | None) -> ScoreResult:
         run = evidence.run
-        usual = slowdown.usual_step_times(evidence.fault_free)
-        slow = slowdown.degraded(run, usual)
+        slow = evidence.degraded
         longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
         slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
         values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
@@ -59,7 +61,7 @@ class RecoveryTime(Score):
         values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
         if bounds is None:
             return ScoreResult(values)
-        lines = _expectations(evidence, bounds, slow, _unmeasured(evidence, usual))
+        lines = _expectations(evidence, bounds, slow, _unmeasured(evidence))
         return ScoreResult(values, lines, summary=_summary(run, longest, slowest))
 
 
@@ -111,7 +113,7 @@ class _Span(NamedTuple):
 
 
 def _expectations(
-    evidence: Evidence, bounds: RecoveryBounds, slow: list[Degraded], unmeasured: str
+    evidence: Analysis, bounds: RecoveryBounds, slow: Sequence[Degraded], unmeasured: str
 ) -> list[Expectation]:
     run = evidence.run
     lines = []
@@ -121,20 +123,21 @@ def _expectations(
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
         spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
-        why = unmeasured or _in_place(run, slow)
-        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, why))
+        spans += [_Span(_standstill(run, d), True, "", d.doubt) for d in slow]
+        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
         spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
-        why = unmeasured or _in_place(run, slow) or tells.unmeasured_phase(run, phase)
+        why = unmeasured or ("" if run.episodes else "progress was slowed and not stopped: no phase was measured")
+        why = why or tells.unmeasured_phase(run, phase)
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
 
 
-def _in_place(run: Timeline, slow: Sequence[Degraded]) -> str:
-    """Why a recovery without a restart has no phases, or an empty text."""
-    if run.episodes or not slow:
-        return ""
-    return f"{slow[0].fault} slowed the job or held it up without stopping it: such a recovery has no phases"
+def _standstill(run: Timeline, interval: Degraded) -> int:
+    """The longest time without a step in it: a job that stood still in place needed so long for its next one."""
+    rows = np.flatnonzero((run.progress.end > interval.begin) & (run.progress.end <= interval.end))
+    rows = rows[rows > 0]
+    return int((run.progress.end[rows] - run.progress.end[rows - 1]).max(initial=0))
 
 
 def _still(interval: Degraded) -> str:
@@ -159,7 +162,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
 
 
-def _line(name: str, spans: list[_Span], bound: int, evidence: Evidence, unmeasured: str) -> Expectation:
+def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasured: str) -> Expectation:
     """The worst of `spans` against the bound; one of which nothing follows only if no other is too long."""
     text = f"≤ {format_duration(bound)}"
     if not spans and unmeasured:
@@ -184,14 +187,14 @@ def _line(name: str, spans: list[_Span], bound: int, evidence: Evidence, unmeasu
     return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None)
 
 
-def _never(evidence: Evidence, why: str, length: int, bound: int) -> tuple[Verdict, str]:
+def _never(evidence: Analysis, why: str, length: int, bound: int) -> tuple[Verdict, str]:
     """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
     if evidence.run.outcome in (None, "interrupted") and length <= bound:
         return Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery"
     return Verdict.FAIL, why
 
 
-def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
+def _unmeasured(evidence: Analysis) -> str:
     """Why nothing can be said about some fault's recovery, or an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
@@ -203,7 +206,7 @@ def _unmeasured(evidence: Evidence, usual: Mapping[int, StepTime]) -> str:
             return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
         if fault.id not in named and evidence.twin is None:
             return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
-    for fault in slowdown.untold(run, usual):
+    for fault in evidence.untold:
         return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNTOLD}"
     return ""
 

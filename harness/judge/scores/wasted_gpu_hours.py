@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.judge import forecast, ledger, slowdown
-from harness.judge.ledger import Ledger
-from harness.judge.score import Bounds, Evidence, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.judge import forecast, slowdown
+from harness.judge.analysis import Analysis
+from harness.judge.ledger import Band, Ledger
+from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.theory import closed_forms
-from harness.timeline.timeline import Timeline
+from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
@@ -29,14 +30,10 @@ class WastedGpuHours(Score):
     order = 20
     Bounds = WasteBounds
 
-    def score(self, evidence: Evidence, bounds: WasteBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
         run = evidence.run
-        usual = slowdown.usual_step_times(evidence.fault_free)
-        slow = slowdown.degraded(run, usual)
-        windows = [(e.t_stop, e.end) for e in run.episodes] + [(d.begin, d.end) for d in slow]
-        bands = ledger.bands(evidence.fault_free)
-        booked = ledger.settle(run, bands, windows)
-        values = _values(run, booked) | {"baseline": _baseline(run, bands)}
+        slow, booked = evidence.degraded, evidence.ledger
+        values = _values(run, booked) | {"baseline": _baseline(run, evidence.bands)}
         values["closed_forms"] = forecast.forecast(run, booked)
         if bounds is None:
             return ScoreResult(values)
@@ -45,7 +42,9 @@ class WastedGpuHours(Score):
                 values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
             )
         # Each window may begin by one host's clock and end by another's, on every GPU.
-        doubt_s = 2 * run.uncertainty_ns * len(windows) * max((epoch.size for epoch in run.epochs), default=0) / S
+        doubt_s = (
+            2 * run.uncertainty_ns * len(evidence.windows) * max((epoch.size for epoch in run.epochs), default=0) / S
+        )
         doubt_percent = 100 * doubt_s * S / booked.allocated
         lines = [
             _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
@@ -60,7 +59,7 @@ class WastedGpuHours(Score):
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         reasons = _doubts(booked)
         if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
-            reasons += _untold(run, usual)
+            reasons += _untold(evidence.untold)
         return ScoreResult(values, lines, reasons, summary)
 
 
@@ -119,7 +118,7 @@ def _ettr(run: Timeline, booked: Ledger) -> float | None:
     return booked.accounts["productive"] / possible if possible else None
 
 
-def _baseline(run: Timeline, bands: dict[int, ledger.Band]) -> str:
+def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
     """From what the baseline band of straggler drag was taken, world size by world size."""
     sizes = sorted({epoch.size for epoch in run.epochs})
     known = [f"{_steps_of_runs(bands[size])} at {_ranks(size)}" for size in sizes if size in bands]
@@ -131,7 +130,7 @@ def _ranks(size: int) -> str:
     return f"{size} rank{'' if size == 1 else 's'}"
 
 
-def _steps_of_runs(band: ledger.Band) -> str:
+def _steps_of_runs(band: Band) -> str:
     return f"{band.steps} steps of {band.runs} fault-free run{'' if band.runs == 1 else 's'}"
 
 
@@ -143,8 +142,8 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
     return [(Verdict.INCONCLUSIVE, reason)]
 
 
-def _untold(run: Timeline, usual: dict[int, slowdown.StepTime]) -> list[tuple[Verdict, str]]:
-    names = ", ".join(fault.id for fault in slowdown.untold(run, usual))
+def _untold(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
+    names = ", ".join(fault.id for fault in faults)
     reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNTOLD}"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 

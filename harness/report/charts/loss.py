@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
+from harness.judge.analysis import Analysis
+from harness.judge.curves import Curve
 from harness.report.charts import svg
-from harness.timeline.timeline import Steps, Timeline
+from harness.timeline.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,43 +36,35 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Line:
     """One run by its surviving steps, ascending; all of shape (distinct steps,)."""
 
     step: Floats
-    loss: Floats  # of the lowest rank that did the step
+    loss: Floats
     took_s: Floats  # by the slowest rank
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Drawn:
     """What both charts draw, worked out once for all their variants."""
 
     run: Timeline
-    ours: Curve
-    twin: Curve | None
+    ours: Line
+    twin: Line | None
     apart: tuple[Floats, Floats] | None  # steps, |difference|
 
 
-def compare(run: Timeline, twin: Timeline | None) -> Comparison:
-    apart = difference(run.steps, twin.steps) if twin else None
-    return Comparison(run, curve(run.steps), curve(twin.steps) if twin else None, apart)
+def drawn(analysis: Analysis) -> Drawn:
+    """The curves that were judged, and how far each rank's loss is off the same rank's of the twin at most."""
+    twin = line(analysis.twin_curve) if analysis.twin_curve else None
+    return Drawn(analysis.run, line(analysis.curve), twin, analysis.apart)
 
 
-def curve(steps: Steps) -> Curve:
-    rows = np.flatnonzero(steps.survives)
-    distinct, group = np.unique(steps.step[rows], return_inverse=True)
-    slowest = np.zeros(len(distinct))
-    np.maximum.at(slowest, group, (steps.end[rows] - steps.begin[rows]) / 1e9)
-    lowest = np.full(len(distinct), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, group, steps.rank[rows])
-    leading = steps.rank[rows] == lowest[group]
-    losses = np.full(len(distinct), np.nan)
-    losses[group[leading]] = steps.loss[rows][leading]
-    return Curve(distinct.astype(np.float64), losses, slowest)
+def line(curve: Curve) -> Line:
+    return Line(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
 
 
-def loss_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+def loss_chart(compared: Drawn, narrow: bool = False) -> Markup | None:
     """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
     run, ours, twin = compared.run, compared.ours, compared.twin
     if not len(ours.step):
@@ -84,14 +77,14 @@ def loss_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
         parts.append(svg.polyline(upper.points(twin.step, twin.loss), "twin"))
     parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
     if compared.apart:
-        drawn, bottom = _difference(run, *compared.apart, x, bottom + 40)
-        parts += drawn
+        lower, bottom = _difference(run, *compared.apart, x, bottom + 40)
+        parts += lower
     parts.append(_step_axis(x, bottom))
     label = f"Loss of {len(ours.step)} steps" + (" against the fault-free twin" if twin else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
-def step_time_chart(compared: Comparison, narrow: bool = False) -> Markup | None:
+def step_time_chart(compared: Drawn, narrow: bool = False) -> Markup | None:
     """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
     ours, twin = compared.ours, compared.twin
     if not len(ours.step):
@@ -108,31 +101,7 @@ def step_time_chart(compared: Comparison, narrow: bool = False) -> Markup | None
     return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
 
 
-def difference(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
-    """|run − twin| at each surviving step both have: the largest over the ranks both have. Two equal
-    non-finite losses differ by nothing; a single one differs by infinity."""
-    ours, mine = _keyed(run)
-    theirs, reference = _keyed(twin)
-    _, a, b = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(mine[a] - reference[b])
-    same = (mine[a] == reference[b]) | (np.isnan(mine[a]) & np.isnan(reference[b]))
-    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
-    distinct, group = np.unique(ours[a] >> 24, return_inverse=True)
-    largest = np.zeros(len(distinct))
-    np.maximum.at(largest, group, apart)
-    return distinct.astype(np.float64), largest
-
-
-def _keyed(steps: Steps) -> tuple[Ints, Floats]:
-    """One row for each (step, rank), the last one logged; the key is step · 2²⁴ + rank."""
-    rows = np.flatnonzero(steps.survives)
-    keys = (steps.step[rows] << 24) + steps.rank[rows]
-    distinct, last = np.unique(keys[::-1], return_index=True)
-    return distinct, steps.loss[rows][::-1][last]
-
-
-def _step_scale(compared: Comparison, narrow: bool) -> svg.Scale:
+def _step_scale(compared: Drawn, narrow: bool) -> svg.Scale:
     """From step 0 to the last one done by the run (also if it was rolled back later) or by its twin."""
     done = compared.run.steps.step
     highest = max(int(done.max()) if len(done) else 1, 1)
@@ -141,7 +110,7 @@ def _step_scale(compared: Comparison, narrow: bool) -> svg.Scale:
     return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
-def _loss_panel(compared: Comparison, x: svg.Scale, top: float, bottom: float) -> Panel:
+def _loss_panel(compared: Drawn, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Linear, unless the losses span more than a factor of fifty."""
     run = compared.run.steps
     reference = compared.twin.loss if compared.twin else np.empty(0)
@@ -228,7 +197,7 @@ def _rolled_back(run: Timeline, panel: Panel) -> Markup:
     return svg.join(parts)
 
 
-def _not_finite(panel: Panel, curve: Curve) -> Markup:
+def _not_finite(panel: Panel, curve: Line) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")

@@ -1,0 +1,75 @@
+"""What scores, charts and forecasts share, worked out once for each run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from harness.judge import curves, ledger, slowdown
+from harness.judge.curves import Comparison, Curve
+from harness.judge.evidence import Evidence
+from harness.judge.ledger import Band, Ledger
+from harness.judge.slowdown import Degraded, StepTime
+from harness.timeline.timeline import FaultRecord, Floats, Ints
+
+
+class Analysis(Evidence):
+    """The evidence, and what follows from it. Each figure is computed when somebody first asks for it."""
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Analysis:
+        return cls(**{each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)})
+
+    @cached_property
+    def usual(self) -> Mapping[int, StepTime]:
+        """Fault-free step times, per world size."""
+        return slowdown.usual_step_times(self.fault_free)
+
+    @cached_property
+    def degraded(self) -> Sequence[Degraded]:
+        """The intervals in which faults slowed the job without stopping it."""
+        return slowdown.degraded(self.run, self.usual)
+
+    @cached_property
+    def untold(self) -> Sequence[FaultRecord]:
+        """Faults of which cannot be told whether they slowed the job."""
+        return slowdown.untold(self.run, self.usual, self.degraded)
+
+    @cached_property
+    def windows(self) -> Sequence[tuple[int, int]]:
+        """The times that faults answer for, in ns: recovery episodes and degraded intervals."""
+        episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
+        return episodes + [(interval.begin, interval.end) for interval in self.degraded]
+
+    @cached_property
+    def bands(self) -> Mapping[int, Band]:
+        """How long the working part of a fault-free step takes at most, per world size."""
+        return ledger.bands(self.fault_free)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return ledger.settle(self.run, self.bands, self.windows)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The surviving history of the run."""
+        return curves.surviving(self.run.steps)
+
+    @cached_property
+    def twin_curve(self) -> Curve | None:
+        return curves.surviving(self.twin.steps) if self.twin else None
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        return curves.compare(self.curve, self.twin_curve) if self.twin_curve else None
+
+    @cached_property
+    def apart(self) -> tuple[Floats, Floats] | None:
+        """Steps that both runs have, and the largest difference of a rank's loss from the same rank's of the twin."""
+        return curves.apart(self.run.steps, self.twin.steps) if self.twin else None
+
+    @cached_property
+    def missing(self) -> Ints:
+        """Steps that the surviving history leaves out."""
+        return curves.missing(self.curve, self.twin_curve.step if self.twin_curve else None, self.run.stride)

@@ -1,0 +1,186 @@
+"""The surviving history of a run, one row per step, and two of them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.timeline.lineage import cells
+from harness.timeline.timeline import Bools, Floats, Ints, Steps
+
+HOLES_MAX = 1  # steps in which a figure may be left out by chance
+NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
+FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
+WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
+CURVES = tuple(WORDS)
+_RANK_BITS = 24
+_COLUMNS = ("step", *CURVES, "digest", "first", "count")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One row per surviving step: the values of the lowest rank that tells a loss, the same rank in every run."""
+
+    step: Ints
+    loss: Floats
+    grad_norm: Floats
+    lr: Floats
+    digest: Ints
+    first: Ints
+    count: Ints
+    took_ns: Ints  # by the slowest rank
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def at(self, rows: Ints) -> Curve:
+        return Curve(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+
+def surviving(steps: Steps) -> Curve:
+    """The surviving history, one row per step."""
+    rows = np.flatnonzero(counted(steps))
+    chosen = _one_row_per_step(steps, rows)
+    columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
+    return Curve(**columns, took_ns=_slowest(steps, rows))
+
+
+def counted(steps: Steps) -> Bools:
+    """Rows that survive. A step that not all ranks did counts only if it was built upon."""
+    return np.asarray(steps.survives & (steps.complete | ~_tail(steps)), np.bool_)
+
+
+def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
+    """Of these rows one of each step, in order of step: of the lowest rank that tells a loss at all (the only one in
+    many trainers, and where each tells its own, the one to compare with), else of the lowest rank there is."""
+    rank = steps.rank[rows]
+    telling = rank[np.isfinite(steps.loss[rows])]
+    speaker = int(telling.min(initial=np.iinfo(np.int64).max))
+    small = np.int16 if not len(rank) or rank.max() < 2**15 else np.int64  # numpy sorts short integers in linear time
+    order = np.argsort(np.where(rank == speaker, -1, rank).astype(small), kind="stable")[::-1]
+    cell, count = cells(steps.step[rows])
+    first = np.full(count, -1)
+    first[cell[order]] = rows[order]  # the last one to write wins
+    return first[first >= 0]
+
+
+def _slowest(steps: Steps, rows: Ints) -> Ints:
+    """Of these rows the longest of each step, in order of step."""
+    cell, count = cells(steps.step[rows])
+    longest = np.full(count, -1)
+    np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
+    return longest[longest >= 0]
+
+
+def _tail(steps: Steps) -> Bools:
+    """Rows after the last complete step: whether they would have been kept is not known."""
+    last = int(steps.step[steps.complete & steps.survives].max(initial=0))
+    return np.asarray(steps.step > last, np.bool_)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Surviving steps that both runs have, side by side."""
+
+    step: Ints
+    run: Curve
+    twin: Curve
+    differs: dict[str, Bools]  # per curve, bit for bit
+    twin_last: int
+    run_steps: int  # with those that the twin does not have
+
+    @property
+    def max_abs_diff(self) -> float | None:
+        if not len(self.step):
+            return None
+        return float(np.max(distance(self.run.loss, self.twin.loss), initial=0.0))
+
+    @property
+    def final_gap_percent(self) -> float | None:
+        """How far the mean loss of the last steps is off the twin's, in percent of that; `None`: not comparable."""
+        last = max(1, round(FINAL_SHARE * len(self.step)))
+        mine, other = self.run.loss[-last:], self.twin.loss[-last:]
+        if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
+            return None
+        return float(100 * np.mean(mine - other) / np.mean(other))
+
+    @property
+    def near_zero(self) -> bool:
+        """Whether the last losses cancel out or have come close to nothing, as measured by how far they moved."""
+        last = self.twin.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
+        finite = self.twin.loss[np.isfinite(self.twin.loss)]
+        size = abs(float(np.mean(last))) if len(last) else np.nan
+        return bool(len(finite) and size < NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
+
+    @property
+    def first_divergent_step(self) -> int | None:
+        rows = np.flatnonzero(np.logical_or.reduce(list(self.differs.values())))
+        return int(self.step[rows[0]]) if len(rows) else None
+
+
+def _differ(mine: Floats, twin: Floats) -> Bools:
+    """Bit for bit. One hole in what the twin tells is no difference; it hides none either, as other steps are told."""
+    unlike = bits(mine) != bits(twin)
+    hole = np.isnan(twin) & np.isfinite(mine)
+    return np.asarray(unlike & ~hole if int(hole.sum()) <= HOLES_MAX else unlike, np.bool_)
+
+
+def compare(run: Curve, twin: Curve) -> Comparison:
+    step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
+    left, right = run.at(mine), twin.at(other)
+    differs = {name: _differ(getattr(left, name), getattr(right, name)) for name in CURVES}
+    return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
+
+
+def bits(values: Floats) -> Ints:
+    """Comparable bit patterns; all NaNs are the same one."""
+    return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
+
+
+def distance(a: Floats, b: Floats) -> Floats:
+    """|a - b|, where equal infinities and two NaNs are no distance, and one NaN is an infinite one."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+    return np.asarray(np.where(bits(a) == bits(b), 0.0, np.where(np.isnan(apart), np.inf, apart)))
+
+
+def apart(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
+    """Surviving steps that both have, ascending, and |run - twin| of the loss: the largest over the ranks that tell
+    one in both. Two that are no number differ by nothing, a single one by infinity."""
+    ours, theirs = by_rank(run), by_rank(twin)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
+    largest = np.zeros(len(step))
+    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], twin.loss[theirs.row[right]]))
+    return step.astype(np.float64), largest
+
+
+class ByRank(NamedTuple):
+    """One row for each surviving step and rank, the last one logged: sorted keys, and rows of the steps."""
+
+    key: Ints
+    row: Ints
+
+
+def by_rank(steps: Steps) -> ByRank:
+    rows = np.flatnonzero(counted(steps))
+    key, last = np.unique(((steps.step[rows] << _RANK_BITS) + steps.rank[rows])[::-1], return_index=True)
+    return ByRank(key, rows[::-1][last])
+
+
+def ulps(values: Floats) -> Floats:
+    """One unit in the last place of each, as a 32-bit float."""
+    return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
+
+
+def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:
+    """Steps that no surviving epoch did, of those that are told: `told` by the twin, or else every so many."""
+    if not len(curve) or curve.step[-1] >= 1 << 40:
+        return np.zeros(0, np.int64)
+    last = int(curve.step[-1])
+    expected = np.arange(stride, last + 1, stride)
+    if told is not None:
+        expected = told[told <= last]
+    return np.setdiff1d(expected, curve.step, assume_unique=True)

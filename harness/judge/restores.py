@@ -1,0 +1,188 @@
+"""Is each restore a true one? Every one of them is checked, of every process, in every run.
+
+All ranks of a world go on from the same state, and with the step that follows it. The state is of a checkpoint that
+was committed, or at least begun and not failed, or of a peer that has it. It is the newest one, unless this restart
+told why not, a fault may have spoilt the checkpoints before, or the job went back by its own decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.judge.analysis import Analysis
+from harness.judge.score import Finding, Verdict
+from harness.judge.steps_done import usual_strides
+from harness.timeline.timeline import Epoch, Stretch, Timeline
+
+IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
+
+
+def findings(evidence: Analysis) -> Iterator[Finding]:
+    run, strides = evidence.run, usual_strides(evidence.run, evidence.twin)
+    starts = _starts(run)
+    for check in (_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)):
+        yield from first(check)
+    yield from first(_not_the_newest(run, starts))
+    yield from first(_from_scratch(run, starts))
+
+
+def first(found: Iterator[Finding]) -> Iterator[Finding]:
+    """One example of each kind is enough."""
+    yield from (finding for finding in [next(found, None)] if finding)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the members of one epoch began it with."""
+
+    number: int
+    epoch: Epoch
+    members: Sequence[Stretch]
+    own_decision: bool  # the world went back without forming anew
+    moment: int  # when the first of them may have chosen a checkpoint
+    fallback: Sequence[Mapping[str, Any]]  # checkpoints that they passed over, or those that tried before them
+    restored: Mapping[int, int] = field(default_factory=dict)  # by row in Timeline.processes
+
+    @property
+    def newcomers(self) -> list[Stretch]:
+        return [each for each in self.members if each.before is None]
+
+
+def _starts(run: Timeline) -> list[_Start]:
+    found: list[_Start] = []
+    members: dict[int, list[Stretch]] = {}
+    for each in run.stretches:
+        members.setdefault(each.epoch, []).append(each)
+    until = run.begin
+    for number, epoch in enumerate(run.epochs):
+        mine = members.get(number, [])
+        told = [each.restored for each in mine if each.restored is not None]
+        moments = [run.processes[each.process].started for each in mine if each.before is None]
+        moments += [event["at"] for each, event in ((e, e.restored) for e in mine) if each.before is not None and event]
+        tried = [p.fallback for p in run.processes if p.fallback and until <= p.started <= epoch.begin]
+        passed_over = [
+            *(item for event in told for item in event.get("fallback") or ()),
+            *(i for f in tried for i in f),
+        ]
+        found.append(
+            _Start(
+                number=number,
+                epoch=epoch,
+                members=mine,
+                own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
+                moment=min(moments, default=epoch.begin),
+                fallback=[item for item in passed_over if isinstance(item, Mapping)],
+                restored={e.process: int(e.restored.get("step", 0)) for e in mine if e.restored is not None},
+            )
+        )
+        until = max([until, *(each.end for each in mine)])
+    return found
+
+
+def _of_other_steps(run: Timeline, starts: Sequence[_Start], strides: Mapping[int, int]) -> Iterator[Finding]:
+    """A process must go on with the step after the one that it said it restored."""
+    for start in starts:
+        for each in start.members:
+            process = run.processes[each.process]
+            stride = strides.get(process.rank)
+            told = [*([(each.restored, each.first)] if each.restored else ()), *each.later]
+            for event, went_on in told if stride and not process.dropped else ():
+                step = int(event.get("step", 0))
+                if not step < went_on <= step + (stride or 1):
+                    text = f"rank {process.rank} said it restored step {step}, but went on with step {went_on}"
+                    yield Verdict.FAIL, text
+
+
+def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
+    for start in starts:
+        states = sorted(set(start.restored.values()))
+        if len(states) > 1:
+            shown = ", ".join(str(step) for step in states)
+            yield Verdict.FAIL, f"ranks of one world restored different steps: {shown}"
+
+
+def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """A state must come from somewhere: a checkpoint, a peer, or what was there before the run."""
+    if not run.checkpoints:
+        return
+    for start in starts[1:]:
+        alive = [each.before for each in start.members if each.before is not None]
+        begun = _begun(run, start.epoch.begin) if start.restored else set()
+        for row, step in start.restored.items():
+            if 0 < step < start.epoch.first and step not in begun and not any(before >= step for before in alive):
+                text = f"rank {run.processes[row].rank} said it restored step {step}"
+                yield Verdict.INCONCLUSIVE, f"{text}, of which no checkpoint was ever begun: its state is not known"
+
+
+def _begun(run: Timeline, until: int) -> set[int]:
+    """Steps of which a checkpoint was committed, or at least begun and not failed."""
+    told = [event for event in run.checkpoints if event["at"] <= until + run.uncertainty_ns and "step" in event]
+    failed = {int(event["step"]) for event in told if event["event"] == "checkpoint.failed"}
+    done = {int(event["step"]) for event in told if event["event"] == "checkpoint.committed"}
+    return done | {int(event["step"]) for event in told} - failed
+
+
+def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed" and "step" in event]
+    left_behind: list[tuple[int, int]] = []  # when the job went back by its own decision, and to which step
+    known_bad: list[Mapping[str, Any]] = []
+    for start in starts:
+        known_bad += start.fallback
+        steps = start.restored.values()
+        if start.own_decision:
+            left_behind += [(start.moment, min(steps))] if steps else []
+            continue
+        good = [event for event in commits if event["at"] < start.moment - run.uncertainty_ns]
+        good = [event for event in good if not any(_same(event, bad) for bad in known_bad)]
+        good = [e for e in good if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
+        newest = max((int(event["step"]) for event in good), default=0)
+        saved = max((int(e["step"]) for e in commits if e["at"] < start.moment - run.uncertainty_ns), default=0)
+        if not _may_be_spoilt(run, start):
+            yield from _older(run, start, newest, saved)
+
+
+def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:
+    """`newest`: of the checkpoints that were not passed over. `saved`: of all of them."""
+    for row, step in start.restored.items():
+        lost_all = not step and saved > 0
+        if (step < newest and not start.fallback) or lost_all:
+            why = "and passed over all that was saved" if start.fallback else "without a reason"
+            text = f"rank {run.processes[row].rank} resumed from step {step} {why}"
+            yield (
+                Verdict.FAIL,
+                f"{text}, though a checkpoint of step {max(newest, saved if lost_all else 0)} had been committed",
+            )
+    if start.number and start.newcomers and not start.restored and start.epoch.first <= newest:
+        alive = any(each.before is not None and each.before >= start.epoch.first - 1 for each in start.members)
+        rank = run.processes[start.newcomers[0].process].rank
+        if not alive:
+            text = f"rank {rank} began with step {start.epoch.first} without a word of what it restored"
+            yield Verdict.FAIL, f"{text}, though a checkpoint of step {newest} had been committed"
+
+
+def _same(event: Mapping[str, Any], passed_over: Mapping[str, Any]) -> bool:
+    """Whether this is the checkpoint that a restart passed over."""
+    path = passed_over.get("path")
+    return bool((path is not None and event.get("path") == path) or passed_over.get("step") == event["step"])
+
+
+def _may_be_spoilt(run: Timeline, start: _Start) -> bool:
+    struck = (fault for fault in run.faults if fault.injected is not None and fault.spoils)
+    return any(fault.injected is not None and fault.injected <= start.epoch.begin for fault in struck)
+
+
+def _from_scratch(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart."""
+    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
+    if run.checkpoints or not isinstance(every, int) or any(start.restored for start in starts):
+        return
+    furthest = 0
+    for start in starts:
+        lost, again = furthest - (start.epoch.first - 1), start.epoch.first - 1
+        furthest = max(furthest, start.epoch.last)
+        allowed = every if again < run.stride else IN_FLIGHT * every
+        if start.number and start.newcomers and lost > allowed and not _may_be_spoilt(run, start):
+            text = f"the job began again with step {start.epoch.first} and lost {lost} steps, though it was to save"
+            yield Verdict.INCONCLUSIVE, f"{text} every {every}: of what it saved and restored nothing was told"

@@ -1,0 +1,162 @@
+"""Did every rank do every step that counts? Judged in every run, whatever the scenario expects.
+
+A trainer may tell each step, every fifth, or each on one rank and fewer on the others: how far apart two steps are
+that a rank tells one after the other is taken from the fault-free run, where there is one. What a log cannot tell is
+not held against anybody: the last lines of a process that a fault took, lines that a full disk is known to have
+dropped, a log that is known to be cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from harness.judge.analysis import Analysis
+from harness.judge.score import Finding, Verdict
+from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
+
+NAMED_STEPS = 5
+IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
+
+
+def findings(evidence: Analysis) -> Iterator[Finding]:
+    run, twin = evidence.run, evidence.twin
+    strides = usual_strides(run, twin)
+    yield from _went_ahead(run)
+    yield from _left_out(run, evidence.curve.step, strides)
+    yield from _missing(run, evidence.missing)
+    yield from _beyond_the_plan(run, twin)
+    yield from _unheard(run, twin)
+
+
+def usual_strides(run: Timeline, twin: Timeline | None) -> Mapping[int, int]:
+    """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
+    told = _of_ranks(run)
+    if twin is not None:
+        told |= _of_ranks(twin)
+    return {
+        rank: min(each.stride for each in stretches if each.stride)
+        for rank, stretches in told.items()
+        if any(each.stride for each in stretches)
+        and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
+    }
+
+
+def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
+    found: dict[int, list[Stretch]] = {}
+    for each in run.stretches:
+        found.setdefault(run.processes[each.process].rank, []).append(each)
+    return found
+
+
+def _missing(run: Timeline, missing: Ints) -> Iterator[Finding]:
+    """Steps that no surviving epoch did. One step at the seam of a kill may only have lost its last event."""
+    if not len(missing):
+        return
+    seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
+    if run.dropped:
+        text = f"{named(missing)} left no event; {run.dropped} were lost to a full disk"
+        yield Verdict.INCONCLUSIVE, text
+    elif all(step in seams and step - 1 not in missing for step in missing.tolist()):
+        yield Verdict.INCONCLUSIVE, f"{named(missing)}: its event was lost when its workers died"
+    else:
+        yield Verdict.FAIL, f"{named(missing)} are in no surviving history: progress was claimed, not made"
+
+
+def named(numbers: Ints) -> str:
+    shown = ", ".join(str(number) for number in numbers[:NAMED_STEPS].tolist())
+    more = ", …" if len(numbers) > NAMED_STEPS else ""
+    return f"steps {shown}{more} ({len(numbers)})" if len(numbers) > 1 else f"step {shown}"
+
+
+def _went_ahead(run: Timeline) -> Iterator[Finding]:
+    """Ranks that went on without the others."""
+    steps = run.steps
+    for number, epoch in enumerate(run.epochs):
+        complete = run.progress.step[run.progress.epoch == number]
+        last = int(complete.max()) if len(complete) else epoch.first - 1
+        if epoch.last <= last + 1:
+            continue
+        rows = (steps.epoch == number) & (steps.step > last + 1)
+        if _lost_their_last_lines(run, number, last, int(steps.begin[rows].max())):
+            if epoch.kept > last:
+                text = f"whether all ranks did step {last + 1}, which counts, is not known: the log of one that was"
+                yield Verdict.INCONCLUSIVE, f"{text} killed ends before it"
+            continue
+        ahead = np.unique(steps.rank[rows]).tolist()
+        text = f"ranks {ahead} of {epoch.size} went on to step {epoch.last} without the others, left at step {last}"
+        yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
+
+
+def _lost_their_last_lines(run: Timeline, number: int, last: int, begun: int) -> bool:
+    """Whether all who are not seen after step `last` were alive when the others began what came after, and were then
+    taken by a fault: what they did in the meantime was told and never reached the log."""
+    seen = {each.process for each in run.stretches if each.epoch == number and each.last > last}
+    absent = set(run.epochs[number].processes) - seen
+    return bool(absent) and all(begun <= taken_at(run, row) + run.uncertainty_ns for row in absent)
+
+
+def taken_at(run: Timeline, row: int) -> int:
+    """When a fault that kills took this process; -1: none did."""
+    process = run.processes[row]
+    places = [(process.node, process.incarnation, rank) for rank in (None, process.rank)]
+    strikes = (
+        at
+        for fault in run.faults
+        if fault.kills and any((t.get("node"), t.get("incarnation", 1), t.get("rank")) in places for t in fault.targets)
+        for at in fault.strikes
+        if at >= process.started
+    )
+    return min(strikes, default=-1)
+
+
+def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Finding]:
+    """Ranks that did not do steps that count, which others of their world did: in the middle, or by coming late."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for each in run.stretches:
+        process, epoch = run.processes[each.process], run.epochs[each.epoch]
+        stride = strides.get(process.rank)
+        for first, last in _holes(each, epoch, stride) if stride else ():
+            last = min(last, epoch.kept)
+            if np.searchsorted(told, last, "right") > np.searchsorted(told, first):  # else nobody told them
+                found.setdefault((each.epoch, first, last), []).append(each.process)
+    for (number, first, last), rows in found.items():
+        lost = all(run.processes[row].dropped >= last - first + 1 for row in rows)
+        which = f"step {first}" if first == last else f"steps {first} to {last}"
+        ranks = sorted({run.processes[row].rank for row in rows})
+        text = f"ranks {ranks} of {run.epochs[number].size} did not do {which}, which others did"
+        why = f"{text}, as far as can be told: events were lost to a full disk"
+        yield (Verdict.INCONCLUSIVE, why) if lost else (Verdict.FAIL, text)
+
+
+def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
+    """First and last of the steps that it left out."""
+    begin = max(epoch.first - 1, -1 if each.before is None else each.before)
+    if each.first > begin + stride and each.first > epoch.first + stride - 1:
+        yield begin + 1, each.first - 1
+    for before, after in each.jumps:
+        if after - before > stride:
+            yield before + 1, after - 1
+    if each.stride > stride and each.rows > 1 and not each.jumps:
+        yield each.first + 1, each.last - 1
+
+
+def _beyond_the_plan(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+    planned = run.planned_steps
+    if planned is None or not len(run.steps) or (twin is not None and twin.steps.step.max(initial=0) > planned):
+        return
+    last = int(run.steps.step.max())
+    if last > planned:
+        yield Verdict.FAIL, f"step {last} was done, though only {planned} were asked for"
+
+
+def _unheard(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+    """Ranks without a log. Where it is the same without a fault, they never have one: that is not judged."""
+    if twin is not None and twin.epochs and all(epoch.unheard for epoch in twin.epochs):
+        return
+    for epoch in run.epochs:
+        if epoch.unheard:
+            text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
+            yield Verdict.INCONCLUSIVE, f"{text}: what they did is not known"
+            return

@@ -1,0 +1,35 @@
+"""What the log's own times contradict: a clock that is not the one it claims to be, a step without a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.log.reading import DRIFT_MAX, JUMP_NS_MIN, Log, Writer
+from harness.timeline.lineage import Life
+from harness.units import format_duration
+
+
+def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
+    """`skewed`: the plan itself sets clocks wrong."""
+    for life in lives:
+        if len(life.step_ends) and int(life.step_ends.min()) < life.started - log.uncertainty_ns - JUMP_NS_MIN:
+            text = f"steps of rank {life.rank} on {life.key[0]} ended before their process began"
+            yield f"{text}: their times are missing or wrong"
+    if log.harness is not None and not skewed:
+        yield from _elsewhere(log.harness, log.writers)
+
+
+def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
+    """Writers that claim the harness's monotonic clock and read another one (a time namespace, a copied machine): on
+    one clock the wall is as far ahead of it for all, but for what the harness saw the wall jump."""
+    known = [line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line]
+    for writer in writers:
+        same = writer.header.get("clock") == harness.header.get("clock")
+        if not same or "wall_ns" not in writer.header or not known:
+            continue
+        ahead = writer.header["wall_ns"] - writer.header["mono_ns"]
+        drift = DRIFT_MAX * abs(writer.header["mono_ns"] - harness.header["mono_ns"])
+        apart = min(abs(ahead - each) for each in known)
+        if apart > drift + JUMP_NS_MIN:
+            text = f"{writer.name} claims the harness's clock, and is {format_duration(apart)} off it"
+            yield f"{text}: its times cannot be compared"

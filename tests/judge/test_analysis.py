@@ -1,0 +1,57 @@
+"""What scores and charts share is computed once, so that they cannot say different things."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+from judging import Logs, steps, trainers, verdict
+from mutants.bent import JOB
+from simulator import Outage, simulate
+
+from harness.judge import curves, ledger, slowdown
+from harness.judge.score import Verdict
+from harness.report.charts import loss
+
+
+def only_rank_1_tells_its_loss(logs: Logs) -> None:
+    for lines in trainers(logs, rank=0):
+        for line in steps(lines):
+            line["loss"] = None
+
+
+def test_the_chart_draws_the_losses_that_were_judged() -> None:
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), only_rank_1_tells_its_loss)
+    ours = loss.drawn(card.evidence).ours
+    assert np.isfinite(ours.loss).all() and len(ours.loss) == JOB.steps
+    assert ours.loss.tolist() == card.evidence.curve.loss.tolist()
+    assert card.scores["loss_continuity"]["steps_compared"] == JOB.steps
+
+
+def test_the_chart_leaves_out_a_tail_that_was_not_judged() -> None:
+    history = simulate(JOB, [], 5)
+    card = verdict(history, lambda logs: logs[trainers_last(logs)].pop(), expect={})
+    assert card.verdict is not Verdict.PASS
+    assert loss.drawn(card.evidence).ours.step.tolist() == card.evidence.curve.step.tolist()
+
+
+def trainers_last(logs: Logs) -> str:
+    name = max(name for name in logs if name.startswith("trainer"))
+    while logs[name][-1].get("event") != "step":
+        logs[name].pop()
+    return name
+
+
+def test_each_figure_is_worked_out_once() -> None:
+    history = simulate(replace(JOB, steps=30), [Outage(17, "rank", victim=1)], 5)
+    counted = [(ledger, "settle"), (ledger, "bands"), (slowdown, "degraded"), (slowdown, "usual_step_times")]
+    with mock.patch.object(curves, "surviving", wraps=curves.surviving) as surviving:
+        spies = [mock.patch.object(module, name, wraps=getattr(module, name)) for module, name in counted]
+        calls = [spy.start() for spy in spies]
+        card = verdict(history)
+        loss.drawn(card.evidence)
+        for spy in spies:
+            spy.stop()
+    assert [call.call_count for call in calls] == [1, 1, 1, 1]
+    assert surviving.call_count == 2, "once for the run, once for its twin"
