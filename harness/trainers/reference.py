@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from harness.backends.contract import Workload as Launch
+from harness.emitter.vocabulary import TELLS, Tell
 from harness.trainers.contract import Trainer, Workload
 
 STORE_PORT = 29400
@@ -32,6 +33,9 @@ class ReferenceTrainer(Trainer):
         server = ("{python}", "-m", module, str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, control=control)
+
+    def declares(self) -> frozenset[Tell]:
+        return frozenset(TELLS)
 
     def files(self) -> list[pathlib.Path]:
         return [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "emitter" / "__init__.py"]
