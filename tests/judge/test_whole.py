@@ -15,6 +15,7 @@ from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.drill import Drill, load_drill
+from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -250,3 +251,8 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
     unmeasured = judged(gentle)
     assert unmeasured.verdict is Verdict.PASS, unmeasured.reasons
     assert "fault1" in unmeasured.not_judged["end of the faults' effects"]
+
+
+def test_a_part_of_a_run_keeps_the_drill() -> None:
+    run, drill = twin_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
+    assert part_of(Evidence(run, run, drill=drill)).drill is drill
