@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from harness.events import Emitter
+from harness.events import TELLS, Emitter
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
-    emit = Emitter.open("trainer", **place())
+    emit = Emitter.open("trainer", tells=TELLS, **place())
     emit("started")
     worker = Worker(options, emit, **place())  # as told now: a rehearsal may have begun to lie
     rank = worker.rank

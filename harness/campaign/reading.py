@@ -11,13 +11,14 @@ from harness.judge.score import load_score, score_names
 from harness.plan import stored
 from harness.plan.model import Plan
 from harness.spec import scenario, schema
-from harness.spec.bounds import ScoreBounds
+from harness.spec.bounds import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
 
 
 def score_bounds() -> ScoreBounds:
-    """Of each score in `harness/judge/scores/`, the model of what may stand under its name in `expect:`."""
-    return {name: load_score(name).Bounds for name in score_names()}
+    """Of each score in `harness/judge/scores/`, what may stand under its name in `expect:`."""
+    scores = [load_score(name) for name in score_names()]
+    return {score.name: Allowed(score.Bounds, bool(score.by_default)) for score in scores}
 
 
 def load_scenario(

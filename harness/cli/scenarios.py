@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +17,8 @@ from harness.campaign.reading import json_schema, load_scenario
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say
 from harness.errors import UsageError
+from harness.judge import tells
+from harness.judge.score import expects_something
 from harness.log import schema as log_schema
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, When
@@ -37,8 +40,8 @@ def validate(
             spec = load_scenario(path)
             for profile in (None, *spec.profiles):
                 make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
-            blind = "" if spec.expect else ", but it expects nothing: it passes whatever its faults cost"
-            say(f"{path}: ok{blind}")
+            blind = ", but it expects nothing: it passes whatever its faults cost"
+            say(f"{path}: ok{'' if expects_something(spec.expect) else blind}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -114,12 +117,19 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     if cool_down_ns := plan.limits.cool_down_ns:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
     for name, bounds in plan.expect.items():
-        lines.append(f"  expects {name}: " + ", ".join(f"{key} {value}" for key, value in bounds.items()))
+        lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
+    lines += tells.forecast(work.trainer.declares(), plan.expect)
     lines.append(
         f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
         f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."
     )
     return lines
+
+
+def _bounds_in_words(bounds: Mapping[str, Any] | str) -> str:
+    if isinstance(bounds, str):
+        return bounds
+    return ", ".join(f"{key} {value}" for key, value in bounds.items()) or "nothing in particular"
 
 
 def _when_in_words(when: When) -> str:

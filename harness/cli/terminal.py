@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.output import SIGNS, STYLES
+from harness.judge.score import Verdict
 from harness.report import view
 from harness.report.model import Report
 from harness.report.words import one_line
@@ -21,10 +22,17 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
     first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
-    parts: list[Text | Table] = [first, *others, _figures(report)]
+    parts: list[Text | Table] = [first, *others, *_not_judged(report), _figures(report)]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
+
+
+def _not_judged(report: Report) -> list[Text]:
+    """A run that passed says it in its first line."""
+    if not report.not_judged or report.verdict is Verdict.PASS:
+        return []
+    return [Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim")]
 
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:

@@ -10,6 +10,7 @@ A declared field with another type, or beyond its limits, is damaged evidence.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 SCHEMA_VERSION = 1
 
@@ -121,7 +122,8 @@ _FAULT = _name("fault", "the fault's id in the plan")
 _KIND_OF_SAVE = _name("kind", "why it is saved", optional=True, values=("periodic", "emergency", "final"))
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
-TELLS = ("steps", "loss", "positions", "digests", "checkpoints", "restores", "phases", "exits", "clocks")
+Tell = Literal["steps", "loss", "positions", "digests", "checkpoints", "restores", "phases", "exits", "clocks"]
+TELLS: tuple[Tell, ...] = get_args(Tell)
 
 MONO_NS = Field(
     "mono_ns",

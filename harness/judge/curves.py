@@ -10,6 +10,7 @@ import numpy as np
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps
 
+HOLES_MAX = 1  # steps in which a figure may be left out by chance
 NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
@@ -119,10 +120,17 @@ class Comparison:
         return int(self.step[rows[0]]) if len(rows) else None
 
 
+def _differ(mine: Floats, twin: Floats) -> Bools:
+    """Bit for bit. One hole in what the twin tells is no difference; it hides none either, as other steps are told."""
+    unlike = bits(mine) != bits(twin)
+    hole = np.isnan(twin) & np.isfinite(mine)
+    return np.asarray(unlike & ~hole if int(hole.sum()) <= HOLES_MAX else unlike, np.bool_)
+
+
 def compare(run: Curve, twin: Curve) -> Comparison:
     step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
     left, right = run.at(mine), twin.at(other)
-    differs = {name: bits(getattr(left, name)) != bits(getattr(right, name)) for name in CURVES}
+    differs = {name: _differ(getattr(left, name), getattr(right, name)) for name in CURVES}
     return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
 
 

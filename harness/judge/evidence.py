@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from harness.judge import fault_free
+from harness.judge.drill import Drill, load_drill
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
@@ -21,10 +23,13 @@ class Evidence:
     run: Timeline
     twin: Timeline | None = None
     calibration: Sequence[Timeline] = ()
+    drill: Drill | None = None  # what was started once more on a copy of the checkpoints
 
     @property
     def fault_free(self) -> list[Timeline]:
-        return [timeline for timeline in (self.twin, *self.calibration) if timeline]
+        """Those from which bands may be drawn."""
+        others = (timeline for timeline in (self.twin, *self.calibration) if timeline)
+        return [timeline for timeline in others if not fault_free.flaw(self.run, timeline)]
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -37,6 +42,7 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
         run=window.load(run_dir, rehearsal),
         twin=timeline.load(twin) if (twin / "events").is_dir() else None,
         calibration=[timeline.load(path) for path in sorted(run_dir.glob(CALIBRATION + "*"))],
+        drill=load_drill(run_dir),
     )
     return whole if rehearsal is None else part_of(whole)
 
@@ -44,7 +50,8 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 def part_of(whole: Evidence) -> Evidence:
     """The same run beside those steps of its fault-free runs that it did."""
     twin = None if whole.twin is None else window.fault_free_part(whole.twin, whole.run)
-    return Evidence(whole.run, twin, [window.fault_free_part(each, whole.run) for each in whole.calibration])
+    calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
+    return replace(whole, twin=twin, calibration=calibration)
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.judge.analysis import Analysis
-from harness.judge.curves import CURVES, WORDS, bits, by_rank, distance, ulps
+from harness.judge.curves import CURVES, HOLES_MAX, WORDS, bits, by_rank, distance, ulps
 from harness.judge.score import Finding, Verdict
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Ints, Steps
@@ -32,6 +32,12 @@ def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool) -> Iter
                 yield Verdict.FAIL, f"loss_continuity: {text}"
         elif bad := _split(run.steps, name, telling):
             yield Verdict.FAIL, f"loss_continuity: at step {bad[0]} ranks {bad[1]} disagree on the {words}"
+
+
+def own_losses(evidence: Analysis) -> bool:
+    """Whether each rank tells a loss of its own, as far as the twin shows."""
+    twin = evidence.twin
+    return twin is not None and _is_local(twin.steps, "loss", _telling(twin.steps, "loss"))
 
 
 _SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}
@@ -84,6 +90,8 @@ def _split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     rows = _rows_of(steps, telling)
     if name in ("first", "count"):  # a hole there is found where the samples are followed
         rows = rows[_told(steps, name, rows)]
+    elif name in CURVES:
+        rows = rows[~_by_chance(steps, name, rows)]
     cell, count = cells(steps.step[rows])
     bad = np.flatnonzero(_differing(steps, name, rows, cell, count))
     if not len(bad):
@@ -91,6 +99,13 @@ def _split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     one = bad[np.argmin(steps.step[rows[bad]])]
     other = np.flatnonzero(cell == cell[one])[0]
     return int(steps.step[rows[one]]), " and ".join(sorted(str(steps.rank[rows[row]]) for row in (one, other)))
+
+
+def _by_chance(steps: Steps, name: str, rows: Ints) -> Bools:
+    """Which rows lack the value, of ranks that leave it out hardly ever: a field was lost, no number became none."""
+    silent = ~_told(steps, name, rows)
+    holes = np.bincount(steps.rank[rows], weights=silent)
+    return np.asarray(silent & (holes[steps.rank[rows]] <= HOLES_MAX), np.bool_)
 
 
 def _off_the_twin(run: Steps, twin: Steps, name: str, max_ulp: float) -> int | None:

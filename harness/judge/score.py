@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
@@ -25,6 +25,7 @@ from harness.judge.evidence import Evidence as Evidence
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
+OFF = "off"  # in `expect:`, for what is judged by default
 
 
 class Verdict(enum.StrEnum):
@@ -72,6 +73,7 @@ class ScoreResult:
     expectations: Sequence[Expectation] = ()
     reasons: Sequence[Finding] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
+    not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
 
 class Bounds(BaseModel):
@@ -86,11 +88,19 @@ class Score(abc.ABC):
     name: ClassVar[str]
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
     order: ClassVar[int] = 99  # in reports and headlines
+    by_default: ClassVar[str] = ""  # judged without being written in `expect:`; the name of it where it is not judged
     Bounds: ClassVar[type[BaseModel]] = Bounds
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score."""
+        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score (one that
+        is judged by default: has switched it off)."""
+
+    def asks(self, bounds: BaseModel) -> bool:
+        """Whether `bounds` expects anything beyond what is judged anyway."""
+        if self.by_default:
+            return bounds != self.Bounds()
+        return any(value is not None and value != {} for value in dict(bounds).values())
 
 
 def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
@@ -176,6 +186,7 @@ class Scorecard:
     expectations: Sequence[Expectation]
     environment: Mapping[str, Any]
     evidence: Analysis = field(repr=False)
+    not_judged: Mapping[str, str] = field(default_factory=dict)  # item → why
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
@@ -185,6 +196,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
+    not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
         (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
@@ -204,7 +216,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         backend=str(plan.get("backend", "")),
         seed=int(plan.get("seed", 0)),
         verdict=verdict,
-        reasons=_reasons(findings) or [_headline(results)],
+        reasons=_reasons(findings) or [_headline(results, expects_something(expect), not_judged)],
+        not_judged=not_judged,
         faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
         scores=sections["scores"],
         metrics=sections["metrics"],
@@ -217,8 +230,12 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
     """A scorer that crashes knows nothing: inconclusive, never green."""
     try:
-        bounds = None if written is None else score.Bounds.model_validate(written)
-        return score.score(evidence, bounds)
+        if score.by_default and written == OFF:
+            off = [(score.by_default, "the scenario switches it off")]
+            return replace(score.score(evidence, None), not_judged=off)
+        if written is None and not score.by_default:
+            return score.score(evidence, None)
+        return score.score(evidence, score.Bounds.model_validate(written or {}))
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}")])
@@ -238,11 +255,26 @@ def _reasons(findings: Sequence[Finding]) -> list[str]:
     return list(dict.fromkeys(text for _, text in ordered))
 
 
-def _headline(results: Mapping[str, ScoreResult]) -> str:
-    clauses = [result.summary for result in results.values() if result.summary]
-    if not clauses and not any(result.expectations for result in results.values()):
-        clauses = ["the job did all its steps", "the scenario expects nothing else, whatever it costs"]
-    return "; ".join(clauses) or "the job did all its steps"
+def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:
+    clauses = [result.summary for result in results.values() if result.summary] or ["the job did all its steps"]
+    if not asked:
+        clauses.append("the scenario expects nothing else, whatever it costs")
+    if not_judged:
+        clauses.append(f"not judged: {', '.join(not_judged)}")
+    return "; ".join(clauses)
+
+
+def expects_something(expect: Mapping[str, Any]) -> bool:
+    """Whether a scenario sets any bound; a score without a bound, as `recovery_time: {}`, passes whatever it costs."""
+    for name in expect:
+        if name in score_names() and isinstance(expect[name], Mapping):
+            score = load_score(name)
+            try:
+                if score.asks(score.Bounds.model_validate(expect[name])):
+                    return True
+            except ValidationError:
+                return True  # it was meant to be one, and is told of elsewhere
+    return False
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:

@@ -33,8 +33,9 @@ NS_MAX = 2**63 - 1  # 292 years
 OCCURRENCES_MAX = 20_000  # faults of a plan, each firing counted
 TARGETS_MAX = 300_000  # of all of them together; one fault on all ranks of the largest job has 262,144
 
-Expect = dict[str, dict[str, JsonValue]]
-"""Score → its bounds as the scenario has them. What they mean is for the score to say: it reads them from the log."""
+Expect = dict[str, dict[str, JsonValue] | Literal["off"]]
+"""Score → its bounds as the scenario has them; `off`: it is not judged. What they mean is for the score to say: it
+reads them from the log."""
 
 
 class _Model(BaseModel):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import NoReturn
 
-from harness.errors import ScenarioError, choice
+from harness.errors import ScenarioError
 from harness.plan.model import Plan
-from harness.spec.bounds import ScoreBounds
-from harness.spec.document import PROBLEMS_MAX, Path, checked, dotted, printable, read_text
+from harness.spec.bounds import ScoreBounds, wrong_expectations
+from harness.spec.document import PROBLEMS_MAX, checked, dotted, printable, read_text
 
 BYTES_MAX = 32 * 2**20
 VALUES_MAX = 2_000_000  # keys and values, counted by what separates them
@@ -32,7 +31,7 @@ def parse_plan(text: str, source: str, scores: ScoreBounds | None = None) -> Pla
         raise ScenarioError([f"{source}: not valid JSON: {str(error)[:200]}"]) from error
     plan, problems = checked(Plan, data)
     if plan and scores is not None:
-        problems = [*_expectations(plan, scores)]
+        problems = [*wrong_expectations(plan.expect, scores)]
     if plan is None or problems:
         lines = [printable(f"{source}: {dotted(path) or 'the plan'}: {message}") for path, message in problems]
         raise ScenarioError(lines[:PROBLEMS_MAX])
@@ -41,12 +40,3 @@ def parse_plan(text: str, source: str, scores: ScoreBounds | None = None) -> Pla
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number")
-
-
-def _expectations(plan: Plan, scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
-    """Unknown scores and wrong bounds."""
-    for name, bounds in plan.expect.items():
-        if name in scores:
-            yield from ((("expect", name, *path), message) for path, message in checked(scores[name], bounds)[1])
-        else:
-            yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"

@@ -81,6 +81,7 @@ def _page(report: Report) -> dict[str, Any]:
         "report": report,
         "headline": view.headline(report),
         "reasons": view.reasons(report),
+        "not_judged": view.not_judged(report),
         "figures": view.figures(report),
         "reproduce": view.reproduce(report),
         "timeline_words": _timeline_words(report),

@@ -64,6 +64,7 @@ def _properties(suite: ElementTree.Element, report: Report) -> None:
         plain = {name: figure for name, figure in figures.items() if isinstance(figure, int | float | str)}
         values += view.flat(plain, f"{score}.")
     values += view.flat(report.metrics, "metrics.")
+    values += [("not_judged", ", ".join(report.not_judged))] if report.not_judged else []
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in values:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))

@@ -19,6 +19,7 @@ def render(report: Report) -> str:
         f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline(report))}",
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
+        text(view.not_judged(report)),
         _figures(report),
         _expectations(report),
         _recoveries(report),

@@ -189,6 +189,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     metrics: dict[str, Any] = {}
     expectations: tuple[Expectation, ...] = ()
     environment: dict[str, Any] = {}
+    not_judged: tuple[str, ...] = ()
+    not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. An expectation without a reason has no key `reason`."""
@@ -247,6 +249,8 @@ def from_scorecard(card: Scorecard) -> Report:
         "metrics": card.metrics,
         "expectations": [_expectation(line) for line in card.expectations],
         "environment": card.environment,
+        "not_judged": list(card.not_judged),
+        "not_judged_because": card.not_judged,
     }
     return Report.from_json(strict(values))
 

@@ -56,6 +56,12 @@ def reasons(report: Report) -> list[str]:
     return [_sentence(reason.strip(), names) for reason in report.reasons]
 
 
+def not_judged(report: Report) -> str:
+    """`Not judged: pace (nothing disturbed the job); …`, or an empty text."""
+    items = "; ".join(f"{item} ({why})" for item, why in report.not_judged_because.items())
+    return f"Not judged: {items}." if items else ""
+
+
 def _sentence(reason: str, names: Collection[str]) -> str:
     name, colon, rest = reason.partition(": ")
     if colon and name in names:

@@ -22,6 +22,8 @@ NAMES = {
     "running": "Running",
     "finish": "Finish",
     "wasted_gpu_hours": "Wasted GPU-hours",
+    "gpus_in_use": "GPUs in use",
+    "effect_end": "End of effect",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from harness.errors import choice
-from harness.spec.document import Document
+from harness.spec.document import Document, Path, checked
 
-ScoreBounds = Mapping[str, type[BaseModel]]
-"""Name of a score → the model of what may stand under it in `expect:`."""
+OFF = "off"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may stand under a score's name: `bounds`, and the word `off` for a score that is judged `by_default`."""
+
+    bounds: type[BaseModel]
+    by_default: bool = False
+
+
+ScoreBounds = Mapping[str, Allowed]
+"""Name of a score → what may stand under it in `expect:`."""
 
 
 def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> None:
     """Adds a problem for each unknown score and each wrong bound. Linear in what is expected."""
-    for name, bounds in expect.items() if isinstance(expect, dict) else ():
+    for path, message in wrong_expectations(expect, scores) if isinstance(expect, dict) else ():
+        document.problem(path, message)
+
+
+def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
+    """(where, why) of each unknown score and each wrong bound."""
+    for name, written in expect.items():
         if name not in scores:
-            document.problem(("expect", name), f"unknown score {name!r}; {choice(name, scores)}")
-        else:
-            document.check(scores[name], bounds, ("expect", name))
+            yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"
+        elif written != OFF:
+            yield from (
+                (("expect", name, *path), message) for path, message in checked(scores[name].bounds, written)[1]
+            )
+        elif not scores[name].by_default:
+            can_be_off = ", ".join(name for name, score in scores.items() if score.by_default)
+            yield ("expect", name), f"off is for what is judged by default: {can_be_off}"
 
 
 def bounds_schema(scores: ScoreBounds) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON Schema of `expect:`, and the definitions that it refers to."""
-    bounds = {name: model.model_json_schema() for name, model in scores.items()}
     definitions: dict[str, Any] = {}
-    for schema in bounds.values():
+    properties: dict[str, Any] = {}
+    for name, allowed in scores.items():
+        schema = allowed.bounds.model_json_schema()
         definitions |= schema.pop("$defs", {})
-    return {"type": "object", "properties": bounds, "additionalProperties": False}, definitions
+        properties[name] = {"anyOf": [schema, {"const": OFF}]} if allowed.by_default else schema
+    return {"type": "object", "properties": properties, "additionalProperties": False}, definitions

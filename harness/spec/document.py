@@ -286,7 +286,7 @@ def _unique(error: ValidationError) -> dict[Path, Mapping[str, Any]]:
     return {path: problem for path, problem in best.items() if path not in above}
 
 
-_UNION_TAGS = re.compile(r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|str|float)$|\[.*\]|\(.*\)")
+_UNION_TAGS = re.compile(r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|str|float|dict)$|\[.*\]|\(.*\)")
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:

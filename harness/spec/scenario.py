@@ -140,7 +140,9 @@ class Scenario(_Model):
     tags: list[Line] = Field([], max_length=100)
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
-    expect: dict[str, dict[str, JsonValue]] = {}
+    expect: dict[str, dict[str, JsonValue] | Literal["off"]] = Field(
+        {}, description="Bounds by score; off: what is judged by default is not."
+    )
     abort: Abort = Abort()
     limits: Limits = Limits()
     price_per_gpu_hour: float | None = Field(None, ge=0, description="US dollars; adds costs to the report.")

@@ -42,6 +42,7 @@ class FaultRecord:
     stops: bool = False  # a healthy job may have to stop over it
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
+    ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
 
 
 class Story:
@@ -77,6 +78,15 @@ class Story:
         event = self._first("environment")
         inner = event.get("environment")
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
+
+    def told_events(self) -> frozenset[str]:
+        """The names of all events that workers and launchers wrote; steps are elsewhere."""
+        writers = (writer for writer in self.log.writers if writer.role != "harness")
+        return frozenset(str(event.get("event", "")) for writer in writers for event in writer.events)
+
+    def drill(self) -> dict[str, Any] | None:
+        """What the harness told last of the restore drill; `None` when none was begun."""
+        return self._last("drill.finished") or self._last("drill.started") or None
 
     def _planned_ranks(self) -> int:
         workload = self.plan.get("workload", {})
@@ -180,7 +190,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
         record = current.get(str(event["fault"]))
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
             record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
-            record |= {"targets": (), "injected": None, "told": [], "taken": [], "effects": []}
+            record |= {"targets": (), "injected": None, "told": [], "taken": [], "effects": [], "ends": []}
             record |= {"recovered": None, "healed": None, "error": None}
             current[record["id"]] = record
             records.append(record)
@@ -191,7 +201,8 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
 def _record(record: dict[str, Any]) -> FaultRecord:
     strikes = record.pop("taken") or record["told"]
     del record["told"]
-    return FaultRecord(**record | {"effects": tuple(record["effects"]), "strikes": tuple(strikes)})
+    lists = {name: tuple(record[name]) for name in ("effects", "ends")}
+    return FaultRecord(**record | lists | {"strikes": tuple(strikes)})
 
 
 def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
@@ -206,8 +217,9 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])
-        case "effect":
-            record["effects"].append({k: v for k, v in event.items() if k == "at" or k not in _COMMON})
+        case "effect" | "ended":
+            measured = {k: v for k, v in event.items() if k == "at" or k not in _COMMON}
+            record["effects" if what == "effect" else "ends"].append(measured)
         case "recovered" | "healed":
             record[what] = event["at"]
         case "failed":

@@ -92,6 +92,7 @@ class Process:
     exit_reason: str | None
     first_step: int | None = None  # the number of the first step it did
     torn: bool = False  # its log ends in the middle of a line
+    tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
     cut: bool = False  # its log lost its end, though nothing killed it
 
@@ -124,6 +125,8 @@ class Timeline:
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
+    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
+    told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
 
     @property
     def planned_steps(self) -> int | None:
@@ -195,6 +198,8 @@ def build(log: reading.Log) -> Timeline:
         stretches=stretches,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
+        drill=story.drill(),
+        told_events=story.told_events(),
         evidence=np.array(marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)
@@ -225,9 +230,15 @@ def _process(life: Life, launched: int) -> Process:
         exit_reason=told.get("reason"),
         first_step=life.first_step,
         torn=life.writer.torn,
+        tells=_declared(life.writer.header.get("tells")),
         dropped=life.writer.dropped,
         cut=life.cut,
     )
+
+
+def _declared(tells: list[str] | None) -> frozenset[str] | None:
+    """The kinds of evidence named in a header; `None`: it names none."""
+    return None if tells is None else frozenset(tells)
 
 
 def _two_worlds_at_once(progress: Progress) -> list[str]:

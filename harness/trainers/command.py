@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.backends.contract import Workload as Launch
+from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
 from harness.trainers.contract import WORDS_MAX, Trainer, Word, Workload
 
@@ -23,6 +24,9 @@ class CommandTrainer(Trainer):
     control: list[Word] | None = Field(None, max_length=WORDS_MAX)
     env: dict[Variable, Word] = Field(
         {}, description='Environment of both; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
+    )
+    tells: list[Tell] | None = Field(
+        None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
     )
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
@@ -39,6 +43,9 @@ class CommandTrainer(Trainer):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
         words = [*self.digest, *self.command, *(self.control or ())]
         return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
+
+    def declares(self) -> frozenset[Tell] | None:
+        return None if self.tells is None else frozenset(self.tells)
 
     def environment(self) -> Mapping[str, str]:
         return self.env

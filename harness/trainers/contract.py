@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from harness.backends.contract import Workload as Launch
+from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
 
 NODES_MAX = 4096
@@ -63,6 +64,10 @@ class Trainer(BaseModel, abc.ABC):
     def environment(self) -> Mapping[str, str]:
         """The variables that the scenario sets for its processes; secrets are references such as `${HF_TOKEN}`."""
         return {}
+
+    def declares(self) -> frozenset[Tell] | None:
+        """What its events tell, known beforehand. `None`: that is not known."""
+        return None
 
     def in_words(self) -> str:
         """What `chaos explain` calls it."""

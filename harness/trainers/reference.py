@@ -6,6 +6,7 @@ import pathlib
 
 from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
+from harness.emitter.vocabulary import TELLS, Tell
 from harness.trainers.contract import Trainer, Workload
 
 STORE_PORT = 29400
@@ -31,6 +32,9 @@ class ReferenceTrainer(Trainer):
         server = ("{python}", "-m", "harness.backends.agent.object_store", *where)
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, control=control)
+
+    def declares(self) -> frozenset[Tell]:
+        return frozenset(TELLS)
 
     def files(self) -> list[pathlib.Path]:
         return [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "emitter" / "__init__.py"]

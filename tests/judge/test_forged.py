@@ -22,19 +22,6 @@ from harness.judge.score import judge
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "forged.json").read_text())
-# What these need is judged by rules that are not there yet: whether a job is whole again, of what it tells, bands from
-# runs that are no measure, and logs whose values are damaged.
-OPEN = {
-    "A-calibration-of-another-seed",
-    "A-healed-in-words-only",
-    "A-replacement-never-used",
-    "A-shrunk-and-ten-times-slower",
-    "A2-checkpoints-cease-without-a-word",
-    "A2-phases-that-nobody-tells",
-    "A2-ten-times-slower-for-ever-after-a-kill",
-}
-FIT = {"damaged-base-kill-hang-111", "damaged-base-kill-memory-236"}
-DAMAGED = {case["id"] for case in CASES if case["id"].startswith("damaged")} - FIT
 
 
 @pytest.fixture(scope="session")
@@ -57,12 +44,7 @@ def judged(run_dir: pathlib.Path) -> tuple[str, list[str]]:
     return card.verdict.value, list(card.reasons)
 
 
-def _cases() -> list[Any]:
-    wait = pytest.mark.xfail(reason="the rule for it is not there yet", strict=True)
-    return [pytest.param(case, id=case["id"], marks=[wait] if case["id"] in OPEN | DAMAGED else []) for case in CASES]
-
-
-@pytest.mark.parametrize("case", _cases())
+@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_the_verdict_is_acceptable(case: dict[str, Any], histories: pathlib.Path) -> None:
     verdict, reasons = judged(histories / case["id"])
     assert verdict in case["allowed"], [case["what"], *reasons]

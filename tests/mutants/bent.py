@@ -8,6 +8,7 @@ from typing import Any
 
 from judging import Logs, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
+from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.score import Scorecard, Verdict
 
@@ -202,6 +203,68 @@ def wrong_target(logs: Logs) -> None:
     plan["faults"][0]["targets"] = [{"node_index": 0, "rank": 0}]
 
 
+# Recovered, and not whole again.
+
+
+def slower_for_good(logs: Logs) -> None:
+    slower(logs, 3.0, 11, 60)
+
+
+def a_little_slower(logs: Logs) -> None:
+    slower(logs, 1.2, 11, 60)
+
+
+def saves_no_more(logs: Logs) -> None:
+    without_saves(logs, 20, 30, 40, 50, 60)
+
+
+def saves_far_more_rarely(logs: Logs) -> None:
+    without_saves(logs, 20, 30, 50, 60)
+
+
+def saves_late_once(logs: Logs) -> None:
+    saved_late(logs, 40, 46)
+
+
+def hangs_in_the_exit(logs: Logs) -> None:
+    exit_takes(logs, 600)
+
+
+def exits_a_little_later(logs: Logs) -> None:
+    exit_takes(logs, 15)
+
+
+def leaves_nothing_to_load(logs: Logs) -> None:
+    drilled(logs, outcome="failed", step=60, reason="the command ended with 1")
+
+
+def last_save_fails(logs: Logs) -> None:
+    for line in (line for lines in trainers(logs) for line in lines):
+        if line.get("event") == "checkpoint.committed" and line["step"] == 60:
+            line.update(event="checkpoint.failed", error="no space left")
+
+
+def replacement_never_used(logs: Logs) -> None:
+    """The node that was lost for good comes back at once, as far as the harness can see, and nobody uses it."""
+    lost = next(line for line in logs["harness"] if line.get("event") == "node.released")
+    back = lost | {"event": "node.allocated", "incarnation": 2, "gpus": 1}
+    logs["harness"].insert(logs["harness"].index(lost) + 1, back)
+
+
+def a_link_stays_slow(logs: Logs) -> None:
+    """The fault was healed, and what was measured then says that it was not."""
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    injected.update(kind="partition", kills=False, stops=True, spoils=False)
+    effect_ended(logs, ok=False)
+
+
+def a_link_is_healed(logs: Logs) -> None:
+    a_link_stays_slow(logs)
+    for line in logs["harness"]:
+        if line.get("event") == "fault.ended":
+            line.update(ok=True)
+
+
 @dataclass(frozen=True)
 class Bent:
     """A healthy history, what is bent in it, and what the harness must say."""
@@ -283,7 +346,7 @@ def lives_in_a_time_namespace(logs: Logs) -> None:
 
 def tells_no_time(logs: Logs) -> None:
     for line in steps(trainers(logs, rank=1, life=-1)[0]):
-        del line["mono_ns"]
+        line["mono_ns"] = 0
 
 
 def works_on_a_gpu_that_it_never_had(logs: Logs) -> None:
@@ -418,3 +481,27 @@ BROKEN = [
         job=Job(nodes=2, steps=40, every=10, min_nodes=2),
     ),
 ]
+
+LONG = Job(nodes=2, steps=60, every=10)
+ELASTIC = Job(nodes=2, steps=160, every=10)
+HALFWAY = [
+    Bent(slower_for_good, Verdict.FAIL, "pace.max_slowdown: still", job=LONG),
+    Bent(saves_no_more, Verdict.FAIL, "5 of the 5 checkpoints", job=LONG),
+    Bent(saves_far_more_rarely, Verdict.FAIL, "4 of the 5 checkpoints", job=LONG),
+    Bent(hangs_in_the_exit, Verdict.FAIL, "to end after its last step", job=LONG),
+    Bent(leaves_nothing_to_load, Verdict.FAIL, "the restore drill ended before it had restored anything", job=LONG),
+    Bent(last_save_fails, Verdict.FAIL, "of step 60, failed", job=LONG),
+    Bent(
+        replacement_never_used,
+        Verdict.FAIL,
+        "the job left GPUs idle in its last",
+        outages=(Outage(25, "shrink", victim=1),),
+        job=ELASTIC,
+    ),
+    Bent(a_link_stays_slow, Verdict.INVALID, "fault1 was healed, and its effect was not over", job=LONG),
+]
+NEIGHBOURS = [
+    Bent(healthy, Verdict.PASS, "", job=LONG)
+    for healthy in (a_little_slower, saves_late_once, exits_a_little_later, a_link_is_healed)
+]
+BROKEN += HALFWAY

@@ -15,7 +15,7 @@ from rich.console import Console
 import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation, Verdict
-from harness.report import junit, markdown, model, view
+from harness.report import html, junit, markdown, model, view
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 
@@ -122,3 +122,20 @@ def test_the_json_is_strict(tmp_path: pathlib.Path) -> None:
     card = replace(report_runs.spot_evict(), metrics={"loss": float("nan"), "high": float("inf")})
     text = harness.report.write_reports(card, tmp_path)["report.json"].read_text()
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
+    untold = {"sample order": "the log does not tell it", "<b>pace</b>": "a `reason`"}
+    card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
+    report = model.from_scorecard(card)
+    assert "Not judged: sample order (the log does not tell it)" in markdown.render(report)
+    page = html.render(report, card.evidence)
+    assert "Not judged: sample order (the log does not tell it); &lt;b&gt;pace&lt;/b&gt;" in page
+    assert "sample order, " in junit.render(report)
+    told = report.to_json()
+    assert told["not_judged"] == list(untold) and told["not_judged_because"] == untold
+    console = Console(file=io.StringIO(), width=200)
+    console.print(terminal.summary(report))
+    assert isinstance(console.file, io.StringIO)
+    assert ("Not judged: sample order" in console.file.getvalue()) is (verdict is not Verdict.PASS)

@@ -173,3 +173,36 @@ def test_the_schema_refuses_what_the_loader_refuses() -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(data, json_schema())
     json.dumps(json_schema())
+
+
+@pytest.mark.parametrize(
+    ("expect", "expected"),
+    [
+        ("pace: off", ""),
+        ("pace: {max_slowdown: 2}, checkpoint_rhythm: {min_percent: 40%}, effect_end: {}", ""),
+        ("recovery_time: off", "expect.recovery_time: off is for what is judged by default: checkpoint_rhythm, "),
+        ("pace: no", "expect.pace"),
+        ("pace: {max_slowdown: 0.5}", "expect.pace.max_slowdown: 0.5 is not allowed"),
+        ("gpus_in_use: {idle: 3}", "expect.gpus_in_use.idle: unknown key; choose one of: max_idle_steps"),
+    ],
+)
+def test_what_is_judged_by_default_can_be_widened_and_switched_off(expect: str, expected: str) -> None:
+    text = GOOD.replace("recovery_time: {max: 60s}", "").replace("expect:\n", f"expect: {{{expect}}}\n")
+    if expected:
+        assert any(expected in problem for problem in problems(text)), problems(text)
+        return
+    parse_scenario(text, "s.yaml")
+    jsonschema.validate(_plain(text), json_schema())
+
+
+def _plain(text: str) -> object:
+    """As YAML 1.2 reads it: `off` is a word."""
+    return yaml.safe_load(text.replace(": off", ': "off"'))
+
+
+def test_a_trainer_declares_what_it_tells() -> None:
+    text = GOOD.replace("  nodes: 2\n", "  trainer: {command: [x], tells: [steps, loss]}\n  nodes: 2\n")
+    trainer = parse_scenario(text, "s.yaml").workload.trainer
+    assert not isinstance(trainer, str) and trainer.tells == ["steps", "loss"]
+    wrong = text.replace("steps, loss", "steps, los")
+    assert "'los' is not allowed: it should be 'steps', 'loss'" in problems(wrong)[0]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.judge import deaths, ranks_agree
+from harness.judge import deaths, fault_free, ranks_agree
 from harness.judge.analysis import Analysis
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
@@ -86,7 +86,15 @@ class LossContinuity(Score):
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
         }.get(mode, f"losses within the {mode} band")
-        return ScoreResult(values, lines, reasons, summary)
+        return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds))
+
+
+def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
+    """Of which rank the losses were compared, where each tells its own and not all were."""
+    if bounds.mode in ("exact", "ulp") or not ranks_agree.own_losses(evidence):
+        return ""
+    told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
+    return f" (of rank {int(told.min())}; each rank tells its own)" if len(told) else ""
 
 
 @dataclass(frozen=True)
@@ -222,8 +230,11 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
     ulp = {c: ulps(getattr(twin, c)) for c in CURVES}
     if bounds.mode == "ulp":
         return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
-    repeats = [t for t in evidence.calibration if t.finished and not t.faults]
+    flaws = [fault_free.flaw(evidence.run, t) for t in evidence.calibration]
+    repeats = [t for t, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if not repeats:
+        if flaws:
+            return None, f"no band can be drawn from the fault-free runs there are: {'; '.join(dict.fromkeys(flaws))}"
         return None, "the envelope needs fault-free runs to calibrate the band, and there are none"
     band = {c: FLOOR_ULPS * ulp[c] for c in CURVES}
     for repeat in repeats:
@@ -231,7 +242,9 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
         rows = np.searchsorted(twin.step, spread.step)
         for c in ("loss", "grad_norm"):
             seen = np.zeros(len(twin))
-            seen[rows] = distance(getattr(spread.run, c), getattr(spread.twin, c))
+            mine, other = getattr(spread.run, c), getattr(spread.twin, c)
+            both = np.isfinite(mine) & np.isfinite(other)  # a hole tells nothing of the spread
+            seen[rows] = np.where(both, distance(mine, other), 0.0)
             if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(twin):
                 return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
             # Runs that once differ drift apart further: the band never narrows again.

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import slowdown
+from harness.judge import slowdown, tells
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.slowdown import Degraded
@@ -128,6 +128,7 @@ def _expectations(
     for phase, bound in bounds.phases.items():
         spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
         why = unmeasured or ("" if run.episodes else "progress was slowed and not stopped: no phase was measured")
+        why = why or tells.unmeasured_phase(run, phase)
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
 

@@ -1,0 +1,131 @@
+"""Last checkpoint: what the job leaves behind can be loaded, shown by a restore drill before its nodes are released.
+
+The harness starts the job's command once more on a copy of the checkpoints, waits for `restored`, and ends it. It tells
+`drill.started` {step} and `drill.finished` {outcome, step, restored_step} in its own log; the events of the drill's
+workers lie in `RUN/drill/events/` and must say the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from harness.judge import undisturbed
+from harness.judge.drill import Drill
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import Timeline
+
+ITEM = "last checkpoint"
+NAME = "last_checkpoint.max_steps_behind"
+Finding = tuple[Verdict, str]
+_SPOILING = ("checkpoint_corruption", "checkpoint_torn_write")
+_BAD = {
+    "scratch": (Verdict.FAIL, "the restore drill began from scratch"),
+    "failed": (Verdict.FAIL, "the restore drill ended before it had restored anything"),
+    "timeout": (Verdict.INCONCLUSIVE, "the restore drill restored nothing in time"),
+    "error": (Verdict.INCONCLUSIVE, "the restore drill could not be made"),
+}
+
+
+class LastCheckpointBounds(Bounds):
+    """`max_steps_behind`: so many steps may lie between the newest committed checkpoint and the one that loads."""
+
+    max_steps_behind: int = Field(0, ge=0)
+
+
+class LastCheckpoint(Score):
+    name = "last_checkpoint"
+    order = 42
+    Bounds = LastCheckpointBounds
+    by_default = ITEM
+
+    def score(self, evidence: Evidence, bounds: LastCheckpointBounds | None) -> ScoreResult:
+        run = evidence.run
+        newest = max((_step(event) for event in run.checkpoints if _is(event, "committed")), default=0)
+        told = run.drill or {}
+        restored = told.get("restored_step")
+        values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
+        values["outcome"] = told.get("outcome")
+        if bounds is None:
+            return ScoreResult(values)
+        bound = f"≤ {bounds.max_steps_behind} steps behind {newest}"
+        if run.drill is None:
+            finding = _from_the_log(run)
+            if finding is None:
+                return ScoreResult(values, not_judged=[(ITEM, "no restore drill was made")])
+            return ScoreResult(values, [Expectation(NAME, bound, "—", *finding)])
+        verdict, reason = _drilled(run.drill, evidence.drill, newest, bounds.max_steps_behind)
+        observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
+        return ScoreResult(values, [Expectation(NAME, bound, observed, verdict, reason)])
+
+
+def _drilled(told: dict[str, Any] | Any, drill: Drill | None, newest: int, behind: int) -> Finding:
+    """What the harness saw, unless the drill's own log says otherwise."""
+    outcome, step = told.get("outcome"), told.get("restored_step")
+    detail = f": {told['reason']}" if told.get("reason") else ""
+    if outcome in _BAD:
+        verdict, text = _BAD[outcome]
+        if outcome != "error" and not newest:
+            return Verdict.INCONCLUSIVE, f"{text}, and no checkpoint had been committed"
+        return verdict, f"{text}{detail}, though a checkpoint of step {newest} had been committed" * bool(
+            newest
+        ) or text
+    if outcome != "restored" or isinstance(step, bool) or not isinstance(step, int):
+        return Verdict.INCONCLUSIVE, "the restore drill has no end in the log"
+    if drill is None or drill.problem:
+        return Verdict.INCONCLUSIVE, f"the restore drill left no log that can be read{': ' * bool(drill)}" + (
+            drill.problem if drill else ""
+        )
+    if not drill.restored or {found for _, found in drill.restored} != {step}:
+        return Verdict.INCONCLUSIVE, f"the restore drill's workers do not say that they restored step {step}"
+    if step < newest - behind:
+        text = f"only the checkpoint of step {step} could be loaded"
+        return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
+    return Verdict.PASS, ""
+
+
+def _from_the_log(run: Timeline) -> Finding | None:
+    """Without a drill: the last save failed, or a fault damaged it, and no other came after."""
+    saves = [event for event in run.checkpoints if not _is(event, "started")]
+    commits = [event["at"] for event in saves if _is(event, "committed")]
+    last = max(commits, default=None)
+    if not run.finished or run.outcome != "completed" or run.dropped or (run.torn and last is None):
+        return None
+    after = [event for event in saves if _is(event, "failed") and event["at"] > (run.begin if last is None else last)]
+    disturbed = undisturbed.windows(run)
+    if any(not any(begin <= event["at"] <= end for begin, end in disturbed) for event in after):
+        return Verdict.FAIL, f"the last checkpoint that was begun, of step {_step(after[-1])}, failed"
+    begun = _never_ended(run)
+    if begun is not None:
+        return Verdict.FAIL, f"the last checkpoint that was begun, of step {begun}, was never committed"
+    spoilt = [fault for fault in run.faults if fault.kind in _SPOILING and fault.injected is not None]
+    for fault in spoilt:
+        if last is not None and last <= (fault.injected or 0):
+            return Verdict.INCONCLUSIVE, f"{fault.id} damaged the last checkpoint, and none was committed since"
+    return None
+
+
+def _never_ended(run: Timeline) -> int | None:
+    """The step of the very last save if it was begun in peace by a worker that ended well, and is not told of again."""
+    begun = [event for event in run.checkpoints if _is(event, "started")]
+    if not begun:
+        return None
+    last, step = begun[-1], _step(begun[-1])
+    over = any(_step(event) >= step for event in run.checkpoints if not _is(event, "started"))
+    ended_well = run.processes[last["process"]].exit_code in CLEAN_CODES
+    disturbed = any(begin <= last["at"] <= end for begin, end in undisturbed.windows(run))
+    return step if ended_well and not over and not disturbed else None
+
+
+def _is(event: Any, what: str) -> bool:
+    return bool(event["event"] == f"checkpoint.{what}")
+
+
+def _step(event: Any) -> int:
+    step = event.get("step")
+    return step if isinstance(step, int) and not isinstance(step, bool) else 0
+
+
+SCORE = LastCheckpoint()

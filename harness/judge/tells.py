@@ -1,0 +1,189 @@
+"""What a run's log tells, what its writers promised to tell, and what follows for the verdict.
+
+A *kind* of evidence is told when the log holds some of it. It is *promised* by the schema that a writer declares in its
+header (`tells`), and, in the steps of a rank, by another process of that rank that tells it. What is promised and not
+there is missing: the verdict is inconclusive. What nobody promised is not judged, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.emitter.vocabulary import TELLS
+from harness.judge.evidence import Evidence
+from harness.timeline.timeline import Bools, Steps, Timeline
+
+ITEMS: Mapping[str, str] = {
+    "steps": "steps",
+    "loss": "loss",
+    "positions": "sample order",
+    "digests": "sample contents",
+    "checkpoints": "checkpoints",
+    "restores": "what was restored",
+    "phases": "phases of recoveries",
+    "exits": "causes of exits",
+    "clocks": "clocks of the hosts",
+}
+BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
+BY_BOUND = {"loss": "loss_continuity", "positions": "loss_continuity", "digests": "loss_continuity"}
+COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
+    "loss": lambda steps: np.isfinite(steps.loss),
+    "positions": lambda steps: (steps.first >= 0) & (steps.count >= 0),
+    "digests": lambda steps: steps.digest != 0,
+}
+EVENTS = {
+    "checkpoints": ("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
+    "restores": ("restored",),
+    "phases": ("rendezvous", "phase", "agent.rendezvous"),
+    "exits": ("exiting", "worker.exit"),
+}
+# Which kinds a phase of a recovery is measured by; where one is not told, the phase is not measured.
+PHASE_NEEDS = {
+    "interrupted_step": {"exits"},
+    "detect": {"exits"},
+    "drain": {"exits"},
+    "teardown": {"exits"},
+    "startup": {"phases"},
+    "rendezvous": {"phases"},
+    "restore": {"phases", "restores"},
+    "first_step": {"restores"},
+}
+
+
+def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
+    """What the plan says beforehand: the reference trainer tells everything, a command what its `tells` names. `None`:
+    a command that does not say."""
+    trainer = (plan.get("workload") or {}).get("trainer", "reference")
+    if trainer == "reference":
+        return frozenset(TELLS)
+    tells = trainer.get("tells") if isinstance(trainer, dict) else None
+    return None if tells is None else frozenset(tells)
+
+
+def told(run: Timeline) -> frozenset[str]:
+    """The kinds that the log holds. Clocks are told unless a host's was never compared."""
+    found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
+    found |= {kind for kind, names in EVENTS.items() if not run.told_events.isdisjoint(names)}
+    found |= {"steps"} if len(run.steps) else set()
+    found |= set() if any("was never compared" in problem for problem in run.problems) else {"clocks"}
+    return frozenset(found)
+
+
+def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Kinds that were promised and are not there: (kind, why)."""
+    run = evidence.run
+    here = told(run)
+    promised = [process.tells for process in run.processes if process.tells is not None]
+    trainer = (run.plan.get("workload") or {}).get("trainer")
+    promised += [declared(run.plan) or frozenset()] if isinstance(trainer, dict) else []
+    for kind in TELLS if len(run.steps) else ():
+        if kind in here:
+            yield from ((kind, text) for text in _ceased(run, kind))
+        elif any(kind in names for names in promised) and (kind != "checkpoints" or _was_due(run)):
+            yield kind, "its trainer declares that it tells it, and the log holds none"
+        elif kind == "checkpoints" and _never_saved(evidence):
+            yield kind, "the fault-free run saves, and nothing shows that this one ever did"
+
+
+def _never_saved(evidence: Evidence) -> bool:
+    """A job that tells no checkpoint and restored none either; its trainer tells them in the fault-free run."""
+    run, twin = evidence.run, evidence.twin
+    return (
+        twin is not None and "checkpoints" in told(twin) and not any(process.restored_step for process in run.processes)
+    )
+
+
+def _was_due(run: Timeline) -> bool:
+    """Whether the job came so far that a checkpoint must have been begun."""
+    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
+    return isinstance(every, int) and run.reached_step > every
+
+
+def _ceased(run: Timeline, kind: str) -> Iterator[str]:
+    """A rank that told a figure in its steps, and whose later process tells it in none of them any more."""
+    if kind not in COLUMNS:
+        return
+    rows = COLUMNS[kind](run.steps)
+    lives = len(run.processes)
+    all_rows = np.bincount(run.steps.process, minlength=lives)
+    told_rows = np.bincount(run.steps.process, weights=rows, minlength=lives).astype(np.int64)
+    by_rank: dict[int, list[int]] = {}
+    for row, process in enumerate(run.processes):
+        if all_rows[row]:
+            by_rank.setdefault(process.rank, []).append(row)
+    for rank, mine in sorted(by_rank.items()):
+        known = [row for row in mine if told_rows[row]]
+        gap = max((all_rows[row] / told_rows[row] for row in known), default=0)  # told in every so many steps
+        silent = [row for row in mine if not told_rows[row] and gap and all_rows[row] > 2 * gap]
+        if silent:
+            yield f"rank {rank} told it in one of its lives and not in another"
+            return
+
+
+def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(item, why) of every kind that is not told, or that no expectation asks about."""
+    here = told(evidence.run)
+    for kind, item in ITEMS.items():
+        score = BY_BOUND.get(kind)
+        if kind not in here:
+            yield item, "the log does not tell it"
+        elif score is not None and not isinstance(expect.get(score), Mapping):
+            yield item, f"the scenario expects nothing of {score}"
+
+
+def unmeasured_phase(run: Timeline, phase: str) -> str:
+    """Why the length of a phase is not known, or an empty text."""
+    lacking = PHASE_NEEDS.get(phase, set()) - told(run)
+    names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
+    return f"{phase} cannot be measured: the log does not tell {names}" if names else ""
+
+
+def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any]) -> list[str]:
+    """Lines for `chaos explain`: what will not be judged, and which bounds cannot be.
+
+    `tells` is what the trainer declares; `None`: it declares nothing.
+    """
+    if tells is None:
+        return ["Its trainer does not declare what it tells (trainer: tells:): what its log lacks will not be judged."]
+    untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
+    if not untold:
+        return ["Its trainer tells everything that is judged."]
+    lines = [f"Not judged, as its trainer does not tell it: {', '.join(ITEMS[kind] for kind in untold)}."]
+    return lines + [f"  {name} would be inconclusive: {why}." for name, why in _hopeless(tells, expect)]
+
+
+def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Bounds on what the trainer does not tell."""
+    asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
+    if "loss_continuity" in asked:
+        names = [kind for kind in ("loss",) if kind not in tells]
+        if asked["loss_continuity"].get("mode", "exact") != "exact":
+            names += [kind for kind in ("positions",) if kind not in tells]
+        yield from _each(names, "loss_continuity")
+    for phase in asked.get("recovery_time", {}).get("phases") or {}:
+        yield from _each(sorted(PHASE_NEEDS.get(phase, set()) - tells), f"recovery_time.phases.{phase}")
+    if asked.get("metrics", {}).get("checkpoint_success_min") is not None and "checkpoints" not in tells:
+        yield from _each(["checkpoints"], "metrics.checkpoint_success_min")
+
+
+def from_scratch(run: Timeline) -> str:
+    """Why a job that tells neither what it restored nor what it saved may have lost all it had, or an empty text: it
+    began again with its first step, though by the plan a checkpoint had been due."""
+    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
+    if {"restores", "checkpoints"} & told(run) or not isinstance(every, int) or not len(run.epochs):
+        return ""
+    lowest = min(epoch.first for epoch in run.epochs)
+    for episode in run.episodes:
+        again = [e.first for e in run.epochs if e.begin > episode.t_stop and (e.begin <= episode.end)]
+        if episode.furthest_step > every and lowest in again:
+            text = f"after step {episode.furthest_step} the job began again with step {lowest}"
+            return f"{text}: whether it had a checkpoint, and why it did not take it, nobody tells"
+    return ""
+
+
+def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+    if kinds:
+        yield name, f"its trainer does not tell {', '.join(ITEMS[kind] for kind in kinds)}"

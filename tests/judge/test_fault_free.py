@@ -1,0 +1,157 @@
+"""Which fault-free runs may be compared with, and that every rank is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge import fault_free
+from harness.judge.score import Verdict
+from harness.timeline.timeline import Timeline
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
+Bend = Callable[[Logs], object]
+
+
+def bent(bend: Bend, seed: int = 99, outages: list[Outage] | None = None) -> Timeline:
+    history = simulate(JOB, outages or (), seed)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines, first):
+                line["loss"] = change(line)
+
+    return bend
+
+
+def other_seed(logs: Logs) -> None:
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")
+    plan["plan"] = plan["plan"] | {"seed": 8}
+
+
+def failed(logs: Logs) -> None:
+    logs["harness"][-1].update(outcome="failed")
+
+
+def stopped_early(logs: Logs) -> None:
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event") == "step" and line["step"] > 30)
+
+
+@pytest.mark.parametrize(
+    ("bend", "outages", "why"),
+    [
+        (other_seed, [], "another seed"),
+        (failed, [], "did not come to its end"),
+        (stopped_early, [], "did not come to its end"),
+        (lambda logs: None, [Outage(17, "crash")], "started again"),
+        (lambda logs: None, [Outage(17, "rollback")], "started again"),
+        (lambda logs: None, KILL, "faults struck it"),
+        (loss(lambda line: "nan", first=12), [], "not a number"),
+        (loss(lambda line: "nan" if line["step"] in (7, 9, 11) else line["loss"]), [], "not a number"),
+    ],
+)
+def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: list[Outage], why: str) -> None:
+    other = bent(bend, 3, outages)
+    run = load(simulate(JOB, KILL, seed=5))
+    assert why in fault_free.flaw(run, other)
+    card = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[other])
+    assert card.verdict is Verdict.INCONCLUSIVE and why in card.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "bend",
+    [
+        lambda logs: None,
+        loss(lambda line: None if line["step"] == 20 else line["loss"]),
+        loss(lambda line: None if line["step"] % 5 else line["loss"]),
+        loss(lambda line: None, rank=1),
+    ],
+)
+def test_a_hole_or_a_sparse_loss_is_no_flaw(bend: Bend) -> None:
+    assert fault_free.flaw(load(simulate(JOB, KILL, seed=5)), bent(bend)) == ""
+
+
+def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
+    hole = bent(loss(lambda line: None if line["step"] == 12 else line["loss"] * (1 + 1e-9)), 3)
+    healthy = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[hole])
+    assert healthy.verdict is Verdict.PASS, healthy.reasons
+    astray = loss(lambda line: line["loss"] * 1.3, first=20)
+    assert verdict(simulate(JOB, KILL, seed=5), astray, ENVELOPE, calibration=[hole]).verdict is Verdict.FAIL
+
+
+def test_a_hole_in_the_twin_hides_nothing_and_accuses_nobody() -> None:
+    twin = bent(loss(lambda line: None if line["step"] == 12 else line["loss"]))
+    assert verdict(simulate(JOB, KILL, seed=5), twin=twin).verdict is Verdict.PASS
+    off = loss(lambda line: line["loss"] + 1e-12, first=25)
+    assert verdict(simulate(JOB, KILL, seed=5), off, twin=twin).verdict is Verdict.FAIL
+
+
+def own(line: dict[str, Any]) -> float:
+    return float(line["loss"]) + 0.01 * (1 + line["step"] % 3)
+
+
+def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
+    local = loss(own, rank=1)
+    twin = bent(local)
+    assert verdict(simulate(JOB, KILL, seed=5), local, twin=twin).verdict is Verdict.PASS
+
+    def stale(logs: Logs) -> None:
+        local(logs)
+        for line in steps(trainers(logs, rank=1, life=-1)[0], 15):
+            line["loss"] *= 1.01
+
+    card = verdict(simulate(JOB, KILL, seed=5), stale, twin=twin)
+    assert card.verdict is Verdict.FAIL
+    assert "at step 15 the loss of rank 1 is not that of the same rank of the twin" in card.reasons[0]
+    final = {"loss_continuity": {"mode": "final"}}
+    assert "(of rank 0; each rank tells its own)" in verdict(simulate(JOB, KILL, seed=5), local, final, twin).reasons[0]
+
+
+def test_one_step_on_which_ranks_of_the_twin_differ_switches_no_check_off() -> None:
+    def once(logs: Logs) -> None:
+        steps(trainers(logs, rank=1)[0], 1, 1)[0]["grad_norm"] = None
+
+    def differs(logs: Logs) -> None:
+        once(logs)
+        for line in steps(trainers(logs, rank=1, life=-1)[0]):
+            line["grad_norm"] *= 2
+
+    assert verdict(simulate(JOB, KILL, seed=5), once, twin=bent(once)).verdict is Verdict.PASS
+    card = verdict(simulate(JOB, KILL, seed=5), differs, twin=bent(once))
+    assert card.verdict is Verdict.FAIL and "ranks 0 and 1 disagree on the gradient norm" in card.reasons[0]
+
+
+def test_ranks_must_agree_on_positions() -> None:
+    def replays(logs: Logs) -> None:
+        for line in steps(trainers(logs, rank=1, life=-1)[0]):
+            line["first"] -= 16
+
+    card = verdict(simulate(JOB, KILL, seed=5), replays, EXPECT | {"loss_continuity": {"mode": "final"}})
+    assert card.verdict is Verdict.FAIL and "disagree on the sample position" in card.reasons[0]
+
+
+def test_a_loss_that_never_changes_proves_nothing() -> None:
+    def constant(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                line |= {"loss": 1.0, "grad_norm": 1.0}
+
+    card = verdict(simulate(JOB, KILL, seed=5), constant, twin=bent(constant))
+    assert card.verdict is Verdict.INCONCLUSIVE and "never change" in card.reasons[0]
+
+
+def test_of_a_twin_without_a_flaw_bands_are_drawn() -> None:
+    run = load(simulate(JOB, KILL, seed=5))
+    assert fault_free.flaw(run, twin_of(JOB)) == ""

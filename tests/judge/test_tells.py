@@ -1,0 +1,158 @@
+"""What is told decides what is judged: the untold is named, the promised and missing is inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, expecting, load, remove, steps, trainers
+from simulator import Job, Outage, simulate
+
+from harness.emitter.vocabulary import TELLS
+from harness.errors import EventLogError
+from harness.judge import tells
+from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
+from harness.trainers.contract import build_trainer
+
+JOB = Job(nodes=2, steps=60, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+Bend = Callable[[Logs], object]
+
+
+def both(bend: Bend, expect: dict[str, Any] | None = None, twin: bool = True) -> Scorecard:
+    """The same trainer tells, or does not tell, in the run and in its fault-free run."""
+    history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
+    logs, usual = expecting(history.logs(), EXPECT if expect is None else expect), quiet.logs()
+    bend(logs)
+    if twin:
+        bend(usual)
+    return judge(Evidence(load(history, logs), load(quiet, usual)), "told")
+
+
+def without(*fields: str) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines):
+                for field in fields:
+                    line.pop(field, None)
+
+    return bend
+
+
+def without_events(*names: str) -> Bend:
+    def bend(logs: Logs) -> None:
+        for name, lines in logs.items():
+            if name != "harness":
+                remove(lines, lambda line: line.get("event") in names)
+
+    return bend
+
+
+KINDS = {
+    "positions": without("first", "count"),
+    "digests": without("digest"),
+    "restores": without_events("restored"),
+    "exits": without_events("exiting", "worker.exit"),
+    "phases": without_events("rendezvous", "agent.rendezvous", "phase"),
+    "checkpoints": without_events("checkpoint.started", "checkpoint.committed"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -> None:
+    before, after = both(lambda logs: None), both(KINDS[kind])
+    assert before.verdict is after.verdict is Verdict.PASS, after.reasons
+    assert set(after.not_judged) - set(before.not_judged) == {tells.ITEMS[kind]}
+    assert set(before.not_judged) <= set(after.not_judged)
+    assert tells.ITEMS[kind] in after.reasons[0]
+    assert kind in before.metrics["tells"] and kind not in after.metrics["tells"]
+
+
+def test_without_a_loss_there_is_nothing_to_compare() -> None:
+    card = both(without("loss"))
+    assert card.verdict is Verdict.INCONCLUSIVE and "loss" in card.not_judged
+
+
+def declaring(names: tuple[str, ...]) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            lines[0]["tells"] = list(names)
+
+    return bend
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
+    def bend(logs: Logs) -> None:
+        declaring(TELLS)(logs)
+        KINDS[kind](logs)
+
+    card = both(bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
+    silent = tuple(name for name in TELLS if name != kind)
+    assert both(lambda logs: (declaring(silent)(logs), KINDS[kind](logs))).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("odd", [None, 7, "steps", {"loss": 1}, [None, 3, ["x"]]])
+def test_an_odd_declaration_is_refused(odd: object) -> None:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            lines[0]["tells"] = odd
+
+    with pytest.raises(EventLogError, match="tells"):
+        both(bend)
+
+
+def test_what_a_rank_told_before_is_missing_after() -> None:
+    def ceases(logs: Logs) -> None:
+        for rank in (0, 1):
+            for line in steps(trainers(logs, rank=rank, life=-1)[0]):
+                line.pop("digest")
+
+    card = both(ceases, twin=False)
+    assert card.verdict is Verdict.INCONCLUSIVE and "in one of its lives and not in another" in card.reasons[0]
+
+
+def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
+    def from_the_start(logs: Logs) -> None:
+        KINDS["checkpoints"](logs)
+        KINDS["restores"](logs)
+
+    card = both(from_the_start, twin=False)
+    assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this one ever did" in card.reasons[0]
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("restore", "restores"), ("rendezvous", "phases"), ("teardown", "exits")])
+def test_a_phase_that_nobody_tells_is_not_zero_seconds(phase: str, kind: str) -> None:
+    expect = {"recovery_time": {"phases": {phase: "60s"}}}
+    assert both(lambda logs: None, expect).verdict is Verdict.PASS
+    card = both(KINDS[kind], expect)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert f"{phase} cannot be measured: the log does not tell {tells.ITEMS[kind]}" in card.reasons[0]
+
+
+def test_a_scenario_without_a_bound_says_so() -> None:
+    assert not any(expects_something({name: {}}) for name in ("recovery_time", "wasted_gpu_hours", "metrics", "pace"))
+    assert not expects_something({"pace": "off"})
+    assert all(expects_something({name: {}}) for name in ("loss_continuity",))
+    assert expects_something({"recovery_time": {"max": "3s"}}) and expects_something({"pace": {"max_slowdown": 3}})
+    card = both(lambda logs: None, {"recovery_time": {}})
+    assert "the scenario expects nothing else, whatever it costs" in card.reasons[0]
+    assert "not judged: loss, sample order, sample contents" in card.reasons[0]
+
+
+def test_what_will_not_be_judged_is_said_beforehand() -> None:
+    some = build_trainer({"command": ["x"], "tells": ["steps", "loss"]}).declares()
+    expect = {"loss_continuity": {"mode": "envelope"}, "recovery_time": {"phases": {"restore": "1s"}}, "pace": "off"}
+    lines = tells.forecast(some, expect)
+    assert lines[0].startswith(
+        "Not judged, as its trainer does not tell it: sample order, sample contents, checkpoints"
+    )
+    assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
+    assert tells.forecast(build_trainer("reference").declares(), expect) == [
+        "Its trainer tells everything that is judged."
+    ]
+    [open_] = tells.forecast(build_trainer({"command": ["x"]}).declares(), expect)
+    assert "does not declare" in open_

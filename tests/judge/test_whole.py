@@ -1,0 +1,258 @@
+"""Is the job whole again? Each broken class beside a healthy neighbour that passes."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import EXPECT, Logs, expecting, load, steps, trainers, twin_of, verdict
+from simulator import Job, Outage, simulate
+from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
+
+from harness.judge.drill import Drill, load_drill
+from harness.judge.evidence import part_of
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
+
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+LOST = [Outage(25, "node", victim=1)]
+TWIN = twin_of(JOB)
+Bend = Callable[[Logs], object]
+
+
+def judged(bend: Bend, expect: dict[str, Any] | None = None, job: Job = JOB) -> Scorecard:
+    return verdict(simulate(job, KILL, seed=5), bend, expect, TWIN if job == JOB else twin_of(job))
+
+
+def reasons(card: Scorecard) -> str:
+    return " · ".join(card.reasons)
+
+
+@pytest.mark.parametrize(
+    ("bend", "expected", "reason"),
+    [
+        (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "pace.max_slowdown: still"),
+        (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
+        (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),
+        (lambda logs: slower(logs, 3.0, 11, 70), Verdict.INCONCLUSIVE, "not all the time"),
+        (lambda logs: slower(logs, 3.0, 11, 30), Verdict.PASS, ""),
+        (lambda logs: slower(logs, 8.0, 65, 80), Verdict.INCONCLUSIVE, "slower again in its last steps"),
+        (lambda logs: without_saves(logs, *range(20, 90, 10)), Verdict.FAIL, "7 in a row"),
+        (lambda logs: without_saves(logs, 20, 30, 50, 60, 80), Verdict.FAIL, "2 in a row"),
+        (lambda logs: without_saves(logs, 20, 40, 60, 80), Verdict.FAIL, "4 of the 7 checkpoints"),
+        (lambda logs: without_saves(logs, 50), Verdict.PASS, ""),
+        (lambda logs: saved_late(logs, 50, 56), Verdict.PASS, ""),
+        (lambda logs: exit_takes(logs, 600), Verdict.FAIL, "took 10 min 0 s to end after its last step"),
+        (lambda logs: exit_takes(logs, 20), Verdict.PASS, ""),
+    ],
+)
+def test_broken_and_its_healthy_neighbour(bend: Bend, expected: Verdict, reason: str) -> None:
+    card = judged(bend, {"loss_continuity": {"mode": "exact"}})
+    assert card.verdict is expected, card.reasons
+    assert reason in reasons(card)
+
+
+@pytest.mark.parametrize(
+    ("bend", "name", "wider"),
+    [
+        (lambda logs: slower(logs, 3.0, 11, 80), "pace", {"max_slowdown": 4}),
+        (lambda logs: without_saves(logs, 20, 40, 60, 80), "checkpoint_rhythm", {"min_percent": 40}),
+        (lambda logs: exit_takes(logs, 600), "exit_time", {"max": "20m"}),
+    ],
+)
+def test_each_can_be_widened_and_switched_off(bend: Bend, name: str, wider: dict[str, Any]) -> None:
+    exact = {"loss_continuity": {"mode": "exact"}}
+    assert judged(bend, exact).verdict is Verdict.FAIL
+    assert judged(bend, exact | {name: wider}).verdict is Verdict.PASS
+    off = judged(bend, exact | {name: "off"})
+    assert off.verdict is Verdict.PASS
+    assert "switches it off" in " ".join(off.not_judged.values()) and "not judged" in off.reasons[0]
+
+
+def test_a_host_that_was_as_busy_before_the_fault_accuses_nobody() -> None:
+    def busy(logs: Logs) -> None:
+        begin = steps(trainers(logs, rank=0, life=0)[0], 1, 1)[0]["mono_ns"]
+        from whole import step_end, stretched
+
+        stretched(logs, begin, step_end(logs, 80), 2.5)
+
+    card = judged(busy, {"loss_continuity": {"mode": "exact"}})
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert "before the first fault, too" in card.not_judged["pace"]
+
+
+def test_fewer_than_ten_steps_after_the_recovery_have_no_pace() -> None:
+    card = verdict(simulate(replace(JOB, steps=30), KILL, seed=5), lambda logs: slower(logs, 9.0, 20, 30), EXPECT)
+    assert "pace" in card.not_judged and card.verdict is Verdict.PASS, card.reasons
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2000), noise=st.sampled_from([0.0, 0.1, 0.2]), pauses=st.sampled_from([0.0, 0.04]))
+def test_weather_is_never_a_lost_pace(seed: int, noise: float, pauses: float) -> None:
+    card = verdict(simulate(replace(JOB, noise=noise, pauses=pauses), KILL, seed), twin=TWIN)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+# GPUs in use
+
+
+def never_used(logs: Logs) -> None:
+    """The lost node is replaced at once, as the harness says; the job goes on with one rank to its end."""
+    harness = logs["harness"]
+    place = next(index for index, line in enumerate(harness) if line.get("event") == "node.released")
+    gone = harness[place]
+    stamp = {key: gone[key] + 10**8 for key in ("mono_ns", "wall_ns")}
+    harness.insert(place + 1, stamp | {"event": "node.allocated", "node": gone["node"], "incarnation": 2, "gpus": 1})
+    harness.sort(key=lambda line: line["mono_ns"])
+
+
+def shrunk(bend: Bend, expect: dict[str, Any], steps_: int = 200) -> Scorecard:
+    job = Job(nodes=2, steps=steps_, every=10)
+    history = simulate(job, [Outage(25, "shrink", victim=1)], 4)
+    calibration = [twin_of(replace(job, nodes=1), seed) for seed in (1, 2)]
+    return verdict(history, bend, expect, calibration=calibration)
+
+
+def test_a_replacement_that_idles_for_good_is_found() -> None:
+    envelope = {"loss_continuity": {"mode": "envelope"}}
+    assert shrunk(lambda logs: None, envelope).verdict is Verdict.PASS
+    card = shrunk(never_used, envelope)
+    assert card.verdict is Verdict.FAIL and "left GPUs idle in its last" in reasons(card), card.reasons
+    assert "node1" in reasons(card)
+    assert shrunk(never_used, envelope | {"gpus_in_use": {"max_idle_steps": 500}}).verdict is Verdict.PASS
+
+
+def test_a_replacement_that_came_too_late_is_not_missed() -> None:
+    card = shrunk(never_used, {"loss_continuity": {"mode": "envelope"}}, steps_=60)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert "came so late" in card.not_judged["GPUs in use"]
+
+
+def test_without_a_replacement_the_job_may_do_without_others_too() -> None:
+    def planned(logs: Logs) -> None:
+        never_used(logs)
+        plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+        plan["faults"][0]["parameters"] = {"replacement": "none"}
+
+    card = shrunk(planned, {"loss_continuity": {"mode": "envelope"}})
+    assert card.verdict is Verdict.PASS and "GPUs in use" in card.not_judged, card.reasons
+
+
+def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:
+    def excluded(logs: Logs) -> None:
+        never_used(logs)
+        end = logs["harness"][-1]
+        stamp = {key: end[key] - 10**9 for key in ("mono_ns", "wall_ns")}
+        header = trainers(logs, rank=0, life=-1)[0][0] | stamp | {"node": "node1", "incarnation": 2, "pid": 77}
+        logs["trainer-node1.2-0-77"] = [header, stamp | {"event": "notice", "source": "straggler"}]
+
+    card = shrunk(excluded, {"loss_continuity": {"mode": "envelope"}})
+    assert not any("left GPUs idle" in reason for reason in card.reasons)
+
+
+# Last checkpoint
+
+
+def drill_card(drill: Drill | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
+    history = simulate(JOB, KILL, seed=5)
+    logs = expecting(history.logs(), EXPECT)
+    bend(logs)
+    if finished:
+        drilled(logs, **finished)
+    return judge(Evidence(load(history, logs), TWIN, drill=drill), "drilled")
+
+
+BOTH = Drill(((0, 80), (1, 80)), 2)
+
+
+@pytest.mark.parametrize(
+    ("drill", "finished", "expected", "reason"),
+    [
+        (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
+        (
+            Drill(((0, 60),)),
+            {"outcome": "restored", "restored_step": 60},
+            Verdict.FAIL,
+            "only the checkpoint of step 60",
+        ),
+        (None, {"outcome": "scratch"}, Verdict.FAIL, "began from scratch"),
+        (None, {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
+        (None, {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "nothing in time"),
+        (None, {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be made"),
+        (None, {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
+        (None, {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
+        (Drill(problem="x.jsonl:3"), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "x.jsonl:3"),
+        (Drill(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (Drill(((0, 80), (1, 70))), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+    ],
+)
+def test_the_restore_drill(drill: Drill | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
+    card = drill_card(drill, **finished)
+    assert card.verdict is expected, card.reasons
+    assert reason in reasons(card) and "last checkpoint" not in card.not_judged
+
+
+def test_without_a_drill_the_log_may_say_that_the_last_save_is_lost() -> None:
+    def last_fails(logs: Logs) -> None:
+        for lines in trainers(logs, life=None):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed" and line["step"] == 80:
+                    line.update(event="checkpoint.failed", error="disk full")
+
+    def never_committed(logs: Logs) -> None:
+        for lines in trainers(logs):
+            lines[:] = [x for x in lines if not (x.get("event") == "checkpoint.committed" and x["step"] == 80)]
+
+    assert "last checkpoint" in drill_card(None).not_judged
+    for bend, reason in ((last_fails, "of step 80, failed"), (never_committed, "of step 80, was never committed")):
+        card = drill_card(None, bend)
+        assert card.verdict is Verdict.FAIL and reason in reasons(card), card.reasons
+
+
+def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> None:
+    assert load_drill(tmp_path) is None
+    events = tmp_path / "drill" / "events"
+    events.mkdir(parents=True)
+    found = load_drill(tmp_path)
+    assert found is not None and "empty" in found.problem
+    stamp = '"wall_ns":1,"mono_ns":1'
+    lines = (
+        f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
+    )
+    (events / "a.jsonl").write_text(lines)
+    assert load_drill(tmp_path) == Drill([(0, 7)], 1)
+    (events / "b.jsonl").write_text("nonsense\n")
+    found = load_drill(tmp_path)
+    assert found is not None and "b.jsonl:1" in found.problem
+
+
+# End of effects
+
+
+def gentle(logs: Logs) -> None:
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+
+
+@pytest.mark.parametrize(("ok", "expected"), [(True, Verdict.PASS), (False, Verdict.INVALID)])
+def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> None:
+    def bend(logs: Logs) -> None:
+        gentle(logs)
+        effect_ended(logs, ok)
+
+    card = judged(bend)
+    assert card.verdict is expected, card.reasons
+    assert "end of the faults' effects" not in card.not_judged
+    unmeasured = judged(gentle)
+    assert unmeasured.verdict is Verdict.PASS, unmeasured.reasons
+    assert "fault1" in unmeasured.not_judged["end of the faults' effects"]
+
+
+def test_a_part_of_a_run_keeps_the_drill() -> None:
+    run, drill = twin_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
+    assert part_of(Evidence(run, run, drill=drill)).drill is drill

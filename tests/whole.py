@@ -1,0 +1,76 @@
+"""Bending a history after its last restart, as a job that has recovered only halfway would write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from judging import Logs, remove, steps, trainers
+
+STAMPS = ("mono_ns", "begin_ns", "wall_ns")
+
+
+def _moved(at: int, begin: int, end: int, factor: float) -> int:
+    return round((factor - 1) * min(max(at - begin, 0), end - begin))
+
+
+def stretched(logs: Logs, begin: int, end: int, factor: float) -> None:
+    """From `begin` to `end` (monotonic) time runs `factor` times slower, in all logs."""
+    for line in (line for lines in logs.values() for line in lines):
+        wall = _moved(line["mono_ns"], begin, end, factor)
+        for key in STAMPS:
+            if key in line:
+                line[key] += wall if key == "wall_ns" else _moved(line[key], begin, end, factor)
+
+
+def step_end(logs: Logs, step: int) -> int:
+    """When the last life's last rank had done this step."""
+    return max(steps(lines, step, step)[0]["mono_ns"] for lines in _last_lives(logs))
+
+
+def _last_lives(logs: Logs) -> list[list[dict[str, Any]]]:
+    ranks = sorted({lines[0]["rank"] for lines in trainers(logs)})
+    return [trainers(logs, rank=rank, life=-1)[0] for rank in ranks]
+
+
+def slower(logs: Logs, factor: float, first: int, last: int) -> None:
+    """The last lives' steps after `first` up to `last` take so many times longer."""
+    stretched(logs, step_end(logs, first), step_end(logs, last), factor)
+
+
+def without_saves(logs: Logs, *unwanted: int) -> None:
+    """The last lives do not save these steps."""
+    for lines in _last_lives(logs):
+        remove(lines, lambda line: line["event"].startswith("checkpoint") if line.get("step") in unwanted else False)
+
+
+def saved_late(logs: Logs, step: int, instead: int) -> None:
+    for lines in _last_lives(logs):
+        stamp = next(({k: s[k] for k in ("mono_ns", "wall_ns")} for s in steps(lines, instead, instead)), {})
+        for line in lines:
+            if str(line.get("event")).startswith("checkpoint") and line.get("step") == step:
+                line |= stamp | {"step": instead}
+        lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+
+
+def exit_takes(logs: Logs, seconds: float) -> None:
+    """The commands go on for so long after the last step."""
+    last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines))
+    for line in logs["harness"]:
+        if line["mono_ns"] > last:
+            line["mono_ns"] += round(seconds * 1e9)
+            line["wall_ns"] += round(seconds * 1e9)
+
+
+def drilled(logs: Logs, **finished: Any) -> None:
+    """The harness made a restore drill before the nodes were released."""
+    stamp = {key: logs["harness"][-1][key] for key in ("mono_ns", "wall_ns")}
+    logs["harness"][-1:-1] = [
+        stamp | {"event": "drill.started", "step": 60},
+        stamp | {"event": "drill.finished"} | finished,
+    ]
+
+
+def effect_ended(logs: Logs, ok: bool, fault: str = "fault1") -> None:
+    stamp = {key: logs["harness"][-1][key] for key in ("mono_ns", "wall_ns")}
+    measured = {"measured": 400 if not ok else 900, "expected": 900, "unit": "Mbit/s", "ok": ok}
+    logs["harness"][-1:-1] = [stamp | {"event": "fault.ended", "fault": fault} | measured]
