@@ -24,13 +24,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from judging import EXPECT, Logs, expecting, twin_of
-from simulator import History, Job, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
 from harness.run.trigger import Progress
+from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

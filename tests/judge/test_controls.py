@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, remove, steps, trainers, twin_of, verdict
-from simulator import Job, Outage, simulate
 
 from harness.judge.score import Verdict
+from harness.theory.simulator import Job, Outage, simulate
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
 WEATHER: dict[str, dict[str, Any]] = {

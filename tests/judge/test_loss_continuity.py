@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
-from simulator import Job, Outage, simulate
 
 from harness.judge import curves
 from harness.judge.analysis import Analysis
 from harness.judge.curves import Curve
 from harness.judge.score import Verdict
 from harness.judge.scores import loss_continuity
+from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 

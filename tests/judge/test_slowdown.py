@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
-from simulator import Job, Outage, simulate
 
 from harness.judge import ledger, slowdown
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
+from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=100)
 TWIN = twin_of(JOB)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from judging import Logs, load, remove, steps, trainers, twin_of, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
-from simulator import Outage, simulate
 
 from harness.judge.score import Verdict
+from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Timeline
 
 EXACT = {"loss_continuity": {"mode": "exact"}}

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, load, steps, trainers, twin_of, verdict
-from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.drill import Drill, load_drill
 from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]

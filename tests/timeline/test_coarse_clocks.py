@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import Logs, expecting, load, remove, steps, trainers, twin_of
-from simulator import Job, Outage, simulate
 
 from harness.judge.score import Evidence, judge
 from harness.report import model
+from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Episode, Epoch, FaultRecord, Process, Progress, Segment, Slot, Steps, Timeline
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "coarse_clocks.json"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, load, twin_of, verdict
-from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.judge import ledger
 from harness.judge.score import Verdict
 from harness.report import model
+from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 OUTAGES = st.lists(

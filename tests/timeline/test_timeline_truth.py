@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.judge import ledger
 from harness.judge.scores.recovery_time import phase_sums
+from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

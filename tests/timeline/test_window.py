@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, remove, trainers, twin_of
-from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline, window
 
 JOB = Job(nodes=2, steps=160, every=10)

@@ -258,7 +258,8 @@ class _Simulation:
         host = random.Random(f"{node}.{self.incarnation[node or 0]}")
         return host.randrange(-(10**12), 10**12), host.randrange(10**14)
 
-    def _host(self, node: int) -> str:
+    def _host(self, node: int | None) -> str:
+        assert node is not None, "the harness has no clock of its own"
         return f"node{node}.{self.incarnation[node]}"
 
     def _slots(self, node: int) -> list[tuple[str, int, int]]:
