@@ -22,9 +22,7 @@ import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import Field
+from typing import Any, Literal, Self
 
 from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
 from harness.errors import FaultError, UsageError
@@ -380,9 +378,6 @@ class Capability:
     summary: str
     verbs: frozenset[Verb]
     missing: Mapping[Verb, str] = field(default_factory=dict)
-
-
-RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 
 
 @contextlib.contextmanager

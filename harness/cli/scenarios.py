@@ -108,7 +108,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
         f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
         f"A checkpoint every {work.checkpoint.every_steps} steps.",
-        "First the same run without any fault (its twin), unless one with this seed is cached.",
+        "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")

@@ -22,9 +22,8 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, Target
+from harness.faults.contract import Context, Fault, Folder, RunPath, Target
 from harness.log import hostile
-from harness.log.hostile import RunPath
 
 PAGE_BYTES = 4096
 APPEARS_S_MAX = 30.0

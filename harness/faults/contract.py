@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -38,8 +39,11 @@ from pydantic import (
 
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError, choice
-from harness.log.hostile import RunPath
+from harness.log import hostile
 from harness.units import Duration
+
+RunPath = Annotated[str, AfterValidator(hostile.below)]
+"""A path relative to the run's folder that does not leave it."""
 
 Folder = Annotated[RunPath, Field(max_length=200)]
 

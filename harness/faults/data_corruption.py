@@ -15,10 +15,9 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, Target
+from harness.faults.contract import Context, Fault, Folder, RunPath, Target
 from harness.faults.shared import orders as damage
 from harness.log import hostile
-from harness.log.hostile import RunPath
 from harness.units import Duration
 
 

@@ -169,11 +169,17 @@ def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tupl
         yield from _each(["checkpoints"], "metrics.checkpoint_success_min")
 
 
+def _kept_something(run: Timeline) -> bool:
+    """Whether it tells of a checkpoint that was committed, or of a state beyond the first step that was restored."""
+    committed = any(event["event"] == "checkpoint.committed" for event in run.checkpoints)
+    return committed or any(process.restored_step for process in run.processes)
+
+
 def from_scratch(run: Timeline) -> str:
-    """Why a job that tells neither what it restored nor what it saved may have lost all it had, or an empty text: it
-    began again with its first step, though by the plan a checkpoint had been due."""
+    """Why a job that tells neither a committed checkpoint nor one it restored may have lost all it had, or an empty
+    text: it began again with its first step, though by the plan a checkpoint had been due."""
     every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    if {"restores", "checkpoints"} & told(run) or not isinstance(every, int) or not len(run.epochs):
+    if _kept_something(run) or not isinstance(every, int) or not len(run.epochs):
         return ""
     lowest = min(epoch.first for epoch in run.epochs)
     for episode in run.episodes:

@@ -16,9 +16,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Annotated, Any
-
-from pydantic import AfterValidator
+from typing import IO, Any
 
 from harness.errors import FaultError
 
@@ -30,14 +28,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def _below(path: str) -> str:
+def below(path: str) -> str:
+    """The path, if it is relative and does not leave the folder that it is relative to. Else raises `ValueError`."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
-
-
-RunPath = Annotated[str, AfterValidator(_below)]
-"""A path relative to the run's folder that does not leave it."""
 
 
 # Folders
@@ -49,7 +44,7 @@ def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
 
     Raises `FaultError` where a part of the path is a link or no folder, `FileNotFoundError` where it is not there.
     """
-    *parents, name = [part for part in _below(path).split("/") if part not in ("", ".")]
+    *parents, name = [part for part in below(path).split("/") if part not in ("", ".")]
     descriptor = os.open(root, _FOLDER)
     try:
         for parent in parents:
@@ -86,7 +81,7 @@ def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = N
 
     Raises `FaultError` where a link or a file is in its place.
     """
-    parts = [part for part in _below(path).split("/") if part not in ("", ".")]
+    parts = [part for part in below(path).split("/") if part not in ("", ".")]
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:

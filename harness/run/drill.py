@@ -7,14 +7,14 @@ It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored ho
 from __future__ import annotations
 
 import pathlib
-import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from harness.backends.contract import Backend, Cluster, Exit
+from harness.backends import run_folder
+from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import Emitter
+from harness.log import hostile
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
@@ -28,7 +28,6 @@ LIMIT_S = 60.0
 TICK_S = 0.01
 OTHERS_END_S = 2.0
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
-_NOT_SAVED = {FOLDER, "events", "logs", "holds"}  # folders of a run that hold nothing a restart may need
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,8 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
     where the job told of no checkpoint."""
     asked = plan.workload.restore_drill
     wanted = plan.workload.trainer.drills if asked is None else asked
-    return wanted and committed_step > 0 and bool(plan.faults) and plan.backend in REACHED
+    reached = plan.backend in REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
+    return wanted and committed_step > 0 and bool(plan.faults) and reached
 
 
 def rehearse_restore(
@@ -63,8 +63,8 @@ def rehearse_restore(
         found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
         found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
-    for copied in _saved(folder):
-        shutil.rmtree(copied, ignore_errors=True)
+    for name in _saved(plan.launch()):
+        hostile.remove_tree(folder, name)
     emit("drill.finished", **asdict(found))
 
 
@@ -78,23 +78,26 @@ def _drill(
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
-    _copy(journal.run_dir, folder)
+    _copy(workload, journal.run_dir, folder)
     journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
     workload = replace(workload, env=redaction.resolve(workload.env))
     deadline = time.monotonic() + LIMIT_S
     with backend.open(workload, folder, plan.run_id) as cluster:
         cluster.start()
-        return _watch(cluster, folder, Drill("timeout", committed_step), deadline, stop)
+        ranks = plan.workload.world_size
+        return _watch(cluster, folder, ranks, Drill("timeout", committed_step), deadline, stop)
 
 
-def _watch(cluster: Cluster, folder: pathlib.Path, found: Drill, deadline: float, stop: StopRequest) -> Drill:
+def _watch(
+    cluster: Cluster, folder: pathlib.Path, ranks: int, found: Drill, deadline: float, stop: StopRequest
+) -> Drill:
     """Until all ranks of a world have restored, or the commands have ended, or the time is over."""
     tail, progress, ends = Tail(folder / "events"), Progress(), list[Exit]()
     while time.monotonic() < deadline:
         ended = len(ends) >= len(cluster.nodes)
         for header, event in tail.poll():
             progress.absorb(header, event, time.monotonic_ns())
-        if restored := progress.restored_steps():
+        if restored := progress.restored_steps(ranks):
             return _restored(found, restored)
         if ended:
             return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
@@ -122,16 +125,18 @@ def _restored(found: Drill, steps: list[int]) -> Drill:
     return replace(found, outcome=outcome, restored_step=steps[0])
 
 
-def _copy(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+def _copy(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
-    for path in _saved(run_dir):
-        words = ["cp", "-a", "--reflink=auto", "--", str(path), str(folder / path.name)]
+    for name in _saved(workload):
+        if not hostile.status_of(run_dir, name):
+            continue
+        words = ["cp", "-a", "--reflink=auto", "--", str(run_dir / name), str(folder / name)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
         if done.returncode:
-            raise CannotDrill(f"{path.name} cannot be copied: {done.stderr.strip()[-200:]}")
+            raise CannotDrill(f"{name} cannot be copied: {done.stderr.strip()[-200:]}")
 
 
-def _saved(run_dir: pathlib.Path) -> Iterator[pathlib.Path]:
-    for path in sorted(run_dir.glob("*")):
-        if path.is_dir() and not path.is_symlink() and path.name not in _NOT_SAVED:
-            yield path
+def _saved(workload: Workload) -> list[str]:
+    """The folders that nodes may write, and the training data."""
+    nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
+    return sorted({*nodes, *control, "data"})

@@ -85,7 +85,7 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter
     """Undoes what is open. What cannot be undone is told and changes no result; the reverter tries it again later."""
     try:
         close(journal)
-    except FaultError as error:
+    except (FaultError, OSError) as error:
         emit("cleanup.failed", error=str(error))
         observer.left_behind(str(error))
         reverter.returncode = 0  # not waited for: it outlives this process, and then tries again

@@ -81,9 +81,9 @@ class Progress:
         world = [self.workers.get(rank) for rank in range(self.world_size)]
         return all(worker is not None and worker.since_ns > moment_ns for worker in world)
 
-    def restored_steps(self) -> list[int]:
-        """What each rank of the world has restored; empty while some rank has not."""
-        world = self.world_size or len(self.workers)
+    def restored_steps(self, planned_ranks: int) -> list[int]:
+        """What each rank of the world (by default: of the plan) has restored; empty while some rank has not."""
+        world = self.world_size or planned_ranks
         ranks = range(world) if world <= len(self.workers) else ()
         steps = [self.workers[rank].restored_step if rank in self.workers else None for rank in ranks]
         return [] if None in steps else [step for step in steps if step is not None]

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import os
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 
 SECRETS = "spec.secrets"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the reverter's tries: two minutes in all
 
 
@@ -114,6 +116,8 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
     given: dict[str, Any] = dict(arguments) if isinstance(arguments, dict) else {}
     if "run_dir" in inspect.signature(function).parameters:
         given["run_dir"] = run_dir  # where the journal lies, whatever the record says
+    if not _RUN_ID.fullmatch(str(given.get("run_id", "x"))):
+        raise FaultError(f"its arguments are not those that are written down for it: run_id {given['run_id']!r}")
     try:
         validate_call(config=ConfigDict(strict=True))(function)(**given)
     except ValidationError as error:

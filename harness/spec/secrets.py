@@ -19,6 +19,7 @@ from harness.log import hostile
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|\d|$)", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+FILE_BYTES_MAX = 2**30
 LENGTH_MIN = 6  # anything shorter is found in every second line by chance, and protects nothing
 
 
@@ -62,7 +63,7 @@ def make_unreadable(run_dir: pathlib.Path, references: list[str]) -> int:
         )
     named = {name: value for name, value in os.environ.items() if is_secret(name) or name in references}
     secrets = {value for value in named.values() if len(value) >= LENGTH_MIN and not value.startswith("/")}
-    return sum(redact(run_dir / folder, secrets) for folder in ("events", "logs", "drill"))
+    return sum(redact(run_dir / folder, secrets) for folder in ("events", "logs", "answers", "drill"))
 
 
 UNDO = make_unreadable
@@ -71,16 +72,27 @@ UNDO = make_unreadable
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
     """Overwrites every secret in the files of the folder with as many asterisks; returns in how many files.
 
-    Files keep their size, so that whoever still reads or appends to one is not disturbed.
+    Files keep their size, so that whoever still reads or appends to one is not disturbed. Raises `FaultError` for
+    files that could not be looked through, after all others were.
     """
-    root = folder.parent
-    files = hostile.files_below(root, folder.name) if secrets else []
-    return sum(_redact_file(root, path, sorted(secrets, key=len, reverse=True)) for path in files)
+    root, changed, errors = folder.parent, 0, []
+    for path in hostile.files_below(root, folder.name) if secrets else []:
+        try:
+            changed += _redact_file(root, path, sorted(secrets, key=len, reverse=True))
+        except FileNotFoundError:
+            continue
+        except (FaultError, OSError) as error:
+            errors.append(f"{path}: {error}")
+    if errors:
+        raise FaultError("secrets may still be in " + "; ".join(errors))
+    return changed
 
 
 def _redact_file(root: pathlib.Path, path: str, secrets: Sequence[str]) -> bool:
     with os.fdopen(hostile.open_file(root, path, os.O_RDWR), "r+b") as file:
-        data = file.read()
+        if os.fstat(file.fileno()).st_size > FILE_BYTES_MAX:
+            raise FaultError(f"larger than {FILE_BYTES_MAX} bytes, so it is not looked through")
+        data = file.read(FILE_BYTES_MAX)
         if not any(form in data for secret in secrets for form in _forms(secret)):
             return False
         lines = data.split(b"\n")

@@ -42,7 +42,7 @@ def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall
         "seed": 1,
         "backend": "local",
         "scenario": {"name": name, "title": name},
-        "workload": {"trainer": trainer, "nodes": 1, "steps": steps},
+        "workload": {"trainer": trainer, "nodes": 1, "steps": steps, "checkpoint": {"every_steps": 10**6}},
         "faults": list(faults),
         "expect": EXPECT if faults else {},
         "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": wall_clock_s * 10**9},

@@ -22,7 +22,6 @@ from harness.backends.contract import (
     Backend,
     Capability,
     Node,
-    RunId,
     Verb,
     Workload,
     environment_as_recorded,
@@ -238,7 +237,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
     return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}", refused
 
 
-def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+def _undo(run_id: str, environment: dict[str, str]) -> None:
     """Removes whatever carries this run's label, at the engine that the run used. Idempotent."""
     with environment_as_recorded(BACKEND.settings, environment):
         engine = Engine()

@@ -32,7 +32,6 @@ from harness.backends.contract import (
     ClockReading,
     Exit,
     Node,
-    RunId,
     Verb,
     Workload,
     environment_as_recorded,
@@ -452,7 +451,7 @@ def end_run(api: Api, place: Place) -> int:
     return removed
 
 
-def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+def _undo(run_id: str, environment: dict[str, str]) -> None:
     """Raises `CannotRunError` where the cluster of the run does not answer."""
     with environment_as_recorded(BACKEND.settings, environment):
         settings = read_settings()

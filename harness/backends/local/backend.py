@@ -30,7 +30,6 @@ from harness.backends.contract import (
     Cluster,
     Exit,
     Node,
-    RunId,
     Verb,
     Workload,
     fill_placeholders,
@@ -435,7 +434,7 @@ def sweep(run_id: str | None = None) -> int:
     return count
 
 
-def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+def _undo(run_id: str, environment: dict[str, str]) -> None:
     sweep(run_id)
 
 

@@ -32,7 +32,6 @@ from harness.backends.contract import (
     Change,
     Exit,
     Node,
-    RunId,
     Verb,
     Workload,
     environment_as_recorded,
@@ -354,7 +353,7 @@ def end_run(slurm: Slurm, run_id: str) -> None:
         slurm.heal(run_id)
 
 
-def _undo(run_id: RunId, environment: dict[str, str]) -> None:
+def _undo(run_id: str, environment: dict[str, str]) -> None:
     with environment_as_recorded(BACKEND.settings, environment):
         end_run(find_slurm(), run_id)
 

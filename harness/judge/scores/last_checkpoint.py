@@ -43,7 +43,8 @@ class LastCheckpoint(Score):
 
     def score(self, evidence: Evidence, bounds: LastCheckpointBounds | None) -> ScoreResult:
         run = evidence.run
-        newest = max((_step(event) for event in run.checkpoints if _is(event, "committed")), default=0)
+        committed = {_step(event) for event in run.checkpoints if _is(event, "committed")}
+        newest = max(committed, default=0)
         told = run.drill or {}
         restored = told.get("restored_step")
         values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
@@ -56,13 +57,14 @@ class LastCheckpoint(Score):
             if finding is None:
                 return ScoreResult(values, not_judged=[(ITEM, "no restore drill was made")])
             return ScoreResult(values, [Expectation(NAME, bound, "—", *finding)])
-        verdict, reason = _drilled(run.drill, evidence.drill, newest, bounds.max_steps_behind)
+        verdict, reason = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
         return ScoreResult(values, [Expectation(NAME, bound, observed, verdict, reason)])
 
 
-def _drilled(told: dict[str, Any] | Any, drill: Drill | None, newest: int, behind: int) -> Finding:
+def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: int) -> Finding:
     """What the harness saw, unless the drill's own log says otherwise."""
+    told, newest = run.drill or {}, max(committed, default=0)
     outcome, step = told.get("outcome"), told.get("restored_step")
     detail = f": {told['reason']}" if told.get("reason") else ""
     if outcome in _BAD:
@@ -80,10 +82,22 @@ def _drilled(told: dict[str, Any] | Any, drill: Drill | None, newest: int, behin
         )
     if not drill.restored or {found for _, found in drill.restored} != {step}:
         return Verdict.INCONCLUSIVE, f"the restore drill's workers do not say that they restored step {step}"
+    ranks = drill.world_size if drill.world_size > 0 else _planned_ranks(run)
+    if len({rank for rank, _ in drill.restored}) < ranks:
+        told_by = len({rank for rank, _ in drill.restored})
+        return Verdict.INCONCLUSIVE, f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
+    if step not in committed:
+        text = f"the restore drill loaded a checkpoint of step {step}"
+        return Verdict.INCONCLUSIVE, f"{text}, which the job did not tell to have committed"
     if step < newest - behind:
         text = f"only the checkpoint of step {step} could be loaded"
         return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
     return Verdict.PASS, ""
+
+
+def _planned_ranks(run: Timeline) -> int:
+    work = run.plan.get("workload") or {}
+    return int(work.get("nodes") or 1) * int(work.get("ranks_per_node") or 1)
 
 
 def _from_the_log(run: Timeline) -> Finding | None:

@@ -168,9 +168,9 @@ def test_what_a_killed_harness_leaves_is_removed_by_its_label(
     cluster = launch("sleep", "600")
     cluster.start()
     server.create("pods", _stranger(server))
-    backend.undo("r1")
+    backend.UNDO("r1", backend.BACKEND.whereabouts())
     assert [name for _, name in server.objects] == ["stranger"]
-    assert backend.undo("r1") == 0
+    backend.UNDO("r1", backend.BACKEND.whereabouts())  # there is nothing left to do
     server.delete("pods", "stranger", 0)
     until(lambda: not server.objects, "gone")
 

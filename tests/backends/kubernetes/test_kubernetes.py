@@ -230,9 +230,9 @@ def test_a_killed_harness_leaves_nothing_after_heal(tmp_path: pathlib.Path) -> N
     api = Api(read_settings())
     place = Place(run_id, read_settings())
     assert api.pods(place), "the harness had no chance to remove them"
-    backend.undo(run_id)
+    backend.UNDO(run_id, backend.BACKEND.whereabouts())
     assert api.pods(place) == []
-    assert backend.undo(run_id) == 0, "and again there is nothing left to do"
+    backend.UNDO(run_id, backend.BACKEND.whereabouts())  # and again: there is nothing left to do
     api.close()
 
 

@@ -200,7 +200,7 @@ def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path
         from harness.backends.contract import Workload
         from harness.backends.local.backend import LocalCluster
         from harness.errors import BackendError
-        from harness.backends.agent import undo
+        from harness.backends.agent import leftovers as undo
         run_id = f"full-{os.getpid()}"
         resource.setrlimit(resource.RLIMIT_NPROC, (5, 5))
         try:

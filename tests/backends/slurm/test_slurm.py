@@ -93,7 +93,8 @@ def test_without_slurm_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not capability.available and "sbatch" in capability.summary
     with pytest.raises(CannotRunError):
         SlurmBackend().open(SLEEP, tmp_path, "x")
-    backend.undo("x")  # nothing can have been submitted
+    with pytest.raises(CannotRunError, match="no Slurm here"):
+        backend.UNDO("x", backend.BACKEND.whereabouts())  # the run stays open, and this says why
 
 
 def test_nothing_runs_before_the_start(slurm: Slurm, tmp_path: pathlib.Path) -> None:
