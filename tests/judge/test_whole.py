@@ -256,3 +256,16 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 def test_a_part_of_a_run_keeps_the_drill() -> None:
     run, drill = twin_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
+
+
+@pytest.mark.parametrize(
+    ("drill", "reason"),
+    [
+        (Drill(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
+        (Drill(((0, 90), (1, 90))), "did not tell to have committed"),
+    ],
+)
+def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Drill, reason: str) -> None:
+    step = drill.restored[0][1]
+    card = drill_card(drill, outcome="restored", restored_step=step)
+    assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons

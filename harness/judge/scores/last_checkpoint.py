@@ -82,6 +82,9 @@ def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: in
         )
     if not drill.restored or {found for _, found in drill.restored} != {step}:
         return Verdict.INCONCLUSIVE, f"the restore drill's workers do not say that they restored step {step}"
+    if step < newest - behind:
+        text = f"only the checkpoint of step {step} could be loaded"
+        return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
     ranks = drill.world_size if drill.world_size > 0 else _planned_ranks(run)
     if len({rank for rank, _ in drill.restored}) < ranks:
         told_by = len({rank for rank, _ in drill.restored})
@@ -89,9 +92,6 @@ def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: in
     if step not in committed:
         text = f"the restore drill loaded a checkpoint of step {step}"
         return Verdict.INCONCLUSIVE, f"{text}, which the job did not tell to have committed"
-    if step < newest - behind:
-        text = f"only the checkpoint of step {step} could be loaded"
-        return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
     return Verdict.PASS, ""
 
 
