@@ -156,3 +156,32 @@ def test_what_will_not_be_judged_is_said_beforehand() -> None:
     ]
     [open_] = tells.forecast(build_trainer({"command": ["x"]}).declares(), expect)
     assert "does not declare" in open_
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["tells step 0 as restored", "begins a checkpoint besides"])
+def test_a_job_that_begins_again_from_scratch_proves_nothing_by_saying_so(begun: bool) -> None:
+    """Neither a restore of step 0 nor a checkpoint that was only begun shows that anything was kept."""
+    never_saves = Job(nodes=2, steps=60, every=10**6)
+
+    def bend(logs: Logs) -> None:
+        for lines in logs.values():
+            for line in lines:
+                if line.get("event") == "plan":
+                    line["plan"]["workload"] |= {"checkpoint": {"every_steps": 10}}
+                    line["plan"]["workload"]["trainer"] = {"command": ["train"]}
+        for lines in trainers(logs):
+            del_tells(lines[0])
+            first = next((line for line in lines if line.get("event") == "step"), None)
+            if begun and first is not None:
+                lines.insert(lines.index(first) + 1, dict(first) | {"event": "checkpoint.started", "step": 1})
+
+    def del_tells(header: dict[str, Any]) -> None:
+        header.pop("tells", None)
+
+    history, quiet = simulate(never_saves, [Outage(37, "rank", victim=1)], seed=5), simulate(never_saves, (), seed=99)
+    logs, usual = expecting(history.logs(), EXPECT), quiet.logs()
+    bend(logs)
+    bend(usual)
+    card = judge(Evidence(load(history, logs), load(quiet, usual)), "told")
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert any("began again" in reason or "from scratch" in reason for reason in card.reasons), card.reasons
