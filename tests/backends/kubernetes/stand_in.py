@@ -111,7 +111,9 @@ class StandIn:
         name = next(each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each)
         [(file, content)] = self.objects["configmaps", name]["binaryData"].items()
         path = self.folder / file
-        path.write_bytes(base64.b64decode(content))
+        if not path.exists():  # another pod may be reading it
+            path.with_suffix(".new").write_bytes(base64.b64decode(content))
+            path.with_suffix(".new").replace(path)
         return path
 
     def delete(self, plural: str, name: str, grace_s: float) -> bool:
