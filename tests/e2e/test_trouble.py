@@ -61,7 +61,7 @@ def test_an_interrupted_run_is_healed_and_scoreable(
 ) -> None:
     reports = tmp_path / "fresh"  # without the twins of other tests, whose events would be taken for this run's
     harness = start(reports, "run", short)
-    assert wait_for(lambda: bool(list(reports.glob(".twins/*/events/trainer*"))), 60)
+    assert wait_for(lambda: bool(list(reports.glob(".twins/*/events/*/trainer*"))), 60)
     harness.send_signal(number)
     out, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, out

@@ -426,8 +426,8 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     code = textwrap.dedent("""
         import pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backends.agent.types import (Arrivals, Impairment)
-from harness.backends.contract import (Traffic, Workload)
+        from harness.backends.agent.types import Impairment
+        from harness.backends.contract import Traffic, Workload
         from harness.backends.local.backend import BACKEND
         lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
         lab.start()

@@ -113,7 +113,7 @@ def start_worker(
     env = run_folder.environment(str(run_dir), "node0") | holds.environment | {"PATH": os.environ["PATH"]}
     hostile.make_folder(run_dir, run_folder.answers_of("node0"))
     command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[3]), str(rank)]
-    return subprocess.Popen(command, env=env | variables)
+    return subprocess.Popen(command, env=env | {"CHAOS_NODE": "node0"} | variables)
 
 
 def events(run_dir: pathlib.Path) -> list[str]:

@@ -164,7 +164,7 @@ def test_strangers_come_and_go_and_affinity_is_as_before(cluster: LocalCluster, 
 
     before = node_affinity()
     node.crowd(kind, 1.5)
-    strangers = lambda: [each for each in processes.every() if "burner.py" in undo._command(each.pid)]  # noqa: E731
+    strangers = lambda: [each for each in processes.every() if "burner" in undo._command(each.pid)]  # noqa: E731
     wait_for(lambda: len(strangers()) >= 2 and all(each.cpu_ticks for each in strangers()))
     if len(os.sched_getaffinity(0)) > 1 and cluster._mode == "root":
         own = {cpu for each in strangers() for cpu in os.sched_getaffinity(each.pid)}
@@ -221,7 +221,7 @@ def test_a_dead_node_is_gone_for_every_verb_and_takes_strangers_along(cluster: L
     node.crowd("cpu", 1.0)
     node.throttle(0.5)
     node.kill()
-    wait_for(lambda: not [each for each in processes.every() if "burner.py" in undo._command(each.pid)])
+    wait_for(lambda: not [each for each in processes.every() if "burner" in undo._command(each.pid)])
     assert node.processes() == []
     for call in (lambda: node.throttle(None), lambda: node.limit_memory(None), lambda: node.crowd("cpu", None)):
         with pytest.raises(NodeGone):
