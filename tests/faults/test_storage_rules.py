@@ -82,7 +82,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     run_dir = tmp_path_factory.mktemp("run")
     (run_dir / "box").mkdir()
     env = {"BOX": str(run_dir / "box"), "WHERE": str(run_dir / "store")}
-    workload = Workload((sys.executable, "-S", "-c", RUNNER), 1, 1, env, None, ("store",))
+    own = "{run_dir}/box"  # a folder that its command names is the node's to write
+    workload = Workload((sys.executable, "-S", "-c", RUNNER, own), 1, 1, env, None, ("store",))
     with BACKEND.open(workload, run_dir, f"test-storage-{os.getpid()}") as cluster:
         cluster.start()
         yield Storage(cluster, run_dir)
