@@ -94,7 +94,8 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
     assert (finished["outcome"], finished["step"], finished["restored_step"]) == ("restored", 30, 30)
     assert len(read_log(tmp_path / "run" / "events")) == 2  # the harness and one trainer
     assert len(read_log(tmp_path / "run" / "drill" / "events")) == 1
-    assert sorted(path.name for path in (tmp_path / "run" / "drill").iterdir() if path.is_dir()) == ["events", "logs"]
+    left = sorted(path.name for path in (tmp_path / "run" / "drill").iterdir() if path.is_dir())
+    assert left == ["answers", "events", "logs"]  # the copy of the checkpoints is gone
 
 
 @pytest.mark.parametrize(
@@ -146,4 +147,4 @@ def test_a_stop_request_ends_the_drill(tmp_path: pathlib.Path) -> None:
     stop.ask()
     cluster: Any = type("Cluster", (), {"exits": lambda self: [], "nodes": [1]})()
     with pytest.raises(drill.CannotDrill, match="stopped by the user"):
-        drill._watch(cluster, tmp_path, drill.Drill("timeout", 1), time.monotonic() + 5, stop)
+        drill._watch(cluster, tmp_path, 1, drill.Drill("timeout", 1), time.monotonic() + 5, stop)

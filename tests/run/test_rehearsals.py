@@ -121,7 +121,8 @@ def test_a_rehearsal_that_takes_too_long_is_given_up_and_the_job_goes_on(tmp_pat
     assert outcome.outcome == "completed", outcome
     (finished,) = harness_events(tmp_path / "run", "rehearsal.finished")
     assert (finished["outcome"], finished["reason"]) == ("aborted", "the rehearsal took longer than 1 s")
-    assert judged(tmp_path / "run", "waits").verdict is Verdict.INCONCLUSIVE  # no fault ever struck
+    card = judged(tmp_path / "run", "waits")
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons  # no fault ever struck
 
 
 def test_one_that_never_begins_is_told(tmp_path: pathlib.Path) -> None:
