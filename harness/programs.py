@@ -115,5 +115,5 @@ def packages(groups: Iterable[str]) -> list[str]:
 
 if __name__ == "__main__":
     if unknown := [name for name in sys.argv[1:] if name not in GROUPS]:
-        sys.exit(f"there is no group '{unknown[0]}'; there is {', '.join(GROUPS)}")
+        sys.exit(f"unknown group '{unknown[0]}'; choose from: {', '.join(GROUPS)}")
     print("\n".join(packages(sys.argv[1:])))

@@ -448,6 +448,6 @@ def backend_names() -> list[str]:
 def load_backend(name: str) -> Backend:
     """The backend in `harness/backends/<name>/`, imported only now."""
     if name not in backend_names():
-        raise UsageError(f"there is no backend {name!r}; there is {', '.join(backend_names())}")
+        raise UsageError(f"unknown backend {name!r}; choose one of: {', '.join(backend_names())}")
     backend: Backend = importlib.import_module(f"harness.backends.{name}.backend").BACKEND
     return backend

@@ -164,7 +164,7 @@ def score_names() -> list[str]:
 def load_score(name: str) -> Score:
     """The `SCORE` of `harness/judge/scores/<name>.py`."""
     if name not in score_names():
-        raise UsageError(f"there is no score {name!r}; there is {', '.join(score_names())}")
+        raise UsageError(f"unknown score {name!r}; choose one of: {', '.join(score_names())}")
     score: Score = importlib.import_module(f"harness.judge.scores.{name}").SCORE
     return score
 
@@ -198,9 +198,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
-    findings += [
-        (Verdict.INCONCLUSIVE, f"expect: there is no score {name!r}") for name in expect if name not in results
-    ]
+    findings += [(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}") for name in expect if name not in results]
     verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
     sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
     for score in scores:

@@ -37,7 +37,8 @@ class ReferenceTrainer(Trainer):
         return frozenset(TELLS)
 
     def files(self) -> list[pathlib.Path]:
-        return [*sorted((_ROOT / "reference_trainer").glob("*.py")), _ROOT / "harness" / "emitter" / "__init__.py"]
+        rooms = (_ROOT / "reference_trainer", _ROOT / "harness" / "emitter")
+        return [file for room in rooms for file in sorted(room.glob("*.py"))]
 
 
 def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:

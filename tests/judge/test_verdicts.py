@@ -443,7 +443,7 @@ def test_bounds_decide() -> None:
 def test_a_bound_that_cannot_be_read_and_a_score_that_is_not_there() -> None:
     history = simulate(JOB, KILL, seed=5)
     assert "its bounds cannot be read" in verdict(history, expect={"recovery_time": {"max": "60"}}).reasons[0]
-    assert "there is no score 'speed'" in verdict(history, expect={"speed": {}}).reasons[0]
+    assert "unknown score 'speed'" in verdict(history, expect={"speed": {}}).reasons[0]
 
 
 def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ async def throttle(lab: Lab, node: str, share: float | None) -> None:
 
 async def crowd(lab: Lab, node: str, kind: str, load: float | None) -> None:
     if kind not in burner.KINDS:
-        raise UsageError(f"strangers of kind {kind!r}; there is {', '.join(burner.KINDS)}")
+        raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
     if load is None:
         _limits(lab, node).uncrowd()
     else:

@@ -85,7 +85,7 @@ class Endpoint:
     def announce(self, provider: str, in_s: float) -> None:
         """From now on `provider`'s part of the endpoint says that the node goes away in `in_s` seconds."""
         if provider not in PROVIDERS:
-            raise UsageError(f"there is no metadata provider {provider!r}; there is {', '.join(PROVIDERS)}")
+            raise UsageError(f"unknown metadata provider {provider!r}; choose one of: {', '.join(PROVIDERS)}")
         if not 0 <= in_s < 1e9:
             raise UsageError(f"a notice of {in_s!r} s: write a number of seconds from 0 up")
         self._notice = Notice(provider, time.time() + in_s, secrets.token_hex(16).upper())

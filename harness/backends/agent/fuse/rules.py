@@ -51,7 +51,7 @@ class Rule:
     def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
         if unknown:
-            raise UsageError(f"{sorted(unknown)}: no operations of a file system; there is {STORAGE_OPERATIONS}")
+            raise UsageError(f"unknown file operations {sorted(unknown)}; choose from: {', '.join(STORAGE_OPERATIONS)}")
         if spec.error and not hasattr(errno, spec.error):
             raise UsageError(f"error {spec.error!r}: write the name of an errno, such as EIO or ENOSPC")
         self.number, self.spec = number, spec
