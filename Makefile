@@ -28,7 +28,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements.txt
-	@$(PIP) install --no-deps -e .
 	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
