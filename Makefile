@@ -8,6 +8,7 @@ BACKEND ?= local
 SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
+WORKERS ?= 2
 FAST := $(addprefix tests/,campaign cli docs judge log plan report run spec theory timeline trainers test_import_rules.py)
 BENCH_STEPS ?= 1000
 
@@ -27,7 +28,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --require-hashes -r requirements.txt
-	@$(PIP) install --no-deps -e .
 	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -53,8 +53,8 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests
-	@$(VENV)/bin/python -m pytest $(ARGS)
+test: $(VENV)/.ready-dev ## All tests, by two workers (tests/conftest.py says which one does what): WORKERS=0 for none
+	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute

@@ -37,3 +37,12 @@ end_process() { # PID: SIGTERM, and SIGKILL for one that does not listen
     wait_until 20 gone "$1" || kill -9 "$1" 2>/dev/null || true
     wait_until 5 gone "$1" || die "process $1 does not end"
 }
+
+daemon() { # COMMAND…: goes on in a session of its own. It keeps open nothing of the caller's: a lock would be held for ever
+    (
+        for file in "/proc/$BASHPID/fd"/*; do
+            [ "${file##*/}" -le 2 ] || eval "exec ${file##*/}>&-"
+        done
+        exec setsid "$@"
+    ) </dev/null &
+}

@@ -48,8 +48,8 @@ start() {
     rm -f "$PID_FILE" "$SOCKET"
     runc_without_spared
     # A name of its own for the default bridge would be one more thing to undo; runs use their own networks anyway.
-    setsid dockerd --host "unix://$SOCKET" --data-root "$STATE/data" --exec-root "$STATE/exec" --pidfile "$PID_FILE" \
-        --cgroup-parent "/$CGROUP" --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1 </dev/null &
+    daemon dockerd --host "unix://$SOCKET" --data-root "$STATE/data" --exec-root "$STATE/exec" --pidfile "$PID_FILE" \
+        --cgroup-parent "/$CGROUP" --bridge none --shutdown-timeout 5 >>"$LOG" 2>&1
     weigh_containers
     wait_until 30 answers || die "dockerd did not come up within 30 s: $(tail -n 3 "$LOG")"
 }

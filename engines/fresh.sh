@@ -20,8 +20,8 @@ USER_ID=59321 # of the ordinary user; nobody of this host is likely to have it
 SHORT_S_MAX=900
 FULL_S_MAX=7200
 # Quick, without an engine, and near to what a machine has or lacks. Picked by name, wherever they are.
-QUICK_TESTS="test_programs or test_network or test_pod_init or test_slurm_storage or test_docker_request or test_undo"
-ENGINE_TESTS="test_network or test_docker or test_slurm or test_report_browser or test_node_control or test_pod_init"
+QUICK_TESTS="test_programs test_network test_pod_init test_slurm_storage test_docker_request test_undo"
+ENGINE_TESTS="test_network test_docker test_slurm test_report_browser test_node_control test_pod_init"
 
 # The base, made once ------------------------------------------------------------------------------------------
 
@@ -217,18 +217,35 @@ as() { # USER COMMAND: as by hand at a terminal of that user
 failed=0
 '
 
+list_source() { # names of what copy_source copies
+    if [ -n "${COMMIT:-}" ]; then
+        git -C "$ROOT" ls-tree -r --name-only "$COMMIT"
+    else
+        git -C "$ROOT" ls-files --cached --others --exclude-standard --deduplicate
+    fi
+}
+
+files_of() { # TEST…: the files of these tests; each has one at least
+    local name
+    for name in "$@"; do
+        list_source | grep -E "^tests/(.*/)?$name[^/]*\.py$" || die "no test file is called $name"
+    done | tr '\n' ' '
+}
+
 commands() { # USER
-    local user=$1
+    local user=$1 quick engine
+    quick=$(files_of $QUICK_TESTS)
+    engine=$(files_of $ENGINE_TESTS)
     [ "$user" = root ] || user=tester
     printf '%s' "$PRELUDE"
     if [ -n "${RUN:-}" ]; then
         printf 'as %s %q\n' "$user" "$RUN"
     elif [ -n "${SHORT:-}" ]; then
-        printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='-k \"$QUICK_TESTS\"'"
-        printf 'as root %q\n' "make test ARGS='-k \"$QUICK_TESTS\"'"
+        printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='$quick'"
+        printf 'as root %q\n' "make test ARGS='$quick'"
     else
         printf "as $user %q\n" "make chaos SCENARIO=spot-evict" "make test"
-        [ "$user" = tester ] || printf 'as root %q\n' "make engines" "make image" "CI=true make test ARGS='-k \"$ENGINE_TESTS\"'"
+        [ "$user" = tester ] || printf 'as root %q\n' "make engines" "make image" "CI=true make test ARGS='$engine'"
     fi
     echo 'exit $failed'
 }

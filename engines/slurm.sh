@@ -77,8 +77,8 @@ WRAPPER
 
 machine() { # NAME: runs `slurm.sh _NAME` as the only thing of a new machine, whose init reaps and dies with it
     rm -f "$STATE/run/$1.ns"
-    setsid unshare --net --uts --ipc --pid --mount --propagation=slave --mount-proc --fork --kill-child \
-        tini -s -- "$SELF" _machine "$1" >>"$STATE/log/$1.log" 2>&1 </dev/null 9>&- &
+    daemon unshare --net --uts --ipc --pid --mount --propagation=slave --mount-proc --fork --kill-child \
+        tini -s -- "$SELF" _machine "$1" >>"$STATE/log/$1.log" 2>&1
     echo $! >"$STATE/run/$1.pid"
     wait_until 5 find_inside "$1" || die "machine $1 did not start: $(tail -n 3 "$STATE/log/$1.log")"
 }

@@ -1,6 +1,11 @@
-"""In CI a skipped test is a failed one: what is missing there must not vanish silently.
+"""Two rules for all tests.
 
-The exceptions are tests of what this machine, with all engines installed, cannot have.
+In CI a skipped test is a failed one: what is missing there must not vanish silently. The exceptions are tests of what
+this machine, with all engines installed, cannot have.
+
+`make test` has two workers. Tests that start jobs on virtual nodes of this machine go one after the other in one of
+them, as each wants all cores, and some look for what a run has left behind. Tests of other engines, which mostly wait,
+go one after the other in the second. The tests that start nothing are shared, file by file, by whoever is free.
 """
 
 from __future__ import annotations
@@ -19,6 +24,25 @@ MAY_BE_SKIPPED = {
     "faults/test_node_verbs.py": "control groups for nodes take root",
     "reference_trainer/test_checkpoint.py": "covered by the others",
 }
+
+JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "cli/test_wheel", "backends/local/", "faults/")
+ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/")
+
+
+def _room(item: pytest.Item) -> str:
+    """The group of a test: those of one group run in one worker, in their order."""
+    file, _, name = item.nodeid.removeprefix("tests/").partition("::")
+    if file.startswith("conformance/") and "[" in name:
+        return "jobs" if "[local-" in name else "engines"
+    return "jobs" if file.startswith(JOBS) else "engines" if file.startswith(ENGINES) else file
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The two long groups come first, so that the workers end at about the same time."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_room(item)))
+    items.sort(key=lambda item: _room(item) not in ("jobs", "engines"))
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport) -> bool:

@@ -10,13 +10,16 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from harness.backends.agent import processes
+
+ANY_RUN = "any run"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 SHORT = """\
 version: 1
 name: short
 title: A short run for the tests
-workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}}
+workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false}
 faults:
   - id: kill
     fault: rank_kill
@@ -62,29 +65,28 @@ def chaos(reports: pathlib.Path, *words: object, limit_s: float = 280, **env: st
     return Done(done.returncode, done.stdout + done.stderr, reports)
 
 
-def leftovers() -> list[str]:
-    """Everything on this machine that carries the harness's marks and was not there before these tests."""
-    return [found for found in _marked() if found not in _EARLIER]
+def leftovers(*scenarios: str) -> list[str]:
+    """What is on this machine of runs of these scenarios, their fault-free runs and drills, and any mount of ours, that
+    was not there before these tests. Tests beside these have runs of other names."""
+    return [what for run_id, what in _marked() if what not in _EARLIER and run_id.startswith(_begins(scenarios))]
 
 
-def _marked() -> list[str]:
+def _begins(scenarios: tuple[str, ...]) -> tuple[str, ...]:
+    return ANY_RUN, *(f"{name}-2" for name in scenarios)  # a run's id is the scenario's name, then the date
+
+
+def _marked() -> list[tuple[str, str]]:
+    """Everything that carries the harness's marks, behind the id of its run."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            marked = b"CHAOS_RUN_ID=" in (entry / "environ").read_bytes()
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if marked and state not in "ZX":
-            found.append(f"process {entry.name}: {line}")
-    found += [
-        f"mount {line}" for line in pathlib.Path("/proc/mounts").read_text().splitlines() if "chaos" in line.split()[0]
-    ]
-    found += [f"cgroup {path}" for path in pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*@*")]
-    return found
+    for process in processes.every():
+        marks = processes.environment(process.pid)
+        if "CHAOS_RUN_ID" in marks and process.running and process.pid != os.getpid():
+            node = f"{marks.get('CHAOS_NODE', '?')}.{marks.get('CHAOS_INCARNATION', '?')}"
+            found.append((marks["CHAOS_RUN_ID"], f"process {process.pid} of {node}: {process}"))
+    mounts = pathlib.Path("/proc/mounts").read_text().splitlines()
+    found += [(ANY_RUN, f"mount {line}") for line in mounts if "chaos" in line.split()[0]]
+    groups = pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*@*@*")
+    return found + [(path.name.split("@")[1], f"cgroup {path}") for path in groups]
 
 
-_EARLIER = frozenset(_marked())  # of a run that was killed together with all that would have undone it
+_EARLIER = frozenset(what for _, what in _marked())  # of a run that was killed with all that would have undone it

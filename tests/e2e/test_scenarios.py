@@ -34,7 +34,7 @@ def test_spot_evict_leaves_a_whole_report(reports: pathlib.Path) -> None:
     assert '"closed": true' in (run_dir / "undo.jsonl").read_text().splitlines()[-1]
     first = json.loads((run_dir / "events" / "harness.jsonl").read_text().splitlines()[1])
     assert first["event"] == "plan" and first["plan"]["seed"] == 1
-    assert leftovers() == []
+    assert leftovers("spot-evict") == []
 
     again = chaos(reports, "score", run_dir.name)
     assert again.code == 0
@@ -46,7 +46,7 @@ def test_a_shipped_scenario_passes(reports: pathlib.Path, name: str) -> None:
     done = chaos(reports, "run", name)
     assert done.code == 0, done.out
     assert done.report["verdict"] == "pass"
-    assert leftovers() == []
+    assert leftovers(name) == []
 
 
 def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, short: pathlib.Path) -> None:
@@ -86,4 +86,4 @@ def test_four_ranks_are_exact_too(reports: pathlib.Path, short: pathlib.Path) ->
 def test_without_namespaces(reports: pathlib.Path, short: pathlib.Path) -> None:
     done = chaos(reports, "run", short, CHAOS_LOCAL_MODE="plain")
     assert done.code == 0, done.out
-    assert leftovers() == []
+    assert leftovers("short") == []

@@ -47,7 +47,7 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
         time.sleep(moment)
         harness.kill()
         harness.communicate()
-        assert wait_for(lambda: leftovers() == [], GONE_WITHIN_S), leftovers()
+        assert wait_for(lambda: leftovers("short") == [], GONE_WITHIN_S), leftovers("short")
         assert chaos(reports, "heal").code == 0
         (run_dir,) = set(reports.glob("short-*")) - before
         scored = chaos(reports, "score", run_dir)
@@ -66,7 +66,7 @@ def test_an_interrupted_run_is_healed_and_scoreable(
     out, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, out
     assert "Traceback" not in out
-    assert leftovers() == []
+    assert leftovers("short") == []
 
 
 def test_a_trainer_that_crashes_at_start(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
@@ -87,7 +87,7 @@ def test_a_trainer_that_crashes_at_start(reports: pathlib.Path, write: Callable[
     done = chaos(reports, "run", path)
     assert done.code == 1, done.out
     assert "no such dataset" in done.out and "Traceback" not in done.out
-    assert leftovers() == []
+    assert leftovers("crash") == []
 
 
 def test_a_trainer_that_hangs_before_its_first_step(
@@ -106,7 +106,7 @@ def test_a_trainer_that_hangs_before_its_first_step(
     done = chaos(reports, "run", path)
     assert done.code == 1, done.out
     assert "no step for 3 s" in done.out.lower()
-    assert leftovers() == []
+    assert leftovers("hang") == []
 
 
 def test_a_command_that_is_not_there(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
@@ -132,7 +132,7 @@ def test_a_full_disk(tmp_path: pathlib.Path, short: pathlib.Path) -> None:
         done = chaos(small, "run", short)
         assert done.code == 3, done.out
         assert "MiB free" in done.out and "Traceback" not in done.out
-        assert leftovers() == []
+        assert leftovers("short") == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

@@ -19,7 +19,7 @@ def test_the_gate_catches_its_canary_and_says_yes(reports: pathlib.Path, short: 
     answer = json.loads((folder / "suite.json").read_text())
     assert answer["verdict"] == "pass" and answer["canary"]["verdict"] == "fail"
     assert "resumed from step 0 without a reason" in answer["canary"]["reasons"][0]
-    assert leftovers() == []
+    assert leftovers("short", "canary") == []
 
 
 def test_a_canary_that_passes_blinds_the_gate(reports: pathlib.Path, short: pathlib.Path) -> None:
