@@ -36,9 +36,10 @@ class Pretended:
 
     def __init__(self, reports: pathlib.Path, paces: list[int], ended: str):
         self.reports, self.paces, self.ended = reports, list(paces), ended
-        self.kept, self.forgotten = True, 0
+        self.kept, self.renewed = True, 0
 
-    def ensure_fault_free(self, plan: Plan, *_: object) -> tuple[pathlib.Path, Outcome | None]:
+    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool) -> tuple[pathlib.Path, Outcome | None]:
+        self.renewed += anew
         job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
         folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
         outcome = None if self.kept else Outcome(self.ended, "")
@@ -51,9 +52,6 @@ class Pretended:
         slowed(logs, 40, 60, 1.01, healed=10**9)
         history.write(run_dir, logs)
         return Outcome("completed", "")
-
-    def forget_fault_free(self, plan: Plan, reports: pathlib.Path) -> None:
-        self.forgotten += 1
 
 
 class Watching(SilentCampaign):
@@ -73,7 +71,7 @@ def rehearsed(
     plan: Plan, reports: pathlib.Path, paces: list[int], monkeypatch: pytest.MonkeyPatch, ended: str = "completed"
 ) -> tuple[Verdict, bool, Pretended, Watching]:
     pretended, said = Pretended(reports, paces, ended), Watching()
-    for name in ("ensure_fault_free", "execute", "forget_fault_free"):
+    for name in ("ensure_fault_free", "execute"):
         monkeypatch.setattr(experiment, name, getattr(pretended, name))
     backend: Any = None
     run_dir, interrupted = experiment.run_experiment(plan, reports, backend, said)
@@ -85,7 +83,7 @@ def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(
     plan: Plan, tmp_path: pathlib.Path, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, interrupted, pretended, said = rehearsed(plan, tmp_path, [kept, 48], monkeypatch)
-    assert (found, interrupted, pretended.forgotten, pretended.paces) == (Verdict.PASS, False, 1, [])
+    assert (found, interrupted, pretended.renewed, pretended.paces) == (Verdict.PASS, False, 1, [])
     assert said.heard == [
         (Stage("fault-free run", 2), "cached"),
         (Stage("run with faults", 2), "completed"),
@@ -97,14 +95,14 @@ def test_a_fault_free_run_of_the_same_pace_is_kept(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 1], monkeypatch)
-    assert (found, pretended.forgotten, pretended.paces) == (Verdict.PASS, 0, [1])
+    assert (found, pretended.renewed, pretended.paces) == (Verdict.PASS, 0, [1])
 
 
 def test_a_host_that_changes_its_mind_is_not_asked_for_ever(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [90, 91, 92], monkeypatch)
-    assert (found, pretended.forgotten, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
+    assert (found, pretended.renewed, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
 
 
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
