@@ -13,6 +13,7 @@ from judging import expecting
 
 from harness.campaign import experiment
 from harness.campaign.observers import SilentCampaign, Stage
+from harness.errors import BackendError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.plan.making import make_plan
@@ -57,6 +58,10 @@ class Pretended:
 class Watching(SilentCampaign):
     def __init__(self) -> None:
         self.heard: list[tuple[Stage, str]] = []
+        self.noted: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
 
     def stage_ended(self, stage: Stage, how: str) -> None:
         self.heard.append((stage, how))
@@ -128,3 +133,38 @@ def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
     found, _, _, _ = rehearsed(plan, tmp_path, [48], monkeypatch)
     assert found is Verdict.PASS
     assert list((tmp_path / ".twins").iterdir()) == []
+
+
+def test_copies_that_the_job_has_changed_are_not_used(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = Pretended.execute
+
+    def forging(self: Pretended, *arguments: Any) -> Outcome:
+        for log in (tmp_path / ".twins").glob("*/twin/events/**/*.jsonl"):
+            with log.open("a") as file:
+                file.write("forged")
+        return execute(self, *arguments)
+
+    monkeypatch.setattr(Pretended, "execute", forging)
+    found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 48], monkeypatch)
+    assert (found, pretended.renewed) == (Verdict.PASS, 1)
+    forged = tmp_path / "slow-1" / "twin" / "events"
+    assert "forged" not in "".join(log.read_text() for log in forged.glob("**/*.jsonl"))
+
+
+def test_a_renewal_that_breaks_costs_no_finished_result(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure = Pretended.ensure_fault_free
+
+    def broken(self: Pretended, *arguments: Any, anew: bool) -> Any:
+        if anew:
+            raise BackendError("the nodes cannot be had")
+        return ensure(self, *arguments, anew=anew)
+
+    monkeypatch.setattr(Pretended, "ensure_fault_free", broken)
+    found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)
+    assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
+    assert (tmp_path / "slow-1" / "twin").is_dir()
+    assert said.noted == ["The fault-free runs could not be made anew: the nodes cannot be had"]

@@ -1,8 +1,8 @@
 """What a node sees of the run's folder: all of it to read, and only its own part to write.
 
-The run's folder is bound over itself read-only, and what the node may write is bound over that. So are the folders of
-ours around it: the run that a restore drill belongs to, and the fault-free runs that are kept beside it. This is a view:
-who may mount on the node can undo it, so commands of a node are started without that right.
+The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
+around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
+This is a view: who may mount on the node can undo it, so commands of a node are started without that right.
 """
 
 from __future__ import annotations
