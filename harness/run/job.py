@@ -175,6 +175,8 @@ class Job:
         return self.plan.workload.ranks_per_node
 
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
+        for header, event in self.tail.rest():  # its last words may have come after the last look
+            self.progress.absorb(header, event, time.monotonic_ns())
         step = self.progress.committed_step
         if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
             drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
