@@ -14,6 +14,15 @@ mirror_of() { # CODENAME
         awk -v suite="$1" '$2 == suite && $3 == "main" {print $1; exit}'
 }
 
+# A daemon must not keep what its caller had open: a lock, say, would be held for as long as the daemon lives.
+close_inherited() {
+    local each
+    for each in /proc/$$/fd/*; do
+        each=${each##*/}
+        [ "$each" -le 2 ] || [ "$each" -eq 255 ] || eval "exec $each>&-"
+    done
+}
+
 # The process in a pid file, if it still is the program we started (a pid may be used again by another).
 pid_of() { # FILE PROGRAM
     local pid

@@ -44,6 +44,7 @@ start() {
     pid_of "$PID_FILE" dockerd >/dev/null && { wait_until 20 answers || die "dockerd runs but does not answer; see $LOG"; return; }
     need_root
     command -v dockerd >/dev/null || die "dockerd is not installed; run engines/provision.sh docker"
+    close_inherited
     mkdir -p "$STATE"
     rm -f "$PID_FILE" "$SOCKET"
     runc_without_spared

@@ -137,6 +137,7 @@ controller_up() { client scontrol ping | grep -q 'is UP'; }
 nodes_up() { [ "$(client sinfo --noheader --format %T --Node --partition low | grep -cE '^(idle|mixed|allocated)$')" = "$NODES" ]; }
 
 start() {
+    close_inherited
     type slurmctld slurmd munged tini >/dev/null 2>&1 || die "Slurm is not installed; run engines/provision.sh slurm"
     if ! host_pid ctl >/dev/null; then
         stop

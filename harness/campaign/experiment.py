@@ -5,23 +5,32 @@ from __future__ import annotations
 import pathlib
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable
 
 from harness.backends.contract import Backend
-from harness.campaign.fault_free import CACHE, ensure_fault_free, fault_free_plans, forget_fault_free
+from harness.campaign import seal
+from harness.campaign.fault_free import (
+    copy_fault_free,
+    ensure_fault_free,
+    fault_free_plans,
+    own_folder,
+    release,
+    sweep,
+)
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
-from harness.errors import ChaosError
+from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge import slowdown
-from harness.judge.evidence import attach, load_evidence
+from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
+from harness.log import hostile
 from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 
 MIN_FREE_BYTES = 200 * 2**20
+COPIES_MAX = 3  # tries to copy what others may be replacing
 
 
 def run_experiment(
@@ -47,26 +56,53 @@ class _Experiment:
 
     def run(self) -> tuple[pathlib.Path, bool]:
         _check_room(self.reports)
-        cache = self.reports / CACHE
-        cache.mkdir(exist_ok=True)
+        for problem in sweep(self.reports)[1]:
+            self.observer.note(problem)
+        # Copies of its own from the start: another run beside this one may make the same fault-free runs anew.
+        held = own_folder(self.reports, self.plan.run_id)
+        try:
+            return self._run_beside(held)
+        finally:
+            self._remove(held.parent, held.name)
+            release(held)
+
+    def _run_beside(self, held: pathlib.Path) -> tuple[pathlib.Path, bool]:
         kept = False
-        # Links of its own from the start: another run beside this one may make the same fault-free runs anew.
-        with tempfile.TemporaryDirectory(dir=cache, prefix=f"{self.plan.run_id}.") as held:
-            for name, fault_free in fault_free_plans(self.plan).items():
-                folder, outcome = self._ensure(fault_free)
-                if outcome is not None and outcome.outcome != "completed":
-                    folder.rename(self.run_dir)
-                    return self.run_dir, outcome.outcome == "interrupted"
-                attach(pathlib.Path(held), name, folder)
-                kept |= outcome is None
-            outcome = self._run()
-            for evidence in pathlib.Path(held).iterdir():
-                shutil.move(evidence, self.run_dir / evidence.name)
-        if outcome.outcome == "completed":
-            shutil.rmtree(self.run_dir / "checkpoints", ignore_errors=True)
-            if kept and not self.stop.asked and _at_another_pace(self.run_dir):
-                return self.run_dir, self._renew()
-        return self.run_dir, outcome.outcome == "interrupted"
+        for name, fault_free in fault_free_plans(self.plan).items():
+            folder, outcome = self._hold(fault_free, held / name)
+            if outcome is not None and outcome.outcome != "completed":
+                folder.rename(self.run_dir)
+                release(folder)
+                return self.run_dir, outcome.outcome == "interrupted"
+            kept |= outcome is None
+        before = _digests(held)
+        outcome = self._run()
+        changed = _digests(held) != before
+        for evidence in [] if changed else held.iterdir():
+            evidence.rename(self.run_dir / evidence.name)
+        if outcome.outcome != "completed":
+            return self.run_dir, outcome.outcome == "interrupted"
+        self._remove(self.run_dir, "checkpoints")
+        if changed:
+            self.observer.note("The copies of the fault-free runs were changed while the job ran: they are not used.")
+        if not self.stop.asked and (changed or (kept and _at_another_pace(self.run_dir))):
+            return self.run_dir, self._renew()
+        return self.run_dir, False
+
+    def _hold(self, fault_free: Plan, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
+        """Copies the events of that fault-free run, made or kept, to `target`; as `ensure_fault_free` otherwise."""
+        for _ in range(COPIES_MAX):
+            folder, outcome = self._ensure(fault_free)
+            completed = outcome is None or outcome.outcome == "completed"
+            if not completed or copy_fault_free(folder, target):
+                return folder, outcome
+        raise ChaosError(f"{folder}: it is replaced over and over; is something else writing to it?")
+
+    def _remove(self, folder: pathlib.Path, name: str) -> None:
+        try:
+            hostile.remove_tree(folder, name)
+        except FaultError as error:
+            self.observer.note(f"{error}. It is of no use any more.")
 
     def _run(self) -> Outcome:
         nodes = self.plan.workload.nodes
@@ -76,25 +112,60 @@ class _Experiment:
         self.observer.stage_ended(stage, outcome.outcome)
         return outcome
 
-    def _ensure(self, fault_free: Plan, again: bool = False) -> tuple[pathlib.Path, Outcome | None]:
-        stage = Stage("fault-free run", fault_free.workload.nodes, again)
+    def _ensure(self, fault_free: Plan, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
+        stage = Stage("fault-free run", fault_free.workload.nodes, anew)
         self.observer.stage(stage)
-        folder, outcome = ensure_fault_free(fault_free, self.reports, self.backend, self.observer, self.stop)
+        folder, outcome = ensure_fault_free(fault_free, self.reports, self.backend, self.observer, self.stop, anew=anew)
         self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         return folder, outcome
 
     def _renew(self) -> bool:
         """Makes the fault-free runs once more, in the place of those of a busier or a quieter day. Where one does not
-        complete, the run keeps the old one. Returns whether the user stopped it."""
-        forget_fault_free(self.plan, self.reports)
+        complete, the run keeps the old ones. Returns whether the user stopped it."""
+        fresh = own_folder(self.reports, self.plan.run_id)
+        try:
+            outcome = self._make_anew(fresh)
+            if outcome is None:
+                for copied in fresh.iterdir():
+                    self._exchange(copied)
+            return outcome is not None and outcome.outcome == "interrupted"
+        except (ChaosError, OSError) as error:  # the run itself is complete, whatever becomes of this
+            self.observer.note(f"The fault-free runs could not be made anew: {error}")
+            return False
+        finally:
+            self._remove(fresh.parent, fresh.name)
+            release(fresh)
+
+    def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
+        """New fault-free runs, copied to `fresh`; or how the first one ended that did not complete."""
         for name, fault_free in fault_free_plans(self.plan).items():
-            folder, outcome = self._ensure(fault_free, again=True)
+            folder, outcome = self._ensure(fault_free, anew=True)
             if outcome is not None and outcome.outcome != "completed":
-                shutil.rmtree(folder)
-                return outcome.outcome == "interrupted"
-            shutil.rmtree(self.run_dir / name)
-            attach(self.run_dir, name, folder)
-        return False
+                self._remove(folder.parent, folder.name)
+                release(folder)
+                return outcome
+            if not copy_fault_free(folder, fresh / name):
+                raise ChaosError(f"{folder} is gone; is another run replacing it?")
+        return None
+
+    def _exchange(self, copied: pathlib.Path) -> None:
+        """Puts it into the run's folder, in the place of the old one if there is one."""
+        place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
+        if place.exists():
+            place.rename(aside)
+        copied.rename(place)
+        self._remove(self.run_dir, aside.name)
+
+
+def _digests(held: pathlib.Path) -> dict[str, str]:
+    """Of the event logs held there, by name; `damaged` where one cannot be read any more."""
+    found = {}
+    for path in held.iterdir():
+        try:
+            found[path.name] = seal.digest_of(path / "events")
+        except EventLogError:
+            found[path.name] = "damaged"
+    return found
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

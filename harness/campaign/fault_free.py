@@ -1,19 +1,35 @@
-"""Fault-free runs: the same workload and seed with no fault, run once and cached by what decides the outcome."""
+"""Fault-free runs: the same workload and seed with no fault, run once and cached by what decides the outcome.
+
+    .twins/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
+    .twins/<name>.<random>/     being made, or in use, by the process that holds the lock on it
+
+What is kept is put there and replaced by renaming alone. What dead processes leave is swept.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pathlib
-import shutil
+import secrets
+import time
+from collections.abc import Iterator
 
+from harness.backends.agent.own_view import KEPT as CACHE
 from harness.backends.contract import Backend
+from harness.campaign import seal
+from harness.errors import EventLogError, FaultError
 from harness.judge.evidence import CALIBRATION, TWIN
+from harness.log import files, hostile
+from harness.log.journal import is_closed, is_running
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest
 
-CACHE = ".twins"  # as older versions call it; so does the folder of a run's own copy
+YOUNG_S = 60.0  # so young a folder may not have its lock yet
+_locks: dict[str, int] = {}  # by folder: descriptors that hold a lock
 
 
 def ensure_fault_free(
@@ -22,27 +38,29 @@ def ensure_fault_free(
     backend: Backend,
     observer: Observer = SILENT,
     stop: StopRequest | None = None,
+    *,
+    anew: bool = False,
 ) -> tuple[pathlib.Path, Outcome | None]:
     """The folder of a completed run of `plan` (itself without faults), and how it went if it ran now.
 
-    A run that did not complete is not cached: its folder is handed back for the report, with its outcome.
+    What was kept is used where its seal holds; with `anew` it is replaced once a new run has completed.
+    A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
     digest = plan.outcome_digest()
-    cached = reports / CACHE / digest
-    if (cached / "complete").exists():
-        return cached, None
-    attempt = reports / CACHE / f"{digest}.{os.getpid()}"
-    shutil.rmtree(attempt, ignore_errors=True)
+    kept = reports / CACHE / digest
+    if not anew and seal.holds(kept):
+        return kept, None
+    attempt = own_folder(reports, digest)
     outcome = execute(plan, attempt, backend, observer, stop)
-    if outcome.outcome != "completed":
-        return attempt, outcome
-    shutil.rmtree(attempt / "checkpoints", ignore_errors=True)
-    (attempt / "complete").touch()
-    try:
-        attempt.rename(cached)
-    except OSError:  # another run was faster: both are the same, keep the first
-        shutil.rmtree(attempt, ignore_errors=True)
-    return cached, outcome
+    if outcome.outcome == "completed":
+        with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
+            hostile.remove_tree(attempt, "checkpoints")
+        _own_events(attempt)
+        seal.put(attempt)
+        _put_in_place(attempt, kept)
+        release(attempt)
+        return kept, outcome
+    return attempt, outcome
 
 
 def fault_free_plans(plan: Plan) -> dict[str, Plan]:
@@ -52,9 +70,105 @@ def fault_free_plans(plan: Plan) -> dict[str, Plan]:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by."""
+    """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by.
+
+    Raises `FaultError` for what cannot be removed.
+    """
     for other in fault_free_plans(plan).values():
-        shutil.rmtree(reports / CACHE / other.outcome_digest(), ignore_errors=True)
+        _set_aside(reports / CACHE / other.outcome_digest())
+
+
+def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
+    """A new folder in the cache that belongs to this process: as long as it lives, or until `release`."""
+    folder = reports / CACHE / f"{name}.{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # some network file systems lock no folders: there, nothing is swept
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _locks[str(folder)] = descriptor
+    return folder
+
+
+def release(folder: pathlib.Path) -> None:
+    """Gives up the lock on a folder of `own_folder`, which may be gone or elsewhere by now."""
+    descriptor = _locks.pop(str(folder), None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Removes what dead processes left in the cache. Returns the names removed, and a message for each that is left.
+
+    A folder that may be in use is left alone, and so is a run that is not healed yet.
+    """
+    removed, failed = list[str](), list[str]()
+    for folder in sorted((reports / CACHE).glob("*.*")):
+        try:
+            with _dead(folder) as dead:
+                if dead:
+                    hostile.remove_tree(folder.parent, folder.name)
+                    removed.append(folder.name)
+        except FaultError as error:
+            failed.append(str(error))
+    return removed, failed
+
+
+@contextlib.contextmanager
+def _dead(folder: pathlib.Path) -> Iterator[bool]:
+    """Whether this folder's process is dead, with the lock on it held meanwhile. Any doubt means alive."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        old = time.time() - os.fstat(descriptor).st_mtime > YOUNG_S
+        yield old and not is_running(folder) and is_closed(folder)
+    except OSError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _own_events(attempt: pathlib.Path) -> None:
+    """The events become copies that are ours alone: no process that is left over has them open."""
+    files.attach(attempt / "events", attempt / "copied")
+    hostile.remove_tree(attempt, "events")
+    os.rename(attempt / "copied", attempt / "events")
+
+
+def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
+    """By renaming. Where another run was faster, the newer one stays."""
+    with contextlib.suppress(FaultError):  # it is out of the way, and swept later
+        _set_aside(kept)
+    try:
+        os.rename(attempt, kept)
+    except OSError:
+        if not seal.holds(kept):
+            raise
+        hostile.remove_tree(attempt.parent, attempt.name)
+
+
+def _set_aside(kept: pathlib.Path) -> None:
+    """Out of the way by a rename, and removed; one that is not healed yet waits for that, and is swept later."""
+    aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
+    try:
+        os.rename(kept, aside)
+    except FileNotFoundError:
+        return
+    if is_closed(aside):
+        hostile.remove_tree(aside.parent, aside.name)
+
+
+def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
+    """Copies the events of a run that is kept to `target/events`; whether all of it was still there."""
+    try:
+        files.attach(folder / "events", target / "events")
+    except (EventLogError, FileNotFoundError):
+        hostile.remove_tree(target.parent, target.name)
+        return False
+    return True
 
 
 def _calibration_plans(plan: Plan) -> list[Plan]:

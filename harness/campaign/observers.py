@@ -29,6 +29,9 @@ class CampaignObserver(Observer, Protocol):
     def stage_ended(self, stage: Stage, how: str) -> None:
         """`how` is the job's outcome, or `cached` where it did not have to run."""
 
+    def note(self, text: str) -> None:
+        """Something that the user should know, and that changes no verdict."""
+
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         """A run has its verdict and its report."""
 
@@ -52,6 +55,9 @@ class SilentCampaign(Silent):
         return None
 
     def stage_ended(self, stage: Stage, how: str) -> None:
+        return None
+
+    def note(self, text: str) -> None:
         return None
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:

@@ -68,6 +68,9 @@ class Display:
         self._say(f"Not everything could be undone: {reason}")
         self._say("It is tried again for some minutes from now on; call `chaos heal` to be sure.")
 
+    def note(self, text: str) -> None:
+        self._say(text)
+
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         print_report(model.from_scorecard(card), files.get("report.html"), self.console)
 

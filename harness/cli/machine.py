@@ -7,6 +7,7 @@ import dataclasses
 import typer
 
 from harness.backends.contract import Capability, Verb
+from harness.campaign import fault_free
 from harness.cli import doctor as examination
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import mark, out, print_json, safe, say
@@ -74,6 +75,10 @@ def _values(capability: Capability) -> dict[str, object]:
 def heal(reports: ReportsOption = REPORTS) -> None:
     """Undo whatever killed runs left behind. Touches only what this harness made, and may be called again."""
     healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
+    swept, left = fault_free.sweep(reports)
+    failed += left
     say(f"healed {', '.join(healed)}" if healed else "nothing to heal")
+    if swept:
+        say(f"removed what unfinished runs left: {', '.join(swept)}")
     if failed:
         raise ChaosError("\n".join(failed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import urllib.parse
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from harness.cli.terminal import print_report
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
+from harness.log import hostile
 from harness.report import markdown, model, write_reports
 
 
@@ -42,14 +44,20 @@ def show(
         print_report(report, page if page.exists() else None, out)
 
 
-def score(run: RunArg, reports: ReportsOption = REPORTS) -> None:
+def score(
+    run: RunArg,
+    rehearsal: Annotated[
+        str | None, typer.Option(help="Judge this rehearsal of the job by its own part of the log alone.")
+    ] = None,
+    reports: ReportsOption = REPORTS,
+) -> None:
     """Judge a stored run again, from its event log alone.
 
-    Exits like `chaos run`.
+    Exits like `chaos run`. The report of a rehearsal lies in a folder of its own, `rehearsal-NAME` of the run's.
 
     Example: chaos score last
     """
-    raise typer.Exit(EXIT_CODES[_judge(Store(reports).find(run))])
+    raise typer.Exit(EXIT_CODES[_judge(Store(reports).find(run), rehearsal)])
 
 
 def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
@@ -57,8 +65,15 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
     _judge(Store(reports).find(run))
 
 
-def _judge(folder: pathlib.Path) -> Verdict:
-    card = judge(load_evidence(folder), folder.resolve().name)
-    files = write_reports(card, folder)
+def _judge(folder: pathlib.Path, rehearsal: str | None = None) -> Verdict:
+    card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
+    files = write_reports(card, folder if rehearsal is None else _folder_of(folder, rehearsal))
     print_report(model.from_scorecard(card), files["report.html"], out)
     return card.verdict
+
+
+def _folder_of(run_dir: pathlib.Path, rehearsal: str) -> pathlib.Path:
+    """Where the report of a rehearsal lies, whatever characters its name has."""
+    name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"
+    hostile.make_folder(run_dir, name)
+    return run_dir / name

@@ -55,5 +55,5 @@ def part_of(whole: Evidence) -> Evidence:
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
-    """Puts another run's events into `run_dir/name`, by hard links where the file system has them."""
+    """Copies another run's events into `run_dir/name`."""
     files.attach(other / "events", run_dir / name / "events")

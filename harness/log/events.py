@@ -21,6 +21,7 @@ HARNESS = "harness"
 NOT_BELIEVED = "another harness"  # the role of a file that says it is the harness's, and is not in its place
 FILE_BYTES_A_POLL = 2 * 2**20  # the harness must not stand still over a trainer that floods it
 POLL_BYTES_MAX = 8 * 2**20
+POLLS_MAX = 1000
 NOTES_MAX = 20
 _FILE_NAME = re.compile(r"(?P<role>trainer|agent)-(?P<node>.+)\.(?P<incarnation>\d{1,7})(-\d+)?-[0-9a-f]+\.jsonl")
 _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
@@ -147,6 +148,17 @@ class Tail:
                 before = followed.offset
                 found += self._new(source, followed)
                 budget -= followed.offset - before
+        return found
+
+    def rest(self) -> list[tuple[Record, Record]]:
+        """All that is there and was not polled yet, for when nobody writes any more. At most `POLLS_MAX` polls."""
+        found, before = list[tuple[Record, Record]](), -1
+        for _ in range(POLLS_MAX):
+            read = sum(each.offset for each in self._files.values())
+            if read == before:
+                break
+            before = read
+            found += self.poll()
         return found
 
     def _sources(self) -> list[Source]:

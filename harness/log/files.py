@@ -198,13 +198,10 @@ def too_long(source: Source) -> str:
 
 
 def attach(events: pathlib.Path, target: pathlib.Path) -> None:
-    """Puts a log's files into the new folder `target`, by hard links where the file system has them."""
+    """Copies a log's files into the new folder `target`. Copies, not links: the writers may still have theirs open."""
     target.mkdir(parents=True)
     for source in find(events):
         folder = target / (source.folder or "")
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source.path, folder / source.file, follow_symlinks=False)
-        except OSError:
-            with os.fdopen(open_source(source), "rb") as read, (folder / source.file).open("xb") as copy:
-                shutil.copyfileobj(read, copy)
+        with os.fdopen(open_source(source), "rb") as read, (folder / source.file).open("xb") as copy:
+            shutil.copyfileobj(read, copy, 2**20)

@@ -126,12 +126,19 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and all below it. A link is removed itself, never what it leads to. Idempotent."""
-    with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
-        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=parent)
-        else:
-            os.unlink(name, dir_fd=parent)
+    """Removes `root/path` and all below it. A link is removed itself, never what it leads to. Idempotent.
+
+    Removes as much as can be removed. Raises `FaultError` naming the first thing that is left.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
+            if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+                shutil.rmtree(name, dir_fd=parent)  # raises for what is left
+            else:
+                os.unlink(name, dir_fd=parent)
+    except OSError as error:
+        raise FaultError(f"{root / path}: cannot be removed: {error.filename}: {error.strerror}") from error
 
 
 # Files

@@ -6,7 +6,10 @@ It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored ho
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
+import shutil
 import subprocess
 import time
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from harness.backends import run_folder
 from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import Emitter
+from harness.errors import FaultError
 from harness.log import hostile
 from harness.log.events import Tail
 from harness.log.journal import Journal
@@ -21,12 +25,14 @@ from harness.plan.model import Plan
 from harness.run.last_words import last_words
 from harness.run.stop import StopRequest
 from harness.run.trigger import Progress
+from harness.run.undo import DRILL
 from harness.spec import secrets as redaction
 
 FOLDER = "drill"
 LIMIT_S = 60.0
 TICK_S = 0.01
 OTHERS_END_S = 2.0
+FREE_BYTES_MIN = 200 * 2**20  # what is left on the disk beside the copy
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
 
 
@@ -63,8 +69,8 @@ def rehearse_restore(
         found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
         found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
-    for name in _saved(plan.launch()):
-        hostile.remove_tree(folder, name)
+    with contextlib.suppress(FaultError, OSError):  # what is left is told when the journal is closed
+        _undo(journal.run_dir, _saved(plan.launch()))
     emit("drill.finished", **asdict(found))
 
 
@@ -78,7 +84,10 @@ def _drill(
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
-    _copy(workload, journal.run_dir, folder)
+    names = _saved(workload)
+    _check_room(names, journal.run_dir, folder)
+    journal.record(DRILL, {"names": names})
+    _copy(names, journal.run_dir, folder)
     journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
     workload = replace(workload, env=redaction.resolve(workload.env))
     deadline = time.monotonic() + LIMIT_S
@@ -125,15 +134,53 @@ def _restored(found: Drill, steps: list[int]) -> Drill:
     return replace(found, outcome=outcome, restored_step=steps[0])
 
 
-def _copy(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+    """Raises `CannotDrill` where the copy would fill the disk. A file system that shares blocks would need less."""
+    needed, free = sum(_blocks(run_dir, name) for name in names), shutil.disk_usage(folder).free
+    if needed + FREE_BYTES_MIN > free:
+        mib = [number // 2**20 for number in (needed, free, FREE_BYTES_MIN)]
+        raise CannotDrill(
+            f"not enough room: a copy of the checkpoints takes {mib[0]} MiB, {mib[1]} MiB are free, of which "
+            f"{mib[2]} MiB are to stay free"
+        )
+
+
+def _blocks(run_dir: pathlib.Path, name: str) -> int:
+    """The bytes on the disk of all files in the folder, each one once."""
+    sizes: dict[int, int] = {}
+    with contextlib.suppress(FileNotFoundError), hostile.opened_folder(run_dir, name) as opened:
+        for _, folders, files, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
+            for each in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(each, dir_fd=here, follow_symlinks=False)
+                    sizes[status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _copy(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
-    for name in _saved(workload):
+    for name in names:
         if not hostile.status_of(run_dir, name):
             continue
         words = ["cp", "-a", "--reflink=auto", "--", str(run_dir / name), str(folder / name)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
         if done.returncode:
             raise CannotDrill(f"{name} cannot be copied: {done.stderr.strip()[-200:]}")
+
+
+def _undo(run_dir: pathlib.Path, names: list[str]) -> None:
+    """Removes the copies. Raises `FaultError` for the first one that stays, having tried all."""
+    problems = []
+    for name in names:
+        try:
+            hostile.remove_tree(run_dir, f"{FOLDER}/{name}")
+        except FaultError as error:
+            problems.append(str(error))
+    if problems:
+        raise FaultError("; ".join(problems))
+
+
+UNDO = _undo
 
 
 def _saved(workload: Workload) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, Emitter, clock_id
-from harness.errors import ChaosError, FaultError
+from harness.errors import BackendError, ChaosError, FaultError
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
@@ -35,8 +35,13 @@ TICK_S = 0.004
 
 @dataclass(frozen=True)
 class Outcome:
-    outcome: str  # completed · failed · aborted · interrupted
+    outcome: str  # completed · failed · aborted · interrupted · broken (by its backend)
     reason: str
+
+    @property
+    def told(self) -> str:
+        """As the log calls it."""
+        return "interrupted" if self.outcome == "broken" else self.outcome
 
 
 def execute(
@@ -136,14 +141,29 @@ class Job:
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", "stopped by the user")
         finally:
-            with stop.attended(), self.cluster:
-                self._end(outcome)
-        self.emit("run.finished", outcome=outcome.outcome, reason=outcome.reason)
+            with stop.attended():
+                self._give_back(outcome)
+        self.emit("run.finished", outcome=outcome.told, reason=outcome.reason)
         with stop.attended():
             self._drill(outcome, stop)
         return outcome
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
+        """A backend that breaks meanwhile ends the run: what is known until then is evidence, and is judged."""
+        try:
+            return self._follow_on(observer, stop)
+        except BackendError as error:
+            return Outcome("broken", f"the backend broke: {error}")
+
+    def _give_back(self, outcome: Outcome) -> None:
+        """Ends what is still done, and gives the nodes back. What a broken backend keeps is undone by the journal."""
+        try:
+            with self.cluster:
+                self._end(outcome)
+        except BackendError as error:
+            self.emit("cleanup.failed", error=str(error))
+
+    def _follow_on(self, observer: Observer, stop: StopRequest) -> Outcome:
         while True:
             now_ns = time.monotonic_ns()
             for header, event in self.tail.poll():
@@ -168,13 +188,15 @@ class Job:
         self._note_changes()
         for node in self.cluster.nodes:
             if node.alive:
-                self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.outcome)
+                self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
 
     @property
     def _gpus(self) -> int:
         return self.plan.workload.ranks_per_node
 
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
+        for header, event in self.tail.rest():  # its last words may have come after the last look
+            self.progress.absorb(header, event, time.monotonic_ns())
         step = self.progress.committed_step
         if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
             drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)

@@ -102,7 +102,7 @@ class Progress:
         elif kind == "restored":
             self._absorb_restore(rank, _whole(event.get("step", 0)))
         elif kind == "checkpoint.committed":
-            self.committed_step = _whole(event["step"])
+            self.committed_step = max(self.committed_step, _whole(event["step"]))
         elif kind == "step" and rank in self.workers:
             self._absorb_step(rank, event, now_ns)
         elif kind in ("phase", "failpoint"):

@@ -1,8 +1,8 @@
 """Undoing what a run did: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
 
 Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
-record names an action and its arguments. An action is the `UNDO` of a backend, of a fault or of `spec.secrets`:
-`backends.local`, `faults.checkpoint_corruption`, `spec.secrets`. Nothing else can be named. Undoing is idempotent.
+record names an action and its arguments. An action is the `UNDO` of a backend, of a fault, of `run.drill` or of
+`spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named. Undoing is idempotent.
 A reverter process waits for the harness to end, however it ends, and undoes what is open. `chaos heal` does the same
 later, for runs whose reverter died too.
 """
@@ -30,6 +30,7 @@ from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 
 SECRETS = "spec.secrets"
+DRILL = "run.drill"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the reverter's tries: two minutes in all
 
@@ -128,8 +129,8 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
 def resolve(action: str) -> Callable[..., object]:
     """The function of an action. Raises `FaultError` for anything that is not in the list of actions."""
     kind, _, name = action.partition(".")
-    if action == SECRETS:
-        module = "harness.spec.secrets"
+    if action in (SECRETS, DRILL):
+        module = f"harness.{action}"
     elif kind == "backends" and name in backend_names():
         module = f"harness.backends.{name}.backend"
     elif kind == "faults" and name in fault_names():
@@ -145,7 +146,7 @@ def resolve(action: str) -> Callable[..., object]:
 def actions() -> list[str]:
     """Every action that a journal may name."""
     faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
-    return [SECRETS, *(f"backends.{name}" for name in backend_names()), *(f"faults.{name}" for name in faults)]
+    return [SECRETS, DRILL, *(f"backends.{name}" for name in backend_names()), *(f"faults.{name}" for name in faults)]
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:

@@ -12,7 +12,7 @@ import re
 import stat
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -29,7 +29,15 @@ SHOWN_MAX = 80  # characters of a bad value
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
 Path = tuple[str | int, ...]
-Mark = tuple[int, int]  # line and column, both from 1
+
+
+class Mark(NamedTuple):
+    """A place: line and column, both from 1, of the file `source`; empty: of the document at hand."""
+
+    line: int
+    column: int
+    source: str = ""
+
 
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _TAG = "tag:yaml.org,2002:"
@@ -91,11 +99,11 @@ class Document:
             self.data: Any = reader.read()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            place = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
             raise self._refuse(place, f"not valid YAML: {error.problem}") from error
         except yaml.reader.ReaderError as error:
             before = text[: error.position] if isinstance(error.position, int) else ""
-            raise self._refuse((before.count("\n") + 1, 1), f"not valid YAML: {error.reason}") from error
+            raise self._refuse(Mark(before.count("\n") + 1, 1), f"not valid YAML: {error.reason}") from error
         except _Refused as error:
             raise self._refuse(error.mark, error.message) from None
         self.raise_problems()
@@ -104,23 +112,15 @@ class Document:
         return ScenarioError([*self.problems, self._line(mark, message)])
 
     def _line(self, mark: Mark, message: str) -> str:
-        return printable(f"{self.source}:{mark[0]}:{mark[1]}: {message}")
+        return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
         """`file:line:column: where: message`, at the nearest known ancestor of `path`."""
-        return self._line(self._mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
+        return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
-    def _mark(self, path: Path) -> Mark:
-        here, mark = self.data, (1, 1)
-        for part in path:
-            if isinstance(here, MarkedMap) and part in here:
-                mark = here.marks.get(part, mark)
-            elif isinstance(here, MarkedList) and isinstance(part, int) and part < len(here):
-                mark = here.marks[part]
-            else:
-                break
-            here = here[part]
-        return mark
+    def mark(self, path: Path) -> Mark:
+        """The place of what stands at `path`, or of its nearest known ancestor."""
+        return mark_in(self.data, path, Mark(1, 1))
 
     def problem(self, path: Path, message: str) -> None:
         self.problems.append(self.at(path, message))
@@ -144,6 +144,20 @@ class Document:
         for path, message in problems:
             self.problem((*at, *path), message)
         return found
+
+
+def mark_in(data: Any, path: Path, default: Mark) -> Mark:
+    """The place of what stands at `path` of data that was read from a file; `default` where nothing is known of it."""
+    here, mark = data, default
+    for part in path:
+        if isinstance(here, MarkedMap) and part in here:
+            mark = here.marks.get(part, mark)
+        elif isinstance(here, MarkedList) and isinstance(part, int) and part < len(here):
+            mark = here.marks[part]
+        else:
+            break
+        here = here[part]
+    return mark
 
 
 class _Refused(Exception):
@@ -204,7 +218,7 @@ class _Reader:
         data: dict[Any, Any] = {}
         marks: dict[Any, Mark] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            mark = _mark(event)
+            mark = _mark(event, self.document.source)
             key = self._value(event, depth + 1)
             if isinstance(key, (dict, list)):
                 raise _Refused(mark, "not valid YAML: a key is a plain word")
@@ -217,13 +231,13 @@ class _Reader:
     def _sequence(self, depth: int) -> MarkedList:
         data, marks = [], []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            marks.append(_mark(event))
+            marks.append(_mark(event, self.document.source))
             data.append(self._value(event, depth + 1))
         return MarkedList(data, marks)
 
 
-def _mark(event: Any) -> Mark:
-    return event.start_mark.line + 1, event.start_mark.column + 1
+def _mark(event: Any, source: str = "") -> Mark:
+    return Mark(event.start_mark.line + 1, event.start_mark.column + 1, source)
 
 
 def _scalar(event: Any) -> Any:
@@ -286,7 +300,9 @@ def _unique(error: ValidationError) -> dict[Path, Mapping[str, Any]]:
     return {path: problem for path, problem in best.items() if path not in above}
 
 
-_UNION_TAGS = re.compile(r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|str|float|dict)$|\[.*\]|\(.*\)")
+_UNION_TAGS = re.compile(
+    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|Entry|str|float|dict)$|\[.*\]|\(.*\)"
+)
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.errors import choice
-from harness.spec.document import Document, MarkedList, MarkedMap, Path
+from harness.spec.document import Document, MarkedList, MarkedMap, Path, dotted, mark_in
 
 KEYS = ("workload", "faults", "expect", "abort", "limits", "repeat", "title")
 _WHOLE = ("when", "target")  # replaced as a whole: half of one trigger and half of another are none
 
 
 def lay_profile(document: Document, overlay: Any, path: Path) -> None:
-    """Lays what stands at `path` over the document; `faults` of a profile are keyed by fault id."""
+    """Lays what stands at `path`, perhaps of another file, over the document; its `faults` are keyed by fault id."""
     if not isinstance(overlay, dict):
         document.problem(path, "a profile is a mapping like {workload: {nodes: 8}}")
         return
+
+    def problem(inner: Path, message: str) -> None:
+        document.problem_at(mark_in(overlay, inner, document.mark(path)), f"{dotted((*path, *inner))}: {message}")
+
     known = {key: value for key, value in overlay.items() if key in KEYS}
     for key in overlay.keys() - known.keys():
-        document.problem((*path, key), f"unknown key; {choice(key, KEYS)}")
+        problem((key,), f"unknown key; {choice(key, KEYS)}")
     if "faults" in known:
-        known["faults"] = _faults(document, known["faults"], (*path, "faults"))
+        known["faults"] = _faults(document, known["faults"], problem)
     document.data = _laid(document.data, MarkedMap(known, getattr(overlay, "marks", {})))
 
 
-def _faults(document: Document, overlay: Any, path: Path) -> Any:
+def _faults(document: Document, overlay: Any, problem: Callable[[Path, str], None]) -> Any:
     """The document's list of faults with those of the profile laid over them."""
     faults = document.data.get("faults")
     if not isinstance(overlay, dict):
-        document.problem(path, "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")
+        problem(("faults",), "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")
         return faults
     laid = list(faults) if isinstance(faults, list) else []
     places = {str(fault.get("id")): place for place, fault in enumerate(laid) if isinstance(fault, dict)}
@@ -37,7 +41,7 @@ def _faults(document: Document, overlay: Any, path: Path) -> Any:
         if fault_id in places:
             laid[places[fault_id]] = _laid(laid[places[fault_id]], value)
         else:
-            document.problem((*path, fault_id), f"unknown fault {fault_id!r}; {choice(fault_id, places)}")
+            problem(("faults", fault_id), f"unknown fault {fault_id!r}; {choice(fault_id, places)}")
     return MarkedList(laid, faults.marks) if isinstance(faults, MarkedList) else faults
 
 

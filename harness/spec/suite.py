@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from harness.errors import ScenarioError
 from harness.spec.document import Document, read_text
@@ -18,13 +18,19 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Checked, and kept with the places in the suite's file at which its mistakes are told."""
+    check(given)
+    return given
+
+
 class Entry(_Model):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
     scenario: Line
     profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
-    overrides: dict[str, Any] = {}
+    overrides: Annotated[dict[str, Any], WrapValidator(_as_read)] = {}
 
 
 class Suite(_Model):

@@ -13,6 +13,7 @@ from judging import expecting
 
 from harness.campaign import experiment
 from harness.campaign.observers import SilentCampaign, Stage
+from harness.errors import BackendError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.plan.making import make_plan
@@ -36,9 +37,10 @@ class Pretended:
 
     def __init__(self, reports: pathlib.Path, paces: list[int], ended: str):
         self.reports, self.paces, self.ended = reports, list(paces), ended
-        self.kept, self.forgotten = True, 0
+        self.kept, self.renewed = True, 0
 
-    def ensure_fault_free(self, plan: Plan, *_: object) -> tuple[pathlib.Path, Outcome | None]:
+    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool) -> tuple[pathlib.Path, Outcome | None]:
+        self.renewed += anew
         job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
         folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
         outcome = None if self.kept else Outcome(self.ended, "")
@@ -52,13 +54,14 @@ class Pretended:
         history.write(run_dir, logs)
         return Outcome("completed", "")
 
-    def forget_fault_free(self, plan: Plan, reports: pathlib.Path) -> None:
-        self.forgotten += 1
-
 
 class Watching(SilentCampaign):
     def __init__(self) -> None:
         self.heard: list[tuple[Stage, str]] = []
+        self.noted: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
 
     def stage_ended(self, stage: Stage, how: str) -> None:
         self.heard.append((stage, how))
@@ -73,7 +76,7 @@ def rehearsed(
     plan: Plan, reports: pathlib.Path, paces: list[int], monkeypatch: pytest.MonkeyPatch, ended: str = "completed"
 ) -> tuple[Verdict, bool, Pretended, Watching]:
     pretended, said = Pretended(reports, paces, ended), Watching()
-    for name in ("ensure_fault_free", "execute", "forget_fault_free"):
+    for name in ("ensure_fault_free", "execute"):
         monkeypatch.setattr(experiment, name, getattr(pretended, name))
     backend: Any = None
     run_dir, interrupted = experiment.run_experiment(plan, reports, backend, said)
@@ -85,7 +88,7 @@ def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(
     plan: Plan, tmp_path: pathlib.Path, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, interrupted, pretended, said = rehearsed(plan, tmp_path, [kept, 48], monkeypatch)
-    assert (found, interrupted, pretended.forgotten, pretended.paces) == (Verdict.PASS, False, 1, [])
+    assert (found, interrupted, pretended.renewed, pretended.paces) == (Verdict.PASS, False, 1, [])
     assert said.heard == [
         (Stage("fault-free run", 2), "cached"),
         (Stage("run with faults", 2), "completed"),
@@ -97,14 +100,14 @@ def test_a_fault_free_run_of_the_same_pace_is_kept(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 1], monkeypatch)
-    assert (found, pretended.forgotten, pretended.paces) == (Verdict.PASS, 0, [1])
+    assert (found, pretended.renewed, pretended.paces) == (Verdict.PASS, 0, [1])
 
 
 def test_a_host_that_changes_its_mind_is_not_asked_for_ever(
     plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, _, pretended, _ = rehearsed(plan, tmp_path, [90, 91, 92], monkeypatch)
-    assert (found, pretended.forgotten, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
+    assert (found, pretended.renewed, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
 
 
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
@@ -130,3 +133,38 @@ def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
     found, _, _, _ = rehearsed(plan, tmp_path, [48], monkeypatch)
     assert found is Verdict.PASS
     assert list((tmp_path / ".twins").iterdir()) == []
+
+
+def test_copies_that_the_job_has_changed_are_not_used(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = Pretended.execute
+
+    def forging(self: Pretended, *arguments: Any) -> Outcome:
+        for log in (tmp_path / ".twins").glob("*/twin/events/**/*.jsonl"):
+            with log.open("a") as file:
+                file.write("forged")
+        return execute(self, *arguments)
+
+    monkeypatch.setattr(Pretended, "execute", forging)
+    found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 48], monkeypatch)
+    assert (found, pretended.renewed) == (Verdict.PASS, 1)
+    forged = tmp_path / "slow-1" / "twin" / "events"
+    assert "forged" not in "".join(log.read_text() for log in forged.glob("**/*.jsonl"))
+
+
+def test_a_renewal_that_breaks_costs_no_finished_result(
+    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure = Pretended.ensure_fault_free
+
+    def broken(self: Pretended, *arguments: Any, anew: bool) -> Any:
+        if anew:
+            raise BackendError("the nodes cannot be had")
+        return ensure(self, *arguments, anew=anew)
+
+    monkeypatch.setattr(Pretended, "ensure_fault_free", broken)
+    found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)
+    assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
+    assert (tmp_path / "slow-1" / "twin").is_dir()
+    assert said.noted == ["The fault-free runs could not be made anew: the nodes cannot be had"]

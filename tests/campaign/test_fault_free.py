@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
-from harness.campaign.fault_free import CACHE, fault_free_plans, forget_fault_free
-from harness.errors import UsageError
+from harness.campaign import fault_free, seal
+from harness.campaign.fault_free import CACHE, ensure_fault_free, fault_free_plans, forget_fault_free
+from harness.errors import ChaosError, UsageError
+from harness.log.journal import Journal
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
+from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
 
 
@@ -65,3 +72,143 @@ def test_forgotten_fault_free_runs_are_those_of_this_plan(folder: pathlib.Path) 
     assert len(mine) == 2 and not any(place.exists() for place in mine)
     assert all(place.exists() for place in others)
     forget_fault_free(plan, folder)  # nothing is cached now: nothing to do
+
+
+# What is kept
+
+ANY: Any = None
+HEADER = {"schema": 1, "writer": "w", "role": "trainer", "node": "node0", "rank": 0, "incarnation": 1, "pid": 1}
+
+
+class Jobs:
+    """Jobs that cost nothing. Their trainers keep their event files open, as one that outlives its job may."""
+
+    def __init__(self) -> None:
+        self.made, self.outcome = 0, "completed"
+        self.open: list[Any] = []
+
+    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+        self.made += 1
+        journal = Journal(run_dir)
+        events = run_dir / "events" / "node0"
+        events.mkdir(parents=True)
+        (run_dir / "checkpoints").mkdir()
+        self.open.append((events / "w.jsonl").open("w", buffering=1))
+        self.open[-1].write(json.dumps(HEADER | {"pid": self.made}) + "\n")
+        journal.mark_closed()
+        return Outcome(self.outcome, "")
+
+
+@pytest.fixture
+def jobs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    jobs = Jobs()
+    monkeypatch.setattr(fault_free, "execute", jobs.execute)
+    monkeypatch.setenv(seal.STATE_ENV, str(tmp_path / "state"))
+    yield jobs
+    for file in jobs.open:
+        file.close()
+
+
+def test_a_fault_free_run_is_made_once(folder: pathlib.Path, jobs: Jobs) -> None:
+    kept, outcome = ensure_fault_free(plan_of(), folder, ANY)
+    assert outcome is not None and not (kept / "checkpoints").exists()
+    assert ensure_fault_free(plan_of(), folder, ANY) == (kept, None)
+    assert (jobs.made, [path.name for path in (folder / CACHE).iterdir()]) == (1, [kept.name])
+
+
+def _forge(kept: pathlib.Path) -> None:
+    with (kept / "events" / "node0" / "w.jsonl").open("a") as file:
+        file.write('{"event": "started"}\n')
+
+
+def _add(kept: pathlib.Path) -> None:
+    (kept / "events" / "node0" / "x.jsonl").write_text("")
+
+
+def _seal_with_another_key(kept: pathlib.Path) -> None:
+    _forge(kept)
+    key = seal.state_folder() / "seal-key"
+    known = key.read_bytes()
+    key.write_bytes(b"x" * 32)
+    seal.put(kept)
+    key.write_bytes(known)
+
+
+def _another_plans(kept: pathlib.Path) -> None:
+    other, _ = ensure_fault_free(plan_of(digest=["other.py"]), kept.parents[1], ANY)
+    for name in ("events/node0/w.jsonl", seal.SEAL):
+        (kept / name).unlink()
+        os.link(other / name, kept / name)
+
+
+@pytest.mark.parametrize("forge", [_forge, _add, _seal_with_another_key, _another_plans])
+def test_a_history_that_was_changed_is_made_again(folder: pathlib.Path, jobs: Jobs, forge: Any) -> None:
+    kept, _ = ensure_fault_free(plan_of(), folder, ANY)
+    forge(kept)
+    made = jobs.made
+    again, outcome = ensure_fault_free(plan_of(), folder, ANY)
+    assert outcome is not None and jobs.made == made + 1
+    assert again == kept and seal.holds(kept)
+
+
+def test_what_is_kept_is_in_no_trainers_hands(folder: pathlib.Path, jobs: Jobs) -> None:
+    kept, _ = ensure_fault_free(plan_of(), folder, ANY)
+    before = (kept / "events" / "node0" / "w.jsonl").read_bytes()
+    jobs.open[-1].write("forged\n")
+    assert (kept / "events" / "node0" / "w.jsonl").read_bytes() == before
+    fault_free.copy_fault_free(kept, folder / "copy")
+    with (folder / "copy" / "events" / "node0" / "w.jsonl").open("a") as file:
+        file.write("forged\n")
+    assert seal.holds(kept)
+
+
+def test_a_new_one_replaces_the_old_one_only_when_it_is_complete(folder: pathlib.Path, jobs: Jobs) -> None:
+    kept, _ = ensure_fault_free(plan_of(), folder, ANY)
+    before = (kept / "events" / "node0" / "w.jsonl").read_bytes()
+    jobs.outcome = "failed"
+    attempt, outcome = ensure_fault_free(plan_of(), folder, ANY, anew=True)
+    assert outcome is not None and attempt != kept and seal.holds(kept)
+    assert (kept / "events" / "node0" / "w.jsonl").read_bytes() == before
+    jobs.outcome = "completed"
+    assert ensure_fault_free(plan_of(), folder, ANY, anew=True)[0] == kept
+    assert (kept / "events" / "node0" / "w.jsonl").read_bytes() != before and seal.holds(kept)
+
+
+def test_a_folder_that_others_can_write_keeps_no_key(folder: pathlib.Path, jobs: Jobs) -> None:
+    (folder / "state").mkdir()
+    (folder / "state").chmod(0o777)
+    with pytest.raises(ChaosError, match="not a folder that you alone can write; CHAOS_STATE names another one"):
+        ensure_fault_free(plan_of(), folder, ANY)
+
+
+def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, _ = ensure_fault_free(plan_of(), folder, ANY)
+    in_use, young = (fault_free.own_folder(folder, name) for name in ("in-use", "young"))
+    dead, not_healed = (folder / CACHE / name for name in ("0123.dead", "0123.open"))
+    for each in (dead, not_healed):
+        each.mkdir()
+    journal = Journal(not_healed)
+    journal.record("faults.hang", {})
+    journal.release()
+    fault_free.release(young)
+    assert fault_free.sweep(folder) == ([], [])  # too young, all of them
+    monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
+    assert fault_free.sweep(folder) == (sorted([dead.name, young.name]), [])
+    assert in_use.exists() and not_healed.exists() and kept.exists()
+    assert not dead.exists() and not young.exists()
+    fault_free.release(in_use)
+    assert fault_free.sweep(folder) == ([in_use.name], [])
+
+
+def test_what_cannot_be_swept_is_said(folder: pathlib.Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
+    (folder / CACHE / "0123.dead").mkdir(parents=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted", "0123.dead")
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    assert fault_free.sweep(folder) == (
+        [],
+        [f"{folder}/.twins/0123.dead: cannot be removed: 0123.dead: Operation not permitted"],
+    )

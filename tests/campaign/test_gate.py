@@ -21,7 +21,7 @@ from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan
 from harness.report.suite import Answer
 from harness.run.job import Outcome
-from harness.spec.suite import load_suite
+from harness.spec.suite import load_suite, parse_suite
 from harness.theory.simulator import simulate
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
@@ -122,6 +122,33 @@ def test_overrides_are_laid_over_a_scenario() -> None:
     assert (spec.workload.steps, spec.workload.nodes, spec.faults[0].when.step) == (77, 2, 5)
     with pytest.raises(ScenarioError, match="unknown fault 'other'"):
         load_scenario(path, None, {"faults": {"other": {}}})
+
+
+SUITE_OF_ONE = "version: 1\nname: own\ntitle: Own\nscenarios:\n  - scenario: rank-kill\n    overrides: "
+
+
+@pytest.mark.parametrize(
+    ("override", "column", "message"),
+    [
+        ("{workload: {steps: 0}}", 28, "workload.steps: 0 is not allowed"),
+        ("{workload: {step: 5}}", 28, "workload.step: unknown key; did you mean steps?"),
+        ("{workloads: {steps: 5}}", 17, "overrides.workloads: unknown key; did you mean workload?"),
+        ("{faults: {other: {}}}", 26, "overrides.faults.other: unknown fault 'other'"),
+        ("{faults: [1]}", 17, "overrides.faults: faults of a profile are keyed by fault id"),
+        ("{faults: {kill: {when: {step: x}}}}", 40, "faults.0.when.step: 'x' is not allowed"),
+        ("{expect: {recovery_time: {max: soon}}}", 42, "expect.recovery_time.max"),
+    ],
+)
+def test_a_mistake_in_an_override_is_told_at_its_place_in_the_suite(override: str, column: int, message: str) -> None:
+    (entry,) = parse_suite(SUITE_OF_ONE + override, "own.yaml").entries
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(SCENARIOS / "rank-kill.yaml", None, entry.overrides)
+    assert caught.value.problems[0].startswith(f"own.yaml:6:{column}: {message}"), caught.value
+
+
+def test_overrides_that_are_no_mapping_are_told_at_their_place() -> None:
+    with pytest.raises(ScenarioError, match=r"own\.yaml:6:5: scenarios\.0\.overrides: .* a mapping"):
+        parse_suite(SUITE_OF_ONE + "[1]", "own.yaml")
 
 
 def test_every_shipped_suite_can_be_read() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import report_runs
+from timeline.test_window import in_sequence
 from typer.testing import CliRunner
 
 import harness.report
@@ -74,6 +75,18 @@ def test_no_stored_run_steers_the_terminal(reports: pathlib.Path) -> None:
     for words in (["list", "--runs"], ["list", "--runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
         shown = chaos(*words, "--reports", reports).output
         assert not {"\x1b", "\u202e", "\x9b"} & set(shown), words
+
+
+def test_one_rehearsal_of_a_job_can_be_judged(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(1)
+    folder = history.write(tmp_path / "job-1", logs)
+    judged = chaos("score", "job-1", "--rehearsal", "first", "--reports", tmp_path)
+    assert judged.exit_code in (0, 3), judged.output
+    told = json.loads((folder / "rehearsal-first" / "report.json").read_text())
+    assert [fault["id"] for fault in told["faults"]] == ["fault1"]
+    assert not (folder / "report.json").exists()  # that of the whole job is another one
+    unknown = chaos("score", "job-1", "--rehearsal", "third", "--reports", tmp_path)
+    assert isinstance(unknown.exception, UsageError) and "first" in str(unknown.exception)
 
 
 def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from harness.emitter import Emitter
 from harness.errors import EventLogError
+from harness.log import events, files
 from harness.log.events import Tail, read_log, read_writer
 
 FIELDS = st.dictionaries(
@@ -159,6 +160,23 @@ def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:
     with (tmp_path / "w.jsonl").open("ab") as file:
         file.write(b', "mono_ns": 1}\n')
     assert [event["event"] for _, event in tail.poll()] == ["b"]
+
+
+def test_the_rest_is_all_that_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "FILE_BYTES_A_POLL", 100)
+    monkeypatch.setattr(events, "POLL_BYTES_MAX", 100)
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 200)
+    for writer in range(3):
+        emit = Emitter(tmp_path / f"{writer}.jsonl", {"rank": writer})
+        for number in range(50):
+            emit("a", number=number)
+        emit.close()
+    tail = Tail(tmp_path)
+    found = [*tail.poll(), *tail.rest()]
+    assert sorted((header["rank"], event["number"]) for header, event in found) == [
+        (writer, number) for writer in range(3) for number in range(50)
+    ]
+    assert tail.rest() == []
 
 
 def test_an_armed_hold_waits_for_its_release(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,16 @@ import os
 import pathlib
 import textwrap
 import time
+import typing
 from typing import Any
 
 import pytest
 
 from harness.backends.local.backend import BACKEND
-from harness.log.events import read_log
+from harness.errors import FaultError
+from harness.log.events import Tail, read_log
 from harness.plan.model import Plan
-from harness.run import drill
+from harness.run import drill, job, undo
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
@@ -123,6 +125,78 @@ def test_trouble_of_the_drill_itself_never_hides_the_result(
     monkeypatch.setattr(drill, "_copy", breaks)
     _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
     assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
+
+
+def test_a_copy_that_would_fill_the_disk_is_not_made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill, "FREE_BYTES_MIN", 2**60)
+    _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
+    assert finished["outcome"] == "error" and "not enough room: a copy of the checkpoints takes" in finished["reason"]
+    assert not (tmp_path / "run" / "drill" / "checkpoints").exists()
+
+
+def test_the_room_of_a_copy_counts_each_file_once_and_holes_not_at_all(tmp_path: pathlib.Path) -> None:
+    saved = tmp_path / "checkpoints" / "one"
+    saved.mkdir(parents=True)
+    (saved / "a").write_bytes(b"x" * 2**20)
+    os.link(saved / "a", saved / "b")
+    (saved / "link").symlink_to("/")
+    with (saved / "hole").open("wb") as hole:
+        hole.truncate(2**40)
+    assert 2**20 <= drill._blocks(tmp_path, "checkpoints") < 2 * 2**20
+    assert drill._blocks(tmp_path, "nothing") == 0
+
+
+def test_a_drill_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+    copy = drill._copy
+
+    def killed(*arguments: Any) -> None:
+        copy(*arguments)
+        os._exit(9)
+
+    monkeypatch.setattr(drill, "_copy", killed)
+    monkeypatch.setattr(job, "start_reverter", lambda _: None)  # it is killed, too
+    child = os.fork()
+    if child == 0:
+        execute(plan_of(tmp_path), run_dir, BACKEND)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert (run_dir / "drill" / "checkpoints" / "030.json").exists()
+    assert undo.heal(tmp_path) == (["run"], [])
+    assert not (run_dir / "drill" / "checkpoints").exists() and (run_dir / "checkpoints" / "030.json").exists()
+
+
+@pytest.mark.parametrize("name", ["../checkpoints", "/etc", "x/../../checkpoints"])
+def test_nothing_but_the_copies_is_removed(tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "drill").symlink_to(tmp_path)
+    with pytest.raises((FaultError, ValueError)):
+        drill._undo(tmp_path, [name])
+    with pytest.raises(FaultError, match="no plain folder"):
+        drill._undo(tmp_path, ["checkpoints"])
+    assert (tmp_path / "checkpoints").exists()
+
+
+def test_a_checkpoint_that_was_committed_in_the_last_moment_counts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Tail):
+        """Sees the last checkpoint only when all is over."""
+
+        held: typing.ClassVar[list[Any]] = []
+
+        def poll(self) -> list[Any]:
+            found = super().poll()
+            late = [each for each in found if each[1]["event"] == "checkpoint.committed" and each[1]["step"] == 30]
+            self.held += late
+            return [each for each in found if each not in late]
+
+        def rest(self) -> list[Any]:
+            return super().rest() + self.held
+
+    monkeypatch.setattr(job, "Tail", Late)
+    started, finished = drilled(plan_of(tmp_path), tmp_path / "run")
+    assert (started["step"], finished["restored_step"]) == (30, 30)
 
 
 def test_only_where_it_is_asked_for_or_usual(tmp_path: pathlib.Path) -> None:

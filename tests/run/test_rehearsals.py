@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends.local.backend import BACKEND
-from harness.errors import FaultError, UsageError
+from harness.backends.local.backend import BACKEND, LocalCluster
+from harness.errors import BackendError, FaultError, UsageError
 from harness.faults.contract import load_fault
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, Verdict, judge
@@ -225,3 +225,35 @@ def test_a_cleanup_that_fails_is_told_beside_the_result(
     monkeypatch.undo()
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
     assert heal(tmp_path) == (["run"], [])
+
+
+@pytest.mark.parametrize("ends", ["alone", "with its nodes"])
+def test_a_backend_that_breaks_leaves_evidence_that_is_judged(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """As after the restart of an API server: every line to a pod has ended."""
+    run_dir = tmp_path / "run"
+    exits, close = LocalCluster.exits, LocalCluster.close
+
+    def broken(self: LocalCluster) -> Any:
+        if any(b'"step":20,' in log.read_bytes() for log in (run_dir / "events").glob("*/*.jsonl")):
+            raise BackendError("the control host is lost")
+        return exits(self)
+
+    def cannot(self: LocalCluster) -> None:
+        close(self)
+        raise BackendError("the engine does not answer")
+
+    monkeypatch.setattr(LocalCluster, "exits", broken)
+    if ends == "with its nodes":
+        monkeypatch.setattr(LocalCluster, "close", cannot)
+    plan = plan_of(planned("kill", "rank_kill", {"step": 100}))
+    outcome = execute(plan, run_dir, BACKEND)
+    assert outcome == Outcome("broken", "the backend broke: the control host is lost")
+    assert harness_events(run_dir, "cleanup.failed")
+    (finished,) = harness_events(run_dir, "run.finished")
+    assert finished["outcome"] == "interrupted" and finished["reason"] == outcome.reason
+    card = judged(run_dir, None)
+    assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID), card.reasons
+    assert any("the control host is lost" in reason for reason in card.reasons)
+    assert is_closed(run_dir)

@@ -52,6 +52,13 @@ def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
     assert firing.due(progress, {}, 0, 10)
 
 
+def test_the_newest_checkpoint_is_the_furthest_in_whatever_order_ranks_are_heard() -> None:
+    progress = job()
+    for rank, number in ((0, 10), (1, 30), (0, 20)):
+        progress.absorb(trainer(rank), {"event": "checkpoint.committed", "step": number}, 5)
+    assert progress.committed_step == 30
+
+
 def test_time_counts_from_the_start_or_from_the_followed_event() -> None:
     first, second = (
         Firing(fault("a", after_ns=5 * SECOND), 0),

@@ -1,7 +1,8 @@
 """What a node sees of the run's folder: all of it to read, and only its own part to write.
 
-The run's folder is bound over itself read-only, and what the node may write is bound over that. This is a view: who may
-mount on the node can undo it, so commands of a node are started without that right.
+The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
+around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
+This is a view: who may mount on the node can undo it, so commands of a node are started without that right.
 """
 
 from __future__ import annotations
@@ -22,18 +23,33 @@ _KEPT = (
 )
 
 
+KEPT = ".twins"  # beside the runs: the fault-free runs that are kept
+_MARK = "undo.jsonl"  # in the folder of every run
+
+
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
     """The caller, in a mount namespace of its own, and its children write nothing below `run_dir` but `writable`.
 
     These are files and folders relative to it, which must be there. Raises `OSError` where the kernel refuses.
     """
-    kernel.mount(run_dir, run_dir, flags=kernel.MS_BIND | kernel.MS_REC)
-    for name in writable:
-        path = f"{run_dir}/{name}"
+    closed = [*around(run_dir), run_dir]
+    for path in (*closed, *(f"{run_dir}/{name}" for name in writable)):
         kernel.mount(path, path, flags=kernel.MS_BIND | kernel.MS_REC)
-    given = os.statvfs(run_dir).f_flag
-    kept = sum(flag for told, flag in _KEPT if given & told)
-    kernel.mount("none", run_dir, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kept)
+    for path in closed:  # last: what is bound from a read-only mount would be read-only, too
+        given = os.statvfs(path).f_flag
+        kept = sum(flag for told, flag in _KEPT if given & told)
+        kernel.mount("none", path, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kept)
+
+
+def around(run_dir: str) -> list[str]:
+    """The folders around this run's that are the harness's, too; the outermost first."""
+    found: list[str] = []
+    place = os.path.dirname(os.path.abspath(run_dir))
+    while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):
+        found.insert(0, place)
+        place = os.path.dirname(place)
+    beside = f"{place}/{KEPT}"
+    return found if beside in found or not os.path.isdir(beside) else [beside, *found]
 
 
 def give_up_mounting() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import hmac
 import os
 import signal
 import socket
@@ -17,12 +18,13 @@ import struct
 import time
 from collections.abc import Sequence
 
-from harness.backends.agent import kernel, refusals, rpc, spawn
+from harness.backends.agent import boot, kernel, refusals, rpc, spawn
 from harness.backends.agent.fuse import filesystem as fuse
 from harness.backends.agent.fuse import verbs as fuse_verbs
 from harness.backends.agent.state import Lab
 from harness.errors import BackendError
 
+_RUN_KEY = "key"  # beside what was delivered, in the run's folder
 _PEER = struct.Struct("3i")  # process, user and group
 
 
@@ -59,23 +61,34 @@ def _serve(link: socket.socket, listener: socket.socket, folder: str, starter: i
                 system.clear()  # nobody is left who would heal it
 
 
-def _is_ours(caller: socket.socket) -> bool:
-    _, uid, _ = _PEER.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+def _is_ours(peer: socket.socket) -> bool:
+    _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return bool(uid == os.getuid())
 
 
 def _address(key: str, folder: str) -> str:
-    """A name without a file: one in the run's folder would have to lie on the site's shared storage."""
-    digest = hashlib.sha256(f"{key}:{folder}".encode()).hexdigest()
-    return f"\0chaos-{digest}"
+    """A name that only this run's user can know, and so nobody else can take first.
+
+    It has no file: one in the run's folder would have to lie on the site's shared storage, one in /tmp would outlive a
+    task that is killed. Raises `OSError` where the run's key cannot be read.
+    """
+    descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        secret = os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
+    return f"\0chaos-{hmac.new(secret, f'{key}:{folder}'.encode(), hashlib.sha256).hexdigest()}"
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """To the file system over `folder`. Raises `BackendError` where there is none, or not soon."""
+    """To the file system over `folder`. Raises `BackendError` where there is none, or not soon, or not ours."""
     deadline = time.monotonic() + fuse.READY_S_MAX
     while True:
         try:
             reader, writer = await asyncio.open_unix_connection(_address(key, folder))
+            if not _is_ours(writer.get_extra_info("socket")):
+                writer.close()
+                raise BackendError(f"{folder}: another user of {key} answers in the place of its file system")
             return rpc.AsyncClient(reader, writer, lambda _: None)
         except ConnectionRefusedError as error:
             if time.monotonic() > deadline:

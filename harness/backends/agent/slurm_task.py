@@ -11,6 +11,7 @@ which the harness finds what it may signal.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -96,10 +97,11 @@ def _die_with(parent: int) -> None:
 
 
 def _leave(exits: int, key: str, code: int) -> None:
-    file = os.open(f".{key}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=exits)
+    beside = f".{secrets.token_hex(8)}"  # a name that nobody can have put a link at
+    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=exits)
     os.write(file, str(code).encode())
     os.close(file)
-    os.replace(f".{key}", key, src_dir_fd=exits, dst_dir_fd=exits)
+    os.replace(beside, key, src_dir_fd=exits, dst_dir_fd=exits)
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -13,6 +13,7 @@ Signals go through `srun --overlap` in the job's own allocation, to what carries
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -20,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace as replaced
 from typing import Any
 
@@ -45,11 +46,13 @@ from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.backends.slurm.network import SIDECAR, JobNetwork
 from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
-from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError
+from harness.log import hostile
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
 LOOK_S = 0.1  # between two looks at what the tasks left behind
+BEAT_S = 5.0  # between two signs of life
 ASK_S = 0.25  # between two questions to Slurm
 SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
 SETTLED_S = 2.5  # a job started again in the second in which its credential was revoked fails for good
@@ -57,6 +60,10 @@ NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTime
 
 HOPELESS = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AssocMaxNodePerJobLimit"}
 
+EXITS = "slurm/exits"  # one file a command that has ended
+EXIT_BYTES_MAX = 8
+_EXIT_FILE = re.compile(r"(?P<name>control|node\d{1,6})\.(?P<incarnation>[1-9]\d{0,6})", re.ASCII)
+_EXIT_CODE = re.compile(r"-?\d{1,3}", re.ASCII)
 _KILLED = -int(signal.SIGKILL)
 _JOB_NAME = "chaos-{run_id}"
 
@@ -74,7 +81,8 @@ class SlurmCluster(TellingCluster):
         self._nodes = [SlurmNode(self, index, 1) for index in range(workload.nodes)]
         self._places = workload.nodes  # how many nodes the job is to have
         self._lost: set[int] = set()  # places whose node was taken by us and is not back yet
-        self._evictions = Evictions(slurm, run_id, _JOB_NAME.format(run_id=run_id))
+        occupying = script.until_silent(sys.executable, str(run_dir / delivery.NAME), str(run_dir))
+        self._evictions = Evictions(slurm, run_id, _JOB_NAME.format(run_id=run_id), occupying)
         self._may_start = False  # nothing to wait for any more: a requeued job can start now
         self._stopped_at = 0.0  # when it was first seen not running
         self._told_by = 0.0  # when nodes that were set down have told of the end of what ran there
@@ -86,6 +94,8 @@ class SlurmCluster(TellingCluster):
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
         try:
+            self._prepare(workload)
+            threading.Thread(target=self._beat, name="slurm-beat", daemon=True).start()
             self._submit(workload)
             self._wait_for_allocation()
         except BaseException:
@@ -211,10 +221,20 @@ class SlurmCluster(TellingCluster):
 
     # The job
 
-    def _submit(self, workload: Workload) -> None:
-        request = script.render(workload)
+    def _prepare(self, workload: Workload) -> None:
         (self._state_dir / "exits").mkdir(parents=True)
         run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
+
+    def _beat(self) -> None:
+        """The job ends by itself when this stops: see `slurm_watch`."""
+        for number in itertools.count(1):
+            with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
+                hostile.replace(self.run_dir, script.ALIVE, str(number).encode())
+            if self._stop.wait(BEAT_S):
+                return
+
+    def _submit(self, workload: Workload) -> None:
+        request = script.render(workload)
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
@@ -320,10 +340,8 @@ class SlurmCluster(TellingCluster):
 
     def _read_exits(self) -> None:
         with self._lock:
-            for file in sorted((self._state_dir / "exits").glob("[!.]*")):
-                name, _, incarnation = file.name.partition(".")
-                if (name, int(incarnation)) not in self._recorded:
-                    self._note_exit(name, int(incarnation), int(file.read_text()))
+            for name, incarnation, code in read_exits(self.run_dir, self._recorded):
+                self._note_exit(name, incarnation, code)
 
     def _note_exit(self, name: str, incarnation: int, code: int) -> None:
         if (name, incarnation) not in self._recorded:
@@ -336,6 +354,26 @@ class SlurmCluster(TellingCluster):
         size = [f"NumNodes={places}-{places}", f"NumTasks={places}"] if places < len(self._nodes) else []
         self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
         self._may_start = False
+
+
+def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
+    """Name, incarnation and exit code of each command that has ended, but for those that are known already.
+
+    Where a node gives its tasks no mounts of their own, a trainer can write there: what is no record of an exit is
+    passed over.
+    """
+    found = []
+    for file in hostile.names_in(run_dir, EXITS):
+        record = _EXIT_FILE.fullmatch(file)
+        if record is None or (record["name"], int(record["incarnation"])) in known:
+            continue
+        try:
+            code = hostile.read(run_dir, f"{EXITS}/{file}", EXIT_BYTES_MAX).decode("ascii", "replace")
+        except (OSError, FaultError):
+            continue
+        if _EXIT_CODE.fullmatch(code):
+            found.append((record["name"], int(record["incarnation"]), int(code)))
+    return found
 
 
 def _unknown(job_id: int) -> Job:

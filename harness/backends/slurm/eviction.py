@@ -48,10 +48,11 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """Those of one run. `job_name` is the name of its job, and the beginning of those of its evictors."""
+    """Those of one run. `job_name` is the name of its job, and the beginning of those of its evictors, which run
+    `occupying`: a shell command that does nothing, and ends when the harness is gone."""
 
-    def __init__(self, slurm: Slurm, run_id: str, job_name: str):
-        self._slurm, self._run_id, self._job_name = slurm, run_id, job_name
+    def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
+        self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying
         self._evictors: dict[int, str] = {}  # place → job name, empty where no job evicts
 
     def evict(self, job_id: int, place: int, host: str) -> None:
@@ -62,7 +63,7 @@ class Evictions:
         if partition:
             where = (f"--partition={partition}", f"--nodelist={host}", "--nodes=1", "--exclusive")
             what = (f"--job-name={self._evictors[place]}", "--output=/dev/null", "--no-requeue", "--chdir=/")
-            self._slurm.submit(*where, *what, "--wrap=exec sleep infinity")
+            self._slurm.submit(*where, *what, f"--wrap=exec {self._occupying}")
         elif way == "signal":
             self._slurm.run("scancel", "--batch", "--signal=USR1", str(job_id))
         else:

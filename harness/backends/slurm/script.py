@@ -18,6 +18,8 @@ from harness.backends.agent import boot
 from harness.backends.contract import PLACEHOLDERS, Workload, fill_placeholders
 from harness.backends.run_folder import CONTROL
 
+ALIVE = "slurm/alive"  # in the run's folder: the harness writes something new to it every few seconds
+SILENT_S_MAX = 180  # so long the harness may be silent: then the job ends by itself
 NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the signal comes at once
 
 
@@ -37,6 +39,8 @@ export CHAOS_INCARNATION=$((${SLURM_RESTART_COUNT:-0} + 1))
 CHAOS_ADDRESSES=$(sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N=%o' | sort -u)
 CHAOS_CONTROL=$(sed -n "s/^$SLURMD_NODENAME=//p" <<<"$CHAOS_ADDRESSES")
 export CHAOS_ADDRESSES CHAOS_CONTROL
+# A harness that was killed together with what undoes its doings ends nothing any more.
+{watch} scancel "$SLURM_JOB_ID" </dev/null &
 until [ -e "$CHAOS_RUN_DIR/slurm/go" ]; do sleep 0.05; done
 {control}
 size=$SLURM_JOB_NUM_NODES # smaller than it was submitted with, when a lost node will not come back
@@ -76,8 +80,14 @@ exec {start} "node$SLURM_NODEID" \\
     {words} </dev/null >>"$CHAOS_RUN_DIR/logs/slurm.log" 2>&1
 """
 
-_START = shlex.join(boot.command("{python}", "{source}", "harness.backends.agent.slurm_task"))
-_START = _START.replace("'{python}'", '"$CHAOS_PYTHON"').replace("'{source}'", '"$CHAOS_DELIVERED"')
+
+def _start(module: str) -> str:
+    words = shlex.join(boot.command("{python}", "{source}", f"harness.backends.agent.{module}"))
+    return words.replace("'{python}'", '"$CHAOS_PYTHON"').replace("'{source}'", '"$CHAOS_DELIVERED"')
+
+
+_START = _start("slurm_task")
+_WATCH = f'{_start("slurm_watch")} "$CHAOS_RUN_DIR/{ALIVE}" {SILENT_S_MAX}'
 
 _VARIABLES = {
     "address": "$address",
@@ -110,7 +120,7 @@ def render(workload: Workload) -> Request:
         control = _CONTROL.replace("{start}", _START).replace("{words}", words)
     words = f"{_places(workload, 'node', workload.mounts)} {shell_words(workload.command, PLACEHOLDERS)}"
     files = {
-        "batch.sh": _BATCH.replace("{control}", control),
+        "batch.sh": _BATCH.replace("{watch}", _WATCH).replace("{control}", control),
         "task.sh": _TASK.replace("{start}", _START).replace("{words}", words),
     }
     return Request(arguments, files, env=dict(workload.env))
@@ -119,6 +129,12 @@ def render(workload: Workload) -> Request:
 def _places(workload: Workload, node: str, mounts: Sequence[str]) -> str:
     """The first arguments of `slurm_task`: what can be disturbed, and what may be written."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
+
+
+def until_silent(python: str, source: str, run_dir: str) -> str:
+    """A shell command that ends when the harness of this run has been silent for too long."""
+    words = [f"{run_dir}/{ALIVE}", str(SILENT_S_MAX)]
+    return shlex.join(boot.command(python, source, "harness.backends.agent.slurm_watch", words))
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:

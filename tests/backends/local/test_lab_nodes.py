@@ -287,6 +287,23 @@ def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab, mode: str) -
     assert lab.log("node0.1").splitlines() == wanted
 
 
+@pytest.mark.parametrize("around", [".twins/0123", "."], ids=["kept fault-free run", "run of a drill"])
+def test_a_node_writes_nothing_of_the_history_it_is_compared_with(
+    open_lab: OpenLab, mode: str, tmp_path: pathlib.Path, around: str
+) -> None:
+    if mode == "plain":
+        pytest.skip("a process tree sees everything as its user does")
+    kept = tmp_path / around / "events" / "node0" / "w.jsonl"
+    kept.parent.mkdir(parents=True)
+    for ours in (kept, tmp_path / around / "undo.jsonl"):
+        ours.write_text("ours")
+    code = f"open({str(kept)!r}, 'a').write('forged')"
+    lab = open_lab(script(f"open('{{run_dir}}/checkpoints/x', 'w').write('x'); {code}"))
+    lab.wait_exits(1)
+    assert "Read-only file system" in lab.log("node0.1") and kept.read_text() == "ours"
+    assert (lab.run_dir / "checkpoints" / "x").read_text() == "x"
+
+
 def test_a_lookup_of_an_unknown_name_does_not_wait(open_lab: OpenLab, mode: str) -> None:
     if mode == "plain":
         pytest.skip("a process tree resolves names like the machine")

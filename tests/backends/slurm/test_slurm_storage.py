@@ -118,6 +118,7 @@ def folder() -> Iterator[pathlib.Path]:
             (run_dir / part).mkdir(parents=True)
         (run_dir / STORE / "project").write_text("some\n")
         delivery.deliver(run_dir)
+        (run_dir / "key").write_text("secret")
         if os.geteuid() == 0:
             for each in (run_dir, *run_dir.rglob("*")):
                 os.chown(each, USER, USER)

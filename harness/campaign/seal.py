@@ -1,0 +1,97 @@
+"""The seal of a fault-free run that is kept: what later runs are compared with must be what was measured.
+
+The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside
+of the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` says what this does
+not stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import pathlib
+import secrets
+import stat
+import tempfile
+
+from harness.errors import ChaosError, EventLogError, FaultError
+from harness.log import files, hostile
+
+STATE_ENV = "CHAOS_STATE"
+SEAL = "complete"  # its name in the folder of a fault-free run, as older versions call it
+_KEY = "seal-key"
+_KEY_BYTES = 32
+_BLOCK = 2**20
+
+
+def state_folder() -> pathlib.Path:
+    """Where this user's harnesses on this host keep what no node may write: `CHAOS_STATE`, else in /var/tmp.
+
+    Raises `ChaosError` where somebody else owns it, or could write it.
+    """
+    folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        status = os.lstat(folder)
+    except OSError as error:
+        raise ChaosError(f"{folder}: {error.strerror}; {STATE_ENV} names another folder") from error
+    safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_uid == os.geteuid()
+    if not safe:
+        raise ChaosError(f"{folder}: not a folder that you alone can write; {STATE_ENV} names another one")
+    return folder
+
+
+def digest_of(events: pathlib.Path) -> str:
+    """Of all files of an event log, by name and content. Raises `EventLogError` as `files.find` does."""
+    total = hashlib.sha256()
+    for source in files.find(events):
+        content = hashlib.sha256()
+        with os.fdopen(files.open_source(source), "rb") as file:
+            while block := file.read(_BLOCK):
+                content.update(block)
+        total.update(f"{source.folder or ''}/{source.file}\0{content.hexdigest()}\n".encode(errors="surrogateescape"))
+    return total.hexdigest()
+
+
+def put(folder: pathlib.Path) -> None:
+    """Seals the events of this run. Raises `ChaosError`, `EventLogError` and `OSError`."""
+    hostile.replace(folder, SEAL, _seal(folder, digest_of(folder / "events")).encode(), mode=0o444)
+
+
+def holds(folder: pathlib.Path) -> bool:
+    """Whether this run's events are those that were sealed here, for this place."""
+    try:
+        given = hostile.read(folder, SEAL, 1024)
+        return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
+    except (OSError, FaultError, EventLogError):
+        return False
+
+
+def _seal(folder: pathlib.Path, digest: str) -> str:
+    """Of the digest together with the folder's name up to its first dot: sealed history of another plan is no use."""
+    told = f"{folder.name.partition('.')[0]}:{digest}"
+    return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
+
+
+def _key(folder: pathlib.Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        key = hostile.read(folder, _KEY, _KEY_BYTES)
+        if len(key) == _KEY_BYTES:
+            return key
+    _make_key(folder)
+    return hostile.read(folder, _KEY, _KEY_BYTES)
+
+
+def _make_key(folder: pathlib.Path) -> None:
+    """Whole at once: two that make it together agree on one."""
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(name, folder / _KEY)
+    finally:
+        os.unlink(name)
