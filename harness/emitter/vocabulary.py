@@ -209,6 +209,17 @@ SCENARIO = (
     Field("tags", TEXTS, "its tags", optional=True),
     Field("price_per_gpu_hour", NUMBER, "what a GPU costs", unit="dollars/h", optional=True),
 )
+ABORT = (
+    Field(
+        "if_no_step_for_ns",
+        INTEGER,
+        "so long nobody does a step",
+        unit="ns",
+        optional=True,
+        least=0,
+        most=MONO_NS_MAX,
+    ),
+)
 PLAN = (
     Field("seed", INTEGER, "decides all that is random", optional=True, least=-SEED_MAX, most=SEED_MAX),
     _name("run_id", "the run's id", optional=True),
@@ -217,6 +228,7 @@ PLAN = (
     Field("workload", OBJECT, "the job", optional=True, fields=WORKLOAD),
     Field("faults", OBJECTS, "what is to be done to it", optional=True, fields=PLANNED_FAULT),
     Field("expect", OBJECT, "what must hold, by score", optional=True),
+    Field("abort", OBJECT, "when the run is given up", optional=True, fields=ABORT),
 )
 
 _TRAINER = (

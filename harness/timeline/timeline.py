@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from harness.log import reading
 from harness.timeline import lineage, marks
-from harness.timeline.lineage import Epoch, Key, Life, Progress, Stretch
+from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.story import FaultRecord, Slot, Story, key_of
 
@@ -41,6 +41,10 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+_ENDED_FROM_OUTSIDE = ("aborted", "interrupted")  # of a run; or its harness is gone
+_USUAL = 0.99  # of the times from one step to the next are not longer than what is usual
+_USUAL_STEPS = 3  # so many times the usual, a busy host may let a step take
+_PATIENCE_NS = 10**9  # however short the steps are
 
 
 @dataclass(frozen=True)
@@ -256,12 +260,40 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
     if timeline.finished and len(timeline.progress):
         segments.append(Segment("finish", int(timeline.progress.end[-1]), timeline.end))
         episodes = [e for e in episodes if e.t_regained is not None]
-    elif len(timeline.progress) and not (episodes and episodes[-1].t_regained is None):
+    elif len(timeline.progress) and not (episodes and episodes[-1].t_regained is None) and not _cut_off(timeline):
         last = timeline.progress
         episodes.append(Episode(int(last.end[-1]), None, None, int(last.step.max()), (), ()))
     segments = merged(segments)
     episodes = [*_struck_at_start(timeline, changes), *episodes]
     return segments, _named(timeline, segments, episodes, story.node_gone())
+
+
+def _cut_off(timeline: Timeline) -> bool:
+    """Whether the run was ended from outside in the course of a usual step: then the job had not stopped by itself.
+
+    Usual: without a word that something is wrong, without a fault at work, and not for longer than a few times what
+    steps take, nor than the run is given to do one.
+    """
+    if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
+        return False
+    last = int(timeline.progress.end[-1])
+    given_back = min((slot.released for slot in timeline.slots if slot.kept), default=timeline.end)
+    until = given_back if timeline.aborted is None else timeline.aborted
+    noticed = bool(((timeline.evidence > last) & (timeline.evidence <= until)).any())
+    at_work = any(
+        fault.injected is not None and fault.injected <= until and (fault.healed is None or fault.healed > last)
+        for fault in timeline.faults
+    )
+    return not noticed and not at_work and until - last <= _patience_ns(timeline)
+
+
+def _patience_ns(timeline: Timeline) -> int:
+    """How long after the last complete step nobody would say that the job stands still."""
+    progress = timeline.progress
+    usual = np.diff(progress.end)[np.diff(progress.epoch) == 0]
+    longest = int(np.quantile(usual, _USUAL, method="higher")) if len(usual) else 0
+    given = (timeline.plan.get("abort") or {}).get("if_no_step_for_ns")
+    return min(max(_USUAL_STEPS * longest, _PATIENCE_NS), NEVER if given is None else given)
 
 
 def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:

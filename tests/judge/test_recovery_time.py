@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import twin_of
+from judging import Logs, remove, steps, trainers, twin_of, verdict
 from mutants.bent import JOB
 
 from harness.judge import slowdown
@@ -13,6 +13,7 @@ from harness.judge.analysis import Analysis
 from harness.judge.score import Expectation, S, Verdict
 from harness.judge.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
 from harness.judge.slowdown import Degraded
+from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode
 
 RUN = twin_of(JOB)
@@ -141,3 +142,83 @@ def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
     run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
     [told] = SCORE.score(Analysis(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
     assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")
+
+
+def ended(
+    logs: Logs, last: int, after_ns: int, outcome: str, *, planned: bool = False, limit_ns: int = 120 * S
+) -> None:
+    """The log ends so long after this moment, from which on nobody did anything; with `planned` a fault is to come."""
+    end, at = logs["harness"][-1], last + after_ns
+    for lines in logs.values():
+        remove(lines, lambda line: line["mono_ns"] > last)
+    plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+    plan["abort"] = {"if_no_step_for_ns": limit_ns}
+    if planned:
+        plan["faults"] = [*plan["faults"], {"id": "late", "fault": "rank_kill", "targets": []}]
+    end |= {"outcome": outcome, "reason": "given up", "wall_ns": end["wall_ns"] - end["mono_ns"] + at, "mono_ns": at}
+    logs["harness"] += [end | {"event": "abort"}] * (outcome == "aborted") + [end]
+
+
+def stopped_at(logs: Logs, step: int) -> int:
+    """When the last rank had done this step."""
+    return max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, step, step))
+
+
+@pytest.mark.parametrize("outcome", ["aborted", "interrupted"])
+@pytest.mark.parametrize(
+    ("after_ns", "limit_ns", "outage"),
+    [
+        (8 * 10**6, 120 * S, False),
+        (900 * 10**6, 120 * S, False),
+        (900 * 10**6, S // 2, True),
+        (30 * S, 120 * S, True),
+    ],
+    ids=["within a step", "on a busy host", "longer than it is given", "much longer than any step"],
+)
+def test_a_run_that_is_ended_in_the_course_of_a_step_had_no_outage(
+    outcome: str, after_ns: int, limit_ns: int, outage: bool
+) -> None:
+    def cut(logs: Logs) -> None:
+        ended(logs, stopped_at(logs, 35), after_ns, outcome, limit_ns=limit_ns)
+
+    def healed(logs: Logs) -> None:
+        for line in list(logs["harness"]):
+            if line.get("event") == "fault.effect":
+                told = {"event": "fault.healed", "fault": line["fault"]}
+                logs["harness"].insert(-1, told | {name: line[name] + 1 for name in ("wall_ns", "mono_ns")})
+        cut(logs)
+
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), healed)
+    assert [each.t_regained is None for each in card.evidence.run.episodes] == [False, True][: 1 + outage]
+    assert card.verdict is (Verdict.FAIL if outcome == "aborted" else Verdict.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("what", ["a fault at work", "a death", "an anomaly"])
+def test_what_struck_in_the_course_of_the_last_step_stopped_the_job(what: str) -> None:
+    def cut(logs: Logs) -> None:
+        ended(logs, stopped_at(logs, 35), 8 * 10**6, "interrupted")
+        told = {name: logs["harness"][-1][name] - 10**6 for name in ("wall_ns", "mono_ns")}
+        if what == "a fault at work":
+            about = {"fault": "late", "kind": "hang", "kills": False, "targets": []}
+            logs["harness"].insert(-1, {"event": "fault.injected"} | about | told)
+        else:
+            event = {"event": "anomaly"} if what == "an anomaly" else {"event": "exiting", "code": 1}
+            trainers(logs, rank=1)[0].append(event | told)
+
+    card = verdict(simulate(JOB, (), seed=5), cut)
+    assert [each.t_regained for each in card.evidence.run.episodes] == [None]
+
+
+@pytest.mark.parametrize("kind", ["crash", "rollback", "hang"])
+def test_a_run_aborted_before_any_fault_struck_accuses_nobody(kind: str) -> None:
+    """Whatever stopped the job: what the scenario asks about did not happen."""
+    outages = [] if kind == "hang" else [Outage(17, kind)]
+
+    def cut(logs: Logs) -> None:
+        later = {"crash": 100, "rollback": 300}.get(kind, 0) * 10**6
+        ended(logs, stopped_at(logs, 17) + later, 200 * S, "aborted", planned=True)
+
+    card = verdict(simulate(JOB, outages, seed=5), cut)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert card.evidence.run.episodes
+    assert any("before any fault had struck" in reason for reason in card.reasons)

@@ -300,3 +300,22 @@ def test_wherever_a_window_lies_it_is_whole(
     assert {(each.t_stop, each.t_regained) for each in run.episodes if each.t_regained is not None} <= whole
     assert run.steps.process.min(initial=0) >= 0 and run.steps.epoch.min(initial=0) >= 0
     assert all(index >= 0 for epoch in run.epochs for index in epoch.processes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.02, 0.98), noise=st.booleans())
+def test_a_rehearsal_given_up_before_its_fault_struck_is_inconclusive_wherever_it_ends(
+    seed: int, share: float, noise: bool
+) -> None:
+    """The end of its window falls between two steps, or into one: that is no outage."""
+    history = simulate(Job(nodes=2, steps=60, noise=0.1 if noise else 0.0), (), seed)
+    logs = expecting(history.logs(), {})
+    end = history.truth.begin + 10 + int(share * (history.truth.end - history.truth.begin))
+    planned = {"id": "late", "fault": "rank_kill", "targets": [{"node_index": 0, "rank": 0}]}
+    next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")["faults"] = [planned]
+    rehearse(logs, "waits", "late", history.truth.begin + 2, end, outcome="aborted", reason="it took longer than 1 s")
+    with tempfile.TemporaryDirectory() as folder:
+        card = judged(pathlib.Path(folder), history, logs, "waits")
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert not card.evidence.run.episodes
+    assert any("before any fault had struck" in reason for reason in card.reasons)

@@ -116,21 +116,29 @@ def _expectations(
     evidence: Analysis, bounds: RecoveryBounds, slow: Sequence[Degraded], unmeasured: str
 ) -> list[Expectation]:
     run = evidence.run
-    lines = []
+    lines, doubt = [], _given_up_before(run)
     if bounds.max is not None:
-        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e)) for e in run.episodes]
+        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e), doubt) for e in run.episodes]
         spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt) for d in slow]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
-        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e)) for e in run.episodes]
+        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e), doubt) for e in run.episodes]
         spans += [_Span(_standstill(run, d), True, "", d.doubt) for d in slow]
         lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
-        spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e)) for e in run.episodes]
+        spans = [
+            _Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e), doubt) for e in run.episodes
+        ]
         why = unmeasured or ("" if run.episodes else "progress was slowed and not stopped: no phase was measured")
         why = why or tells.unmeasured_phase(run, phase)
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
+
+
+def _given_up_before(run: Timeline) -> str:
+    """Why nothing follows from the outages of a run that was aborted before any fault had struck."""
+    early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
+    return "the run was aborted before any fault had struck" if early else ""
 
 
 def _standstill(run: Timeline, interval: Degraded) -> int:
