@@ -17,6 +17,7 @@ from harness.emitter.vocabulary import RUNS_MAX, SAMPLE_MAX, SAMPLES_MAX
 
 Ints = npt.NDArray[Any]
 UNTOLD = -1  # in the column of a step that tells no samples
+_AT_ONCE = 2**16  # steps that are compared at once: what is looked at is copied
 _INT32_MAX = 2**31 - 1
 _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(list[list[int]] | None)
 
@@ -38,6 +39,24 @@ class Samples:
         """How many samples each of these steps consumed."""
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
+
+    def equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+        """Which of these steps have the very same runs as those of `other` beside them."""
+        parts = [
+            self._equal(mine[at : at + _AT_ONCE], other, theirs[at : at + _AT_ONCE])
+            for at in range(0, len(mine), _AT_ONCE)
+        ]
+        return np.concatenate([np.zeros(0, np.bool_), *parts])
+
+    def _equal(self, mine: Ints, other: Samples, theirs: Ints) -> Ints:
+        length = self.offsets[mine + 1] - self.offsets[mine]
+        found = np.asarray(length == other.offsets[theirs + 1] - other.offsets[theirs])
+        rows, length = np.flatnonzero(found), length[found]
+        left = self.runs[_ranges(self.offsets[mine[rows]], length)]
+        right = other.runs[_ranges(other.offsets[theirs[rows]], length)]
+        differ = (left != right).any(axis=1)
+        found[np.repeat(rows, length)[differ]] = False
+        return found
 
     def expanded(self, numbers: Ints) -> Ints:
         """All indices of these steps, one after the other."""
