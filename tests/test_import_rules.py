@@ -13,7 +13,7 @@ FILES = sorted(path for package in ("harness", "reference_trainer") for path in 
 
 ANYBODY = {"errors", "units", "programs"}
 _JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
-_ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers"}
+_ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 # What each room may import, besides itself and `ANYBODY`.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -31,8 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": _JUDGING | {"report.words", "report.charts"},
     "backends.agent": {"emitter"},
     "backends": {"log", "emitter", "backends.agent"},
-    "faults": {"log", "emitter", "backends.agent", "backends"},
-    "trainers": {"log", "emitter", "backends.agent", "backends"},
+    "trainers.checkpoints": {"log"},
+    "faults": {"log", "emitter", "backends.agent", "backends", "trainers.checkpoints"},
+    "trainers": {"log", "emitter", "backends.agent", "backends", "trainers.checkpoints"},
     "spec": _ACTING,
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 PLUGINS = {
     "harness.faults": {"contract", "shared", "load"},
     "harness.judge.scores": set(),
+    "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
         *("delivery", "run_folder", "cluster_base"),

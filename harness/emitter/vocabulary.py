@@ -551,6 +551,22 @@ _HARNESS = (
         "The node asked for its notice.",
         (_FAULT, *_place(optional=True), _size("times", "how often", most=BYTES_MAX)),
     ),
+    Event(
+        "fault.damaged",
+        ("harness",),
+        "A file of a finished checkpoint is no longer what was saved.",
+        (
+            _FAULT,
+            _text("path", "the file", optional=False),
+            _text("checkpoint", "the folder or first file of the checkpoint"),
+            Field("names", TEXTS, "what a restore may call it: its own name, the file's, the pointer's", optional=True),
+            _step("of the checkpoint; none: it is not known", optional=True),
+            _size("copies", "other checkpoints of the same step", most=BYTES_MAX),
+            _name("part", "what was struck", values=("tensor", "header", "metadata", "pointer")),
+            _name("how", "what was done to it", optional=True),
+            _size("tensor_bytes", "bytes of tensors that are lost or different", "bytes", BYTES_MAX),
+        ),
+    ),
     Event("fault.effect", ("harness",), "The fault's effect was measured.", _EFFECT),
     Event(
         "fault.recovered",

@@ -40,6 +40,7 @@ from pydantic import (
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError, choice
 from harness.log import hostile
+from harness.trainers.checkpoints.contract import AUTO
 from harness.units import Duration
 
 RunPath = Annotated[str, AfterValidator(hostile.below)]
@@ -72,12 +73,21 @@ class Hold:
     mislead: str = ""
 
 
+@dataclass(frozen=True)
+class CheckpointPlace:
+    """Where the job saves, below the run's folder, and in which layout (`auto`: the first that recognises it)."""
+
+    folder: str = "checkpoints"
+    layout: str = AUTO
+
+
 class Context(Protocol):
     """What a fault may use while it acts."""
 
     cluster: Cluster
     seed: int
     run_dir: pathlib.Path
+    checkpoints: CheckpointPlace
 
     def node(self, target: Target) -> Node:
         """The node that the target is on; from then on always that one, wherever a restart brings the rank."""

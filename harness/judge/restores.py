@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.judge import damaged_loads
 from harness.judge.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
@@ -25,6 +26,7 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     starts = _starts(run)
     for check in (_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)):
         yield from first(check)
+    yield from first(damaged_loads.findings(run, starts))
     yield from first(_not_the_newest(run, starts))
     yield from first(_from_scratch(run, starts))
 

@@ -12,7 +12,7 @@ from typing import Any
 from harness.backends.contract import Cluster, Node
 from harness.emitter import Emitter
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Cancelled, Target
+from harness.faults.contract import Cancelled, CheckpointPlace, Target
 from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run.trigger import Firing, Holds, Progress
@@ -40,6 +40,7 @@ class Injection:
         self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
         self._emit, self._journal, self._holds = job.emit, job.journal, job.holds
         self.run_dir = job.journal.run_dir
+        self.checkpoints = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
         self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()

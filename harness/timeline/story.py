@@ -42,6 +42,7 @@ class FaultRecord:
     stops: bool = False  # a healthy job may have to stop over it
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
+    damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
 
 
@@ -190,7 +191,15 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
         record = current.get(str(event["fault"]))
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
             record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
-            record |= {"targets": (), "injected": None, "told": [], "taken": [], "effects": [], "ends": []}
+            record |= {
+                "targets": (),
+                "injected": None,
+                "told": [],
+                "taken": [],
+                "effects": [],
+                "ends": [],
+                "damaged": [],
+            }
             record |= {"recovered": None, "healed": None, "error": None}
             current[record["id"]] = record
             records.append(record)
@@ -201,7 +210,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
 def _record(record: dict[str, Any]) -> FaultRecord:
     strikes = record.pop("taken") or record["told"]
     del record["told"]
-    lists = {name: tuple(record[name]) for name in ("effects", "ends")}
+    lists = {name: tuple(record[name]) for name in ("effects", "ends", "damaged")}
     return FaultRecord(**record | lists | {"strikes": tuple(strikes)})
 
 
@@ -220,6 +229,8 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
         case "effect" | "ended":
             measured = {k: v for k, v in event.items() if k == "at" or k not in _COMMON}
             record["effects" if what == "effect" else "ends"].append(measured)
+        case "damaged":
+            record["damaged"].append(event)
         case "recovered" | "healed":
             record[what] = event["at"]
         case "failed":

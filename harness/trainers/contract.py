@@ -29,7 +29,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
-from harness.errors import UsageError
+from harness.errors import UsageError, choice
+from harness.log import hostile
+from harness.trainers.checkpoints.contract import AUTO, layout_names
 
 NODES_MAX = 4096
 RANKS_PER_NODE_MAX = 64
@@ -136,11 +138,44 @@ class _Model(BaseModel):
 
 
 class Checkpoint(_Model):
+    """`path` may begin with the placeholder `{checkpoints}` or `{run_dir}`; else it is below the run's folder."""
+
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     keep: int = Field(2, ge=1, le=STEPS_MAX, description="How many checkpoints are kept.")
     store: Literal["directory", "s3"] = Field(
         "directory", description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
     )
+    path: str = Field("{checkpoints}", max_length=200, description="The folder in which the trainer saves.")
+    layout: str = Field(AUTO, description="How checkpoints look there; auto recognises them.")
+
+    @field_validator("path")
+    @classmethod
+    def _below_the_run(cls, given: str) -> str:
+        hostile.below(_without_placeholder(given))
+        return given
+
+    @field_validator("layout")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        if given not in (AUTO, *layout_names()):
+            raise ValueError(f"unknown layout {given!r}; {choice(given, (AUTO, *layout_names()))}")
+        return given
+
+    @property
+    def folder(self) -> str:
+        """Relative to the run's folder."""
+        return _without_placeholder(self.path)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """One that says nothing of path and layout looks as in plans of older versions."""
+        unsaid = {("path", "{checkpoints}"), ("layout", AUTO)}
+        data: dict[str, Any] = dump(self)
+        return {name: value for name, value in data.items() if (name, value) not in unsaid}
+
+
+def _without_placeholder(path: str) -> str:
+    return path.replace("{checkpoints}", "checkpoints", 1).removeprefix("{run_dir}/")
 
 
 class Shards(_Model):

@@ -10,12 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from checkpoint_files import POINTED, WRITERS, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from harness.errors import FaultError
 from harness.faults import checkpoint_corruption as corruption
-from harness.faults.contract import Target, build_fault
+from harness.faults.contract import CheckpointPlace, Target, build_fault
+from harness.trainers.checkpoints.contract import list_checkpoints
+from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared.place import Place
 
 TARGETS = [Target(0)]
 
@@ -25,6 +30,8 @@ class Context:
 
     def __init__(self, run_dir: pathlib.Path, seed: int = 1):
         self.run_dir, self.seed = run_dir, seed
+        self.checkpoints = CheckpointPlace()
+        self.logged: list[dict[str, Any]] = []
         self.undos: list[dict[str, Any]] = []
         self.effects: list[tuple[float, float, str, bool]] = []
 
@@ -36,6 +43,9 @@ class Context:
         self.undos.append(arguments)
 
     def injected(self) -> None: ...
+
+    def log(self, event: str, **fields: Any) -> None:
+        self.logged.append({"event": event} | fields)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append((measured, expected, unit, ok))
@@ -156,8 +166,8 @@ def test_what_cannot_be_damaged_is_an_error(tmp_path: pathlib.Path) -> None:
     make(tmp_path, (20,))
     for kind, message in (
         ("mixed_steps", "two checkpoints"),
-        ("stale_latest", "latest"),
-        ("dangling_latest", "latest"),
+        ("stale_latest", "no pointer"),
+        ("dangling_latest", "no pointer"),
     ):
         with pytest.raises(FaultError, match=message):
             corrupt(tmp_path, kind=kind)
@@ -178,3 +188,116 @@ def test_any_seed_changes_something_and_the_same_seed_the_same(
         assert context.effects[0][3]
         found.append(content(root))
     assert found[0] == found[1]
+
+
+# Any layout
+
+
+def struck(run_dir: pathlib.Path, layout: str, seed: int = 1, **parameters: Any) -> tuple[Context, list[str]]:
+    """The context, and the files that differ afterwards."""
+    root = run_dir / "checkpoints"
+    write(root, layout, 20, 100)
+    before = content(root)
+    context = corrupt(run_dir, seed, **parameters)
+    after = content(root)
+    return context, [name for name in before if before[name] != after.get(name)]
+
+
+@pytest.mark.parametrize("kind", ["bit_flip", "zero_page", "truncate", "empty", "missing", "mixed_steps"])
+@pytest.mark.parametrize("layout", WRITERS)
+def test_tensor_bytes_of_the_newest_of_any_layout(tmp_path: pathlib.Path, layout: str, kind: str) -> None:
+    newest = list_checkpoints(_look_after_write(tmp_path, layout)).checkpoints[0]
+    context, changed = struck(tmp_path, layout, kind=kind, what="tensor")
+    (told,) = context.logged
+    assert [f"checkpoints/{name}" for name in changed] == [told["path"]] and told["path"] in newest.files
+    assert (told["step"], told["part"], told["how"]) == (100, "tensor", kind) and told["tensor_bytes"] > 0
+    ((measured, expected, _, ok),) = context.effects
+    assert ok and measured == expected > 0
+    before = content(tmp_path / "checkpoints")
+    for record in context.undos * 2:
+        corruption.put_back(tmp_path, **record)
+    assert content(tmp_path / "checkpoints") != before
+
+
+def _look_after_write(run_dir: pathlib.Path, layout: str) -> Place:
+    write(run_dir / "checkpoints", layout, 20, 100)
+    return Place.look(run_dir, "checkpoints")
+
+
+@pytest.mark.parametrize(("layout", "what"), [(each, "header") for each in WRITERS] + [("hugging_face", "metadata")])
+def test_a_part_without_tensors_of_any_layout(tmp_path: pathlib.Path, layout: str, what: str) -> None:
+    for kind in ("bit_flip", "zero_page"):
+        context, changed = struck(tmp_path / kind, layout, kind=kind, what=what)
+        assert len(changed) == 1 and context.effects[0][3]
+        assert context.logged[0]["tensor_bytes"] == 0 and context.logged[0]["part"] == what
+
+
+@pytest.mark.parametrize("kind", ["stale_latest", "dangling_latest", "missing"])
+@pytest.mark.parametrize("layout", sorted(POINTED))
+def test_the_pointer_of_any_layout(tmp_path: pathlib.Path, layout: str, kind: str) -> None:
+    context, changed = struck(tmp_path, layout, kind=kind, what="pointer")
+    listing = list_checkpoints(Place.look(tmp_path, "checkpoints"))
+    assert changed == [context.logged[0]["path"].removeprefix("checkpoints/")] and context.effects[0][3]
+    wanted = listing.checkpoints[1].path if kind == "stale_latest" else None
+    assert (listing.pointer.target if listing.pointer else None) == wanted
+
+
+def test_one_that_is_not_finished_is_left_alone(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "checkpoints", "hugging_face", 20, 100)
+    (tmp_path / "checkpoints/checkpoint-100/trainer_state.json").unlink()
+    context = corrupt(tmp_path, what="tensor")
+    assert context.logged[0]["step"] == 20
+
+
+def test_one_that_still_grows_is_left_alone(tmp_path: pathlib.Path) -> None:
+    """Nothing marks the end of a file with one tensor after another but that it stays as it is."""
+    root = tmp_path / "checkpoints"
+    write(root, "torch_file", 20)
+    whole = (root / "ckpt_20.pt").read_bytes()
+    context, looks = Context(tmp_path), []
+
+    def wait(seconds: float, until: object = None) -> bool:
+        looks.append(seconds)
+        (root / "ckpt_40.pt").write_bytes(whole[: 100 * len(looks)] if len(looks) < 20 else whole)
+        return True
+
+    context.wait = wait  # type: ignore[method-assign]
+    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, context)  # type: ignore[arg-type]
+    assert len(looks) > 20 and context.logged[0]["path"] == "checkpoints/ckpt_40.pt"
+
+
+def test_the_workload_says_where_and_which_layout(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "mine" / "deep", "lightning", 20, 100)
+    context = Context(tmp_path)
+    context.checkpoints = CheckpointPlace("mine/deep", "lightning")
+    build_fault("checkpoint_corruption", {"what": "tensor"}).inject(TARGETS, context)  # type: ignore[arg-type]
+    assert context.logged[0]["path"].endswith("step=100.ckpt")
+
+
+def test_a_plan_of_an_older_version_is_read() -> None:
+    old = {"kind": "bit_flip", "file": "largest", "directory": "checkpoints", "pattern": "step-*"}
+    old |= {"unfinished": ".tmp-*", "manifest": "manifest*"}
+    assert build_fault("checkpoint_corruption", old)
+    with pytest.raises(ValidationError, match="unfinished"):
+        build_fault("checkpoint_corruption", old | {"unfinished": "mine-*"})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    layout=st.sampled_from(sorted(WRITERS)),
+    kind=st.sampled_from(["bit_flip", "zero_page"]),
+)
+def test_a_strike_stays_within_tensor_bytes(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, layout: str, kind: str
+) -> None:
+    run_dir = tmp_path_factory.mktemp("run")
+    place = _look_after_write(run_dir, layout)
+    before = {path: (run_dir / path).read_bytes() for path in place.files}
+    context = corrupt(run_dir, seed, kind=kind, what="tensor", file="any")
+    path = context.logged[0]["path"]
+    after = (run_dir / path).read_bytes()
+    wrong = [index for index, (a, b) in enumerate(zip(before[path], after, strict=True)) if a != b]
+    inside = tensors.spans(place, path)
+    assert wrong and all(any(start <= index < end for start, end in inside) for index in wrong)
+    assert context.logged[0]["tensor_bytes"] == len(wrong)

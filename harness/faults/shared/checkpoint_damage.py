@@ -1,0 +1,333 @@
+"""Damage to one file of a checkpoint of any layout: made aside, applied by one rename, measured by reading back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import random
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO, Literal
+
+from harness.errors import FaultError
+from harness.log import hostile
+from harness.trainers.checkpoints.contract import Checkpoint, Listing
+from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.tensors import Span
+
+PAGE_BYTES = 4096
+CHUNK_BYTES = 1 << 20
+CHECKSUMS_BYTES_MAX = 16 * 2**20
+
+Part = Literal["tensor", "header", "metadata", "pointer", "any"]
+PARTS: dict[str, str] = {
+    "tensor": "bytes of tensors",
+    "header": "what a file with tensors holds besides them",
+    "metadata": "a file without tensors",
+    "pointer": "the file or link that names the newest checkpoint",
+    "any": "any file of the checkpoint",
+}
+Kind = Literal[
+    "bit_flip",
+    "zero_page",
+    "truncate",
+    "empty",
+    "missing",
+    "mixed_steps",
+    "wrong_manifest",
+    "stale_latest",
+    "dangling_latest",
+]
+OF_POINTERS = ("stale_latest", "dangling_latest")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """`damaged` takes the place of `path`; where there is no such file, `path` is deleted. `kept` is the original.
+
+    `path` is relative to the run's folder and may be written by nodes; the other two are the harness's own.
+    `tensor_bytes`: how many bytes of tensors are no longer what they were.
+    """
+
+    run_dir: pathlib.Path
+    path: str
+    kept: pathlib.Path
+    damaged: pathlib.Path
+    expected: int
+    part: str = "pointer"
+    tensor_bytes: int = 0
+    checkpoint: Checkpoint | None = None
+
+    def apply(self) -> None:
+        if os.path.lexists(self.damaged):
+            hostile.move_inside(self.run_dir, str(self.damaged.relative_to(self.run_dir)), self.path)
+        else:
+            hostile.remove(self.run_dir, self.path)
+
+    def measure(self) -> tuple[int, str]:
+        """What is different on the disk now, read back."""
+        status = hostile.status_of(self.run_dir, self.path)
+        if status is None:
+            return 1, "files gone"
+        if self.kept.is_symlink() or stat.S_ISLNK(status.st_mode):
+            changed = fingerprint(self.run_dir, self.path) != fingerprint_of_ours(self.kept)
+            return int(changed), "links changed"
+        with self.kept.open("rb") as kept, hostile.open_reader(self.run_dir, self.path) as now:
+            return _bytes_apart(kept, now), "bytes changed"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done: the kind of damage, to which part, and to which file (`largest`, `any`, or a pattern)."""
+
+    kind: Kind
+    part: Part = "any"
+    file: str = "largest"
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
+
+
+def prepare(place: Place, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
+    """The damaged version, made in `aside`, a folder of the harness below the run's.
+
+    Raises `FaultError` where nothing there can be damaged so.
+    """
+    newest = listing.finished[0]
+    if order.kind in OF_POINTERS:
+        return _point_elsewhere(place, listing, order.kind == "stale_latest", aside)
+    if order.part == "pointer":
+        return _of_pointer(place, listing, order, aside)
+    path = choose(place, newest, order)
+    spans = tensors.spans(place, path)
+    kept, damaged = aside / "original", aside / "damaged"
+    hostile.copy_out(place.root, path, kept)
+    if order.kind != "missing":
+        source = _older(place, listing, path) if order.kind == "mixed_steps" else path
+        hostile.copy_out(place.root, source, damaged)
+        _change(damaged, order, _allowed(order.part, spans, kept.stat().st_size))
+    expected = bytes_changed(kept, damaged) if damaged.exists() else 1
+    if expected == 0:
+        raise FaultError(f"{path}: {order.kind} changes nothing there")
+    lost = _bytes_changed_in(kept, damaged, spans)
+    return Damage(place.root, path, kept, damaged, expected, part_of(order.part, spans, lost), lost, newest)
+
+
+def part_of(part: Part, spans: Sequence[Span], tensor_bytes: int) -> str:
+    """Where the damage lies, also where any file would do."""
+    if part != "any":
+        return part
+    return "tensor" if tensor_bytes else "header" if spans else "metadata"
+
+
+def choose(place: Place, checkpoint: Checkpoint, order: Order) -> str:
+    """The file to be damaged. Raises `FaultError` where the checkpoint has no such file."""
+    files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
+    if order.file not in ("largest", "any"):
+        files = [path for path in files if pathlib.PurePath(path).match(order.file)]
+    if not files:
+        wanted = f"{order.file!r} with anything in it"
+        what = "" if order.part == "any" else f" that holds {PARTS[order.part]}"
+        raise FaultError(f"{checkpoint.path}: it has no file {wanted}{what}")
+    if order.file == "largest":
+        return max(files, key=lambda path: place.sizes[path])
+    return order.dice.choice(files)
+
+
+def _holds(place: Place, path: str, order: Order) -> bool:
+    if order.kind == "wrong_manifest":
+        return bool(_CHECKSUM.search(place.read(path, CHECKSUMS_BYTES_MAX))) and not tensors.spans(place, path)
+    return order.part == "any" or (order.part == "metadata") != bool(tensors.spans(place, path))
+
+
+def _allowed(part: Part, spans: Sequence[Span], size: int) -> list[Span]:
+    """The bytes that may be changed."""
+    if part == "tensor":
+        return list(spans)
+    if part != "header":
+        return [(0, size)]
+    edges = [0, *(edge for span in spans for edge in span), size]
+    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+def _older(place: Place, listing: Listing, path: str) -> str:
+    """The same file of the checkpoint before: of the same name inside, or at the same place among as many files."""
+    newest, *others = listing.finished
+    inside, number = path.removeprefix(newest.path), newest.files.index(path)
+    for other in others:
+        if inside and other.path + inside in place.sizes:
+            return other.path + inside
+        if len(other.files) == len(newest.files):
+            return other.files[number]
+    raise FaultError(f"{path}: no older checkpoint has it; mixed_steps needs two checkpoints")
+
+
+# Pointers
+
+
+def _of_pointer(place: Place, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
+    """The pointer's own bytes; a link can only go missing."""
+    path = _pointer(listing)
+    kept, damaged = aside / "original", aside / "damaged"
+    if path in place.links:
+        if order.kind != "missing":
+            raise FaultError(f"{path}: it is a link; of kinds, only missing, stale_latest and dangling_latest fit")
+        kept.symlink_to(place.links[path])
+        return Damage(place.root, path, kept, damaged, 1)
+    hostile.copy_out(place.root, path, kept)
+    if order.kind == "missing":
+        return Damage(place.root, path, kept, damaged, 1)
+    hostile.copy_out(place.root, path, damaged)
+    _change(damaged, order, [(0, kept.stat().st_size)])
+    return Damage(place.root, path, kept, damaged, bytes_changed(kept, damaged))
+
+
+def _pointer(listing: Listing) -> str:
+    if listing.pointer is None:
+        raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
+    return listing.pointer.path
+
+
+def _point_elsewhere(place: Place, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
+    """A link to another checkpoint, or a text with another name or number."""
+    path = _pointer(listing)
+    if stale and len(listing.finished) < 2:
+        raise FaultError("stale_latest needs two checkpoints; there is one")
+    newest = listing.finished[0]
+    name = listing.finished[1].name if stale else f"{newest.name}-gone"
+    kept, damaged = aside / "original", aside / "damaged"
+    if path in place.links:
+        kept.symlink_to(place.links[path])
+        damaged.symlink_to(pathlib.Path(place.links[path]).with_name(name))
+        return Damage(place.root, path, kept, damaged, 1)
+    hostile.copy_out(place.root, path, kept)
+    text = kept.read_text()
+    if text.strip().isdigit():  # a number of a step
+        name = str(listing.finished[1].step if stale else 10 * int(text) + 1)
+    damaged.write_text(text.replace(text.strip().rpartition("/")[2], name))
+    return Damage(place.root, path, kept, damaged, bytes_changed(kept, damaged))
+
+
+# What is done to bytes
+
+
+def _change(path: pathlib.Path, order: Order, allowed: Sequence[Span]) -> None:
+    """Changes the file, only inside the allowed bytes; a cut is made at one of them."""
+    match order.kind:
+        case "bit_flip":
+            _flip(path, order.dice, allowed)
+        case "zero_page":
+            _zero_page(path, order.dice, allowed)
+        case "truncate":
+            os.truncate(path, _position(order.dice, allowed))
+        case "empty":
+            os.truncate(path, 0)
+        case "wrong_manifest":
+            _wrong_checksum(path, order.dice)
+
+
+def _position(dice: random.Random, allowed: Sequence[Span]) -> int:
+    """One of the allowed bytes, each as likely as the others."""
+    place = dice.randrange(sum(end - start for start, end in allowed))
+    for start, end in allowed:
+        if place < end - start:
+            return start + place
+        place -= end - start
+    raise AssertionError("unreachable")
+
+
+def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Span]) -> None:
+    with path.open("r+b") as file:
+        position = _position(dice, allowed)
+        file.seek(position)
+        (value,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([value ^ 1 << dice.randrange(8)]))
+
+
+def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Span]) -> None:
+    """As much of one page as may be changed; a page that was not all zeros already, looked for from a random place."""
+    pages = [
+        (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
+        for start, end in allowed
+        for page in _some_pages(dice, start // PAGE_BYTES, -(-end // PAGE_BYTES))
+    ]
+    dice.shuffle(pages)
+    with path.open("r+b") as file:
+        for start, end in pages:
+            file.seek(start)
+            if any(file.read(end - start)):
+                file.seek(start)
+                file.write(bytes(end - start))
+                return
+
+
+def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> Sequence[int]:
+    """All of them, or so many in a row."""
+    begin = first if end - first <= most else dice.randrange(first, end - most)
+    return range(begin, min(end, begin + most))
+
+
+_CHECKSUM = re.compile(rb"[0-9a-f]{32,}")
+
+
+def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
+    text = path.read_bytes()
+    position = dice.choice(list(_CHECKSUM.finditer(text))).start() + dice.randrange(32)
+    digit = b"1" if text[position : position + 1] != b"1" else b"2"
+    path.write_bytes(text[:position] + digit + text[position + 1 :])
+
+
+# Comparing
+
+
+def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
+    """What tells one content from another: of a file, or of a link itself; `None` when it is not there."""
+    status = hostile.status_of(run_dir, path)
+    if status is None:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        return f"link {hostile.link_of(run_dir, path)}"
+    with hostile.open_reader(run_dir, path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def fingerprint_of_ours(path: pathlib.Path) -> str | None:
+    return fingerprint(path.parent, path.name)
+
+
+def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
+    """How many bytes differ, those included that only one of the two files has."""
+    with one.open("rb") as left, other.open("rb") as right:
+        return _bytes_apart(left, right)
+
+
+def _bytes_apart(left: IO[bytes], right: IO[bytes]) -> int:
+    count = 0
+    while True:
+        a, b = left.read(CHUNK_BYTES), right.read(CHUNK_BYTES)
+        if not a and not b:
+            return count
+        if a != b:
+            count += _apart(a, b)
+
+
+def _apart(a: bytes, b: bytes) -> int:
+    return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+
+
+def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Span]) -> int:
+    """How many bytes of these spans are lost or different."""
+    if not damaged.exists():
+        return sum(end - start for start, end in spans)
+    count = 0
+    with kept.open("rb") as left, damaged.open("rb") as right:
+        for start, end in spans:
+            for at in range(start, end, CHUNK_BYTES):
+                size = min(CHUNK_BYTES, end - at)
+                left.seek(at), right.seek(at)
+                a, b = left.read(size), right.read(size)
+                count += _apart(a, b) if a != b else 0
+    return count

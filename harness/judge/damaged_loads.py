@@ -1,0 +1,71 @@
+"""Did a restart load a checkpoint that a fault had damaged before, without a word?
+
+Proved where all of this is in the log: the fault said that bytes of tensors of this checkpoint were lost or changed; a
+later restore took this checkpoint, by its step and its name, and told of none that it passed over; and nobody saved
+that step again in between. A restore that does not say its step is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from harness.judge.score import Finding, Verdict
+from harness.timeline.timeline import FaultRecord, Stretch, Timeline
+
+
+class Start(Protocol):
+    """What the members of one epoch began it with."""
+
+    @property
+    def members(self) -> Sequence[Stretch]: ...
+
+    @property
+    def fallback(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+def findings(run: Timeline, starts: Sequence[Start]) -> Iterator[Finding]:
+    """One for each load that is proved."""
+    for fault in run.faults:
+        for damage in fault.damaged:
+            for start in starts if damage.get("tensor_bytes") else ():
+                restores = (each.restored for each in start.members if each.restored and not start.fallback)
+                if any(_loaded(run, damage, event) for event in restores):
+                    yield Verdict.FAIL, _in_words(fault, damage)
+
+
+def _loaded(run: Timeline, damage: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+    """Whether this restore took that checkpoint, as it was left by the damage."""
+    step = event.get("step")
+    if not isinstance(step, int) or not step or event["at"] <= damage["at"] + run.uncertainty_ns:
+        return False
+    if step != damage.get("step", _told_step(run, damage)) or not _by_name(damage, event.get("source")):
+        return False
+    return not any(damage["at"] < at < event["at"] for at in _saves(run, step))
+
+
+def _by_name(damage: Mapping[str, Any], source: object) -> bool:
+    """A restore that names no source has taken it if no other checkpoint had the same step."""
+    if not isinstance(source, str) or not source:
+        return not damage.get("copies")
+    return bool(set(damage.get("names") or ()) & set(source.split("/")))
+
+
+def _told_step(run: Timeline, damage: Mapping[str, Any]) -> int | None:
+    """The step that the trainer told when it committed the checkpoint."""
+    names = set(damage.get("names") or ())
+    for event in reversed(run.checkpoints):
+        mine = names & set(str(event.get("path", "")).split("/"))
+        if event["event"] == "checkpoint.committed" and mine and event["at"] < damage["at"]:
+            return int(event["step"])
+    return None
+
+
+def _saves(run: Timeline, step: int) -> Iterator[int]:
+    yield from (event["at"] for event in run.checkpoints if event.get("step") == step)
+
+
+def _in_words(fault: FaultRecord, damage: Mapping[str, Any]) -> str:
+    text = f"the job resumed from the checkpoint that `{fault.id}` damaged, and said nothing"
+    done = f"{damage.get('how', 'damage')}, {damage['tensor_bytes']} bytes of tensors"
+    return f"{text} ({done} in {damage.get('path')})"

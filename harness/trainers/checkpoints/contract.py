@@ -1,0 +1,165 @@
+"""The Layout contract: how a trainer lays its checkpoints out on disk.
+
+One file in `harness/trainers/checkpoints/` per layout; the file name is its name in the YAML
+(`workload.checkpoint: {layout: lightning}`), `auto` takes the first one that recognises what is there. The file holds
+`LAYOUT`, an instance of a subclass of `Layout`. Nothing here unpickles, and nothing needs torch.
+
+All paths are relative to the run's folder. What nodes write there is hostile: see `harness.log.hostile`.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.errors import UsageError, choice
+from harness.trainers.checkpoints.shared import names, pickled, tensors
+from harness.trainers.checkpoints.shared.place import Place
+
+AUTO = "auto"
+POINTER_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` where nothing tells it."""
+
+    path: str
+    files: tuple[str, ...]
+    step: int | None
+    whole: bool  # by the layout's own sign: a marker, a complete header, an end of the archive
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A link or a small text that says which checkpoint is the newest. `target`: its path, if it is there."""
+
+    path: str
+    target: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in a place, newest first."""
+
+    layout: str
+    checkpoints: Sequence[Checkpoint]
+    pointer: Pointer | None = None
+
+    @property
+    def finished(self) -> list[Checkpoint]:
+        return [each for each in self.checkpoints if each.whole]
+
+
+class Layout(abc.ABC):
+    """How one kind of checkpoint looks. Subclasses say which files belong together, and when one is whole."""
+
+    order: int  # `auto` asks the layout with the smallest first
+
+    @abc.abstractmethod
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        """The checkpoints that this layout recognises: path → its files. Empty where it recognises none."""
+
+    def step(self, place: Place, path: str, files: Sequence[str]) -> int | None:
+        """By default what its name says, else what a file of it says."""
+        named = names.step_in(path.rpartition("/")[2])
+        return _first(pickled.step_in(place, file) for file in files) if named is None else named
+
+    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+        """Whether it was written to its end. By default: whether every file of a known format is complete."""
+        return bool(files) and all(tensors.is_complete(place, file) for file in files)
+
+    def pointer(self, place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+        """By default a link to a checkpoint, or a small text that holds the name of one, beside them."""
+        return find_pointer(place, checkpoints)
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def list(self, place: Place) -> Listing:
+        """Everything of this layout in the place."""
+        found = [self._checkpoint(place, path, files) for path, files in self.groups(place).items()]
+        ordered = sorted(found, key=lambda each: _age(place, each), reverse=True)
+        return Listing(self.name, ordered, self.pointer(place, ordered))
+
+    def _checkpoint(self, place: Place, path: str, files: Sequence[str]) -> Checkpoint:
+        whole = not names.is_temporary(path) and self.whole(place, path, files)
+        return Checkpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
+
+
+def _age(place: Place, checkpoint: Checkpoint) -> tuple[int, int, str]:
+    """Later is larger: by step, and by the time of the last write where no step is known."""
+    changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
+    return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
+
+
+def find_pointer(place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+    """The first one by name. One whose target is gone is found by the usual names of pointers alone."""
+    mine = {file for each in checkpoints for file in each.files}
+    by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
+    folders = {each.path.rpartition("/")[0] for each in checkpoints}
+    beside = [path for path in [*place.links, *place.sizes] if path not in mine and path.rpartition("/")[0] in folders]
+    dangling = None
+    for path in sorted(beside):
+        target = _named_by(place, path)
+        if target in by_name:
+            return Pointer(path, by_name[target])
+        if names.is_pointer(path) and target is not None:
+            dangling = dangling or Pointer(path, None)
+    return dangling
+
+
+def _named_by(place: Place, path: str) -> str | None:
+    """The last part of what a link leads to, or of what a small text says."""
+    if path in place.links:
+        return place.links[path].rstrip("/").rpartition("/")[2]
+    if not 0 < place.sizes[path] <= POINTER_BYTES_MAX:
+        return None
+    text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
+    return text.rstrip("/").rpartition("/")[2] if text and "\n" not in text else None
+
+
+def _first(found: Iterator[int | None]) -> int | None:
+    return next((each for each in found if each is not None), None)
+
+
+@functools.cache
+def layout_names() -> tuple[str, ...]:
+    """All layouts, in the order in which `auto` asks them."""
+    import harness.trainers.checkpoints
+
+    modules = pkgutil.iter_modules(harness.trainers.checkpoints.__path__)
+    found = [module.name for module in modules if not module.ispkg and module.name != "contract"]
+    return tuple(sorted(found, key=lambda name: _load(name).order))
+
+
+def load_layout(name: str) -> Layout:
+    """The `LAYOUT` of `harness/trainers/checkpoints/<name>.py`."""
+    if name not in layout_names():
+        raise UsageError(f"unknown layout {name!r}; {choice(name, (AUTO, *layout_names()))}")
+    return _load(name)
+
+
+def _load(name: str) -> Layout:
+    layout: Layout = importlib.import_module(f"harness.trainers.checkpoints.{name}").LAYOUT
+    return layout
+
+
+def list_checkpoints(place: Place, layout: str = AUTO) -> Listing:
+    """What lies in the place, by this layout; by `auto` of the first one that recognises anything."""
+    if layout != AUTO:
+        return load_layout(layout).list(place)
+    for name in layout_names():
+        listing = load_layout(name).list(place)
+        if listing.checkpoints:
+            return listing
+    return Listing(AUTO, ())

@@ -1,0 +1,22 @@
+"""Lightning's: `epoch=1-step=300.ckpt`, a file of `torch.save`, or a folder of DCP with that name."""
+
+from __future__ import annotations
+
+import re
+
+from harness.trainers.checkpoints.contract import Layout
+from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.place import Place
+
+_NAME = re.compile(r".*\.ckpt")
+
+
+class Lightning(Layout):
+    order = 50
+
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        single = {path: [path] for path in place.files if _NAME.fullmatch(path.rpartition("/")[2])}
+        return single | grouping.folders_named(place, _NAME)
+
+
+LAYOUT = Lightning()

@@ -1,0 +1,30 @@
+"""The reference trainer's: `step-00000020/` with a manifest of checksums, published by one rename."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.trainers.checkpoints.contract import Layout
+from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.place import Place
+
+_FOLDER = re.compile(r"step-\d+")
+
+
+class Reference(Layout):
+    order = 10
+
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        found = grouping.folders_named(place, _FOLDER)
+        return found if any(_manifest(path, files) for path, files in found.items()) else {}
+
+    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+        return any(place.sizes[file] for file in _manifest(path, files))
+
+
+def _manifest(path: str, files: Sequence[str]) -> list[str]:
+    return [file for file in grouping.within(files, path) if file.startswith(f"{path}/manifest")]
+
+
+LAYOUT = Reference()

@@ -1,0 +1,40 @@
+"""Folders of `*.safetensors`, with an index where the weights are in several, or single files of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from harness.trainers.checkpoints.contract import Layout
+from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.place import Place
+
+INDEX_BYTES_MAX = 64 * 2**20
+
+
+class Safetensors(Layout):
+    order = 70
+
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        found = grouping.folders_holding(place, lambda path: path.endswith(".safetensors"))
+        here = grouping.within(place.files, place.folder)
+        single = {path: [path] for path in here if path.endswith(".safetensors")}
+        if any(path.endswith(".index.json") for path in here):
+            return found | ({place.folder: here} if single else {})
+        return found | single
+
+    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+        """Every file is complete, and all that an index names are there."""
+        named = [name for file in files if file.endswith(".index.json") for name in _named(place, file)]
+        return all(name in place.sizes for name in named) and super().whole(place, path, files)
+
+
+def _named(place: Place, index: str) -> set[str]:
+    try:
+        names = json.loads(place.read(index, INDEX_BYTES_MAX))["weight_map"].values()
+        return {f"{index.rpartition('/')[0]}/{name}" for name in names}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {""}  # an index that cannot be read: not whole
+
+
+LAYOUT = Safetensors()

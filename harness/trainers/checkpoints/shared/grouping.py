@@ -1,0 +1,34 @@
+"""How files are put together: folders by their names, or folders and files by what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from harness.trainers.checkpoints.shared.place import Place
+
+
+def folders_named(place: Place, pattern: re.Pattern[str]) -> dict[str, list[str]]:
+    """The outermost folders whose names match as a whole: path → all files below it."""
+    found: dict[str, list[str]] = {}
+    for path in place.files:
+        parts = path.split("/")
+        depth = next((number for number, part in enumerate(parts[:-1]) if pattern.fullmatch(part)), None)
+        if depth is not None:
+            found.setdefault("/".join(parts[: depth + 1]), []).append(path)
+    return found
+
+
+def folders_holding(place: Place, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
+    """The folders, other than the place itself, that hold such a file directly: path → all files below it.
+
+    A folder below one of them belongs to the outer one.
+    """
+    holding = {path.rpartition("/")[0] for path in place.files if wanted(path)} - {place.folder}
+    outermost = [path for path in holding if not any(path.startswith(f"{other}/") for other in holding)]
+    return {path: place.below(path) for path in sorted(outermost)}
+
+
+def within(files: Iterable[str], path: str) -> list[str]:
+    """The files directly in this folder."""
+    return [file for file in files if file.rpartition("/")[0] == path]

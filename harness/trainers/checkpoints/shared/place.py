@@ -1,0 +1,76 @@
+"""A folder of checkpoints as it is at one moment: its files with sizes and times, its links, and safe reading."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import stat
+from dataclasses import dataclass, field
+from typing import IO
+
+from harness.errors import FaultError
+from harness.log import hostile
+
+ENTRIES_MAX = 100_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """`folder` below `root`. `root` is ours, what is below is written by nodes. All paths are relative to `root`."""
+
+    root: pathlib.Path
+    folder: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    times_ns: dict[str, int] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def look(cls, root: pathlib.Path, folder: str) -> Place:
+        """What is there now; at most `ENTRIES_MAX` entries. Nothing is there where the folder is missing."""
+        place = cls(root, os.path.normpath(folder))
+        with contextlib.suppress(FileNotFoundError), hostile.opened_folder(root, folder) as descriptor:
+            place._walk(descriptor)
+        return place
+
+    def _walk(self, descriptor: int) -> None:
+        for where, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+            for name in sorted([*folders, *files]):
+                if len(self.sizes) + len(self.links) >= ENTRIES_MAX:
+                    return
+                self._note(os.path.normpath(os.path.join(self.folder, where, name)), name, here)
+
+    def _note(self, path: str, name: str, here: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=here, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                self.sizes[path], self.times_ns[path] = status.st_size, status.st_mtime_ns
+            elif stat.S_ISLNK(status.st_mode):
+                self.links[path] = os.readlink(name, dir_fd=here)
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(self.sizes)
+
+    def changed_ns(self, path: str) -> int:
+        return self.times_ns.get(path, 0)
+
+    def below(self, folder: str) -> list[str]:
+        return [path for path in self.files if path.startswith(f"{folder}/")]
+
+    def folders(self) -> list[str]:
+        """The folders that hold a file, the place itself last, the deepest first."""
+        found = {path.rpartition("/")[0] for path in self.sizes}
+        return sorted(found, key=lambda path: (-path.count("/"), path))
+
+    def open(self, path: str) -> IO[bytes]:
+        """Raises `OSError` or `FaultError` where it cannot be read."""
+        return hostile.open_reader(self.root, path)
+
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        """Its first bytes; nothing where it cannot be read any more."""
+        try:
+            with self.open(path) as file:
+                return file.read(limit_bytes)
+        except (OSError, FaultError):
+            return b""

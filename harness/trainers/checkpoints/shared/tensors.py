@@ -1,0 +1,78 @@
+"""Where the bytes of tensors lie in a file, by its format: an archive of torch, a shard of DCP, or safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from typing import IO
+
+from harness.errors import FaultError
+from harness.trainers.checkpoints.shared import archives
+from harness.trainers.checkpoints.shared.place import Place
+
+Span = tuple[int, int]  # from the first byte up to, not with, the second
+
+ARCHIVE, SAFETENSORS = "archive", "safetensors"
+HEADER_BYTES_MAX = 100 * 2**20  # as safetensors itself allows
+_TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
+
+
+def spans(place: Place, path: str) -> list[Span]:
+    """Sorted, disjoint, none empty. None where the format is not known, or the file holds no tensor."""
+    try:
+        with place.open(path) as file:
+            return spans_of(file)
+    except (OSError, FaultError, ValueError):
+        return []
+
+
+def spans_of(file: IO[bytes]) -> list[Span]:
+    """Raises `ValueError` for a damaged header."""
+    kind = _format(file)
+    if kind == SAFETENSORS:
+        size = file.seek(0, os.SEEK_END)
+        begin = 8 + _header_bytes(file)
+        return [(begin, size)] if begin < size else []
+    if kind == ARCHIVE:
+        found = (entry for entry in archives.entries(file) if _TENSOR.search(entry.name))
+        return sorted((entry.start, entry.end) for entry in found)
+    return []
+
+
+def is_complete(place: Place, path: str) -> bool:
+    """Whether a file of a known format has its end. A file of another format is taken as it is."""
+    try:
+        with place.open(path) as file:
+            kind = _format(file)
+            if kind == ARCHIVE:
+                return archives.is_complete(file)
+            return kind != SAFETENSORS or _ends(file)
+    except (OSError, FaultError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _format(file: IO[bytes]) -> str | None:
+    file.seek(0)
+    head = file.read(9)
+    if head[:4] == b"PK\x03\x04":
+        return ARCHIVE
+    if len(head) == 9 and head[8:] == b"{" and 2 <= struct.unpack("<Q", head[:8])[0] <= HEADER_BYTES_MAX:
+        return SAFETENSORS
+    return ARCHIVE if head[:1] == b"\x80" and archives.is_complete(file) else None  # DCP: a value that is no tensor
+
+
+def _header_bytes(file: IO[bytes]) -> int:
+    file.seek(0)
+    return int(struct.unpack("<Q", file.read(8))[0])
+
+
+def _ends(file: IO[bytes]) -> bool:
+    """Whether all that the header of safetensors names is there."""
+    size = file.seek(0, os.SEEK_END)
+    header = _header_bytes(file)
+    file.seek(8)
+    named = json.loads(file.read(header))
+    ends = [entry["data_offsets"][1] for name, entry in named.items() if name != "__metadata__"]
+    return bool(size == 8 + header + max(ends, default=0))

@@ -1,0 +1,21 @@
+"""Single files that `torch.save` wrote: `ckpt_100.pt`, `model.pth`; the files of all ranks belong together."""
+
+from __future__ import annotations
+
+from harness.trainers.checkpoints.contract import Layout
+from harness.trainers.checkpoints.shared import names, torch_files
+from harness.trainers.checkpoints.shared.place import Place
+
+
+class TorchFile(Layout):
+    order = 90
+
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in place.files:
+            if torch_files.is_one(place, path):
+                found.setdefault(names.without_rank(path), []).append(path)
+        return {files[0]: files for files in found.values()}
+
+
+LAYOUT = TorchFile()

@@ -1,0 +1,24 @@
+"""Folders of files that `torch.save` wrote: `step_100/model.pt`, `step_100/optimizer.pt`, …"""
+
+from __future__ import annotations
+
+from harness.trainers.checkpoints.contract import Layout
+from harness.trainers.checkpoints.shared import grouping, names, torch_files
+from harness.trainers.checkpoints.shared.place import Place
+
+
+class TorchFolder(Layout):
+    order = 80
+
+    def groups(self, place: Place) -> dict[str, list[str]]:
+        found = grouping.folders_holding(place, lambda path: torch_files.is_one(place, path))
+        return {path: files for path, files in found.items() if not _of_several_steps(path, files)}
+
+
+def _of_several_steps(path: str, files: list[str]) -> bool:
+    """A folder of whole checkpoints, each a file, is no checkpoint itself."""
+    steps = {names.step_in(file.rpartition("/")[2]) for file in grouping.within(files, path)}
+    return len(steps - {None}) > 1
+
+
+LAYOUT = TorchFolder()

@@ -1,0 +1,95 @@
+"""A load of damaged bytes without a word is proved; its healthy neighbours are not accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import Logs, trainers, twin_of, verdict
+
+from harness.judge.score import Scorecard, Verdict
+from harness.theory.simulator import Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(37, "rank", victim=1)]
+TWIN = twin_of(JOB)
+SAID = "resumed from the checkpoint that `rot` damaged, and said nothing"
+SOURCE = "/run/checkpoints/step-00000030"
+
+
+def restores(logs: Logs) -> list[dict[str, Any]]:
+    return [
+        line for lines in trainers(logs) for line in lines if line.get("event") == "restored" and line["step"] == 30
+    ]
+
+
+def rotten(logs: Logs, since_ns: int = 2_000_000, **changed: Any) -> None:
+    """A fault damages the checkpoint of step 30 shortly before the kill."""
+    kill = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    stamp = {key: kill[key] - since_ns for key in ("mono_ns", "wall_ns")}
+    told = {"path": "checkpoints/step-00000030/__0_0.distcp", "checkpoint": "checkpoints/step-00000030", "step": 30}
+    told |= {"names": ["step-00000030"], "copies": 0, "part": "tensor", "how": "bit_flip", "tensor_bytes": 1}
+    lines = [
+        {"event": "fault.injected", "kind": "checkpoint_corruption", "kills": False, "spoils": True, "targets": []},
+        {"event": "fault.damaged"} | {key: value for key, value in (told | changed).items() if value is not None},
+        {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "bytes changed", "ok": True},
+        {"event": "fault.healed"},
+    ]
+    at = logs["harness"].index(kill)
+    logs["harness"][at:at] = [stamp | {"fault": "rot"} | line for line in lines]
+
+
+def sourced(logs: Logs, source: str | None = SOURCE, **more: Any) -> None:
+    for line in restores(logs):
+        line |= ({"source": source} if source else {}) | more
+        if source is None:
+            line.pop("source", None)
+
+
+def judged(*bends: Callable[[Logs], object]) -> Scorecard:
+    def bend(logs: Logs) -> None:
+        for each in bends:
+            each(logs)
+
+    return verdict(simulate(JOB, KILL, seed=5), bend, twin=TWIN)
+
+
+def test_the_history_restores_step_30() -> None:
+    logs = simulate(JOB, KILL, seed=5).logs()
+    assert restores(logs)
+
+
+@pytest.mark.parametrize(
+    "bends",
+    [
+        (rotten, sourced),
+        (rotten, lambda logs: sourced(logs, None)),
+        (rotten, lambda logs: sourced(logs, f"{SOURCE}/model.pt")),
+        (lambda logs: rotten(logs, copies=1), sourced),
+    ],
+)
+def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
+    card = judged(*bends)
+    assert card.verdict is Verdict.FAIL and SAID in " ".join(card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(
+    "bends",
+    [
+        (lambda logs: rotten(logs, tensor_bytes=0), sourced),
+        (lambda logs: rotten(logs, step=20), sourced),
+        (rotten, lambda logs: sourced(logs, "/run/checkpoints/last.ckpt")),
+        (lambda logs: rotten(logs, copies=1), lambda logs: sourced(logs, None)),
+        (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000040", "reason": "damaged"}])),
+        (lambda logs: rotten(logs, step=None, names=None), sourced),
+    ],
+)
+def test_a_neighbour_is_not_accused(bends: tuple[Callable[[Logs], object], ...]) -> None:
+    card = judged(*bends)
+    assert SAID not in " ".join(card.reasons), card.reasons
+
+
+def test_damage_after_the_restore_accuses_nobody() -> None:
+    card = judged(lambda logs: rotten(logs, since_ns=-60_000_000_000), sourced)
+    assert SAID not in " ".join(card.reasons), card.reasons

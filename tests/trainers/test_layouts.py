@@ -1,0 +1,216 @@
+"""Every layout, on real files: what is found, which step it is, what is finished, and where its tensors lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import struct
+
+import pytest
+import torch
+from checkpoint_files import POINTED, WRITERS, save, state, write
+
+from harness.errors import UsageError
+from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
+from harness.trainers.checkpoints.shared import names, tensors
+from harness.trainers.checkpoints.shared.place import Place
+
+FOLDER = "checkpoints"
+
+
+def look(run_dir: pathlib.Path, layout: str = AUTO) -> Listing:
+    return list_checkpoints(Place.look(run_dir, FOLDER), layout)
+
+
+def place_of(path: pathlib.Path) -> Place:
+    return Place(path.parent, ".")
+
+
+def test_each_layout_has_a_writer_here() -> None:
+    assert set(layout_names()) == set(WRITERS)
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_it_is_recognised_with_steps_newest_first_and_finished(tmp_path: pathlib.Path, layout: str) -> None:
+    write(tmp_path / FOLDER, layout, 20, 100)
+    for listing in (look(tmp_path), look(tmp_path, layout)):
+        assert listing.layout == layout
+        assert [each.step for each in listing.checkpoints] == [100, 20]
+        assert all(each.whole and each.files for each in listing.checkpoints)
+        assert (listing.pointer is not None) == (layout in POINTED)
+        if listing.pointer:
+            assert listing.pointer.target == listing.checkpoints[0].path
+            assert listing.pointer.path not in listing.checkpoints[0].files
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_the_spans_hold_the_tensors_bytes_and_nothing_else(tmp_path: pathlib.Path, layout: str) -> None:
+    """Each tensor's bytes lie whole in one span, in one of the checkpoint's files; the pickle and the names do not."""
+    write(tmp_path / FOLDER, layout, 20)
+    place, newest = Place.look(tmp_path, FOLDER), look(tmp_path).checkpoints[0]
+    inside = b"".join(
+        (tmp_path / path).read_bytes()[start:end] for path in newest.files for start, end in tensors.spans(place, path)
+    )
+    model = state(20)["model"]
+    for tensor in model.values():
+        assert tensor.numpy().tobytes() in inside
+    assert b"weight" not in inside and b"torch" not in inside
+
+
+@pytest.mark.parametrize("layout", set(WRITERS) - {"reference"})
+def test_a_torn_file_is_not_finished(tmp_path: pathlib.Path, layout: str) -> None:
+    write(tmp_path / FOLDER, layout, 20, 100)
+    newest = look(tmp_path).checkpoints[0]
+    place = Place.look(tmp_path, FOLDER)
+    torn = next(path for path in newest.files if tensors.spans(place, path))
+    os.truncate(tmp_path / torn, place.sizes[torn] - 30)
+    assert [each.step for each in look(tmp_path).finished] == [20]
+
+
+@pytest.mark.parametrize(
+    ("layout", "missing"),
+    [
+        ("reference", "step-00000100/manifest.json"),
+        ("dcp", "step-100/.metadata"),
+        ("hugging_face", "checkpoint-100/trainer_state.json"),
+        ("safetensors", "step_100/model-0.safetensors"),
+    ],
+)
+def test_without_its_mark_it_is_not_finished(tmp_path: pathlib.Path, layout: str, missing: str) -> None:
+    write(tmp_path / FOLDER, layout, 20, 100)
+    (tmp_path / FOLDER / missing).unlink()
+    assert [each.step for each in look(tmp_path).finished] == [20]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [("megatron", "latest_checkpointed_iteration.txt"), ("deepspeed", "latest")]
+)
+def test_the_tracker_says_which_are_finished(tmp_path: pathlib.Path, layout: str, name: str) -> None:
+    write(tmp_path / FOLDER, layout, 20)
+    tracker = (tmp_path / FOLDER / name).read_text()
+    write(tmp_path / FOLDER, layout, 100)
+    (tmp_path / FOLDER / name).write_text(tracker)
+    assert [each.step for each in look(tmp_path).checkpoints] == [100, 20]
+    assert [each.step for each in look(tmp_path).finished] == [20]
+
+
+def test_a_temporary_name_is_not_finished(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / FOLDER, "torch_file", 20)
+    save(tmp_path / FOLDER / "ckpt_40.pt.tmp", state(40))
+    assert [each.step for each in look(tmp_path).checkpoints] == [40, 20]
+    assert [each.step for each in look(tmp_path).finished] == [20]
+
+
+def test_files_of_all_ranks_are_one_checkpoint(tmp_path: pathlib.Path) -> None:
+    for step in (5, 10):
+        for rank in range(3):
+            save(tmp_path / FOLDER / f"ckpt_{step}_rank{rank}.pt", state(step))
+    listing = look(tmp_path)
+    assert [(each.step, len(each.files)) for each in listing.checkpoints] == [(10, 3), (5, 3)]
+
+
+@pytest.mark.parametrize("key", ["step", "global_step", "iter_num"])
+def test_the_step_is_read_from_inside_without_unpickling(tmp_path: pathlib.Path, key: str) -> None:
+    save(tmp_path / FOLDER / "ckpt.pt", state(1) | {key: 12345})
+    assert look(tmp_path).checkpoints[0].step == 12345
+
+
+def test_an_inner_step_is_not_the_checkpoints(tmp_path: pathlib.Path) -> None:
+    save(tmp_path / FOLDER / "ckpt.pt", {"optimizer": {"step": 3, "lr": 1}, "model": state(1)["model"], "epoch": 4})
+    assert look(tmp_path).checkpoints[0].step is None
+
+
+def test_an_evil_pickle_is_not_executed(tmp_path: pathlib.Path) -> None:
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    save(tmp_path / FOLDER / "ckpt.pt", {"step": 8, "evil": Evil()})
+    assert look(tmp_path).checkpoints[0].step == 8
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step-00000020", 20),
+        ("checkpoint-500", 500),
+        ("epoch=1-step=300.ckpt", 300),
+        ("iter_0000010", 10),
+        ("global_step7", 7),
+        ("ckpt_100_rank3.pt", 100),
+        ("checkpoint_epoch_3.pt", None),
+        ("epoch=3.ckpt", None),
+        ("model.pt", None),
+        ("last.ckpt", None),
+        ("step-99999999999", None),
+    ],
+)
+def test_the_step_in_a_name(name: str, step: int | None) -> None:
+    assert names.step_in(name) == step
+
+
+def test_a_shard_is_many_archives_in_a_row(tmp_path: pathlib.Path) -> None:
+    first, second, shard = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "shard.distcp"
+    save(first, state(1)), save(second, state(2))
+    shard.write_bytes(b"\x80\x04no tensor." + first.read_bytes() + b"between" + second.read_bytes())
+    found = tensors.spans(place_of(shard), "shard.distcp")
+    assert len(found) == 2 * len(tensors.spans(place_of(first), "a.pt"))
+
+
+@pytest.mark.parametrize("size", [0, 3, 22, 100, 3000])
+def test_a_damaged_file_has_no_spans_and_never_raises(tmp_path: pathlib.Path, size: int) -> None:
+    save(tmp_path / "whole.pt", state(1))
+    content = (tmp_path / "whole.pt").read_bytes()
+    (tmp_path / "torn.pt").write_bytes(content[:size])
+    (tmp_path / "end.pt").write_bytes(content[-size:] if size else b"")
+    (tmp_path / "huge.safetensors").write_bytes(struct.pack("<Q", 2**40) + b"{" + content[:size])
+    (tmp_path / "odd.safetensors").write_bytes(struct.pack("<Q", 2) + b"{]" + content[:size])
+    place = place_of(tmp_path / "torn.pt")
+    for name in ("torn.pt", "huge.safetensors"):
+        assert tensors.spans(place, name) == []
+    assert not tensors.is_complete(place, "odd.safetensors")
+    tensors.spans(place, "end.pt")
+
+
+def test_links_and_pipes_of_a_node_are_not_followed(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / FOLDER, "torch_file", 20)
+    (tmp_path / "secret.pt").write_bytes(b"PK\x03\x04")
+    (tmp_path / FOLDER / "ckpt_40.pt").symlink_to(tmp_path / "secret.pt")
+    (tmp_path / FOLDER / "out").symlink_to("/")
+    os.mkfifo(tmp_path / FOLDER / "ckpt_60.pt")
+    assert [each.step for each in look(tmp_path).checkpoints] == [20]
+
+
+def test_an_empty_place_has_nothing(tmp_path: pathlib.Path) -> None:
+    assert look(tmp_path) == Listing(AUTO, ())
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "notes.txt").write_text("hello")
+    assert look(tmp_path).checkpoints == ()
+
+
+def test_an_unknown_layout_is_said_with_what_is_allowed() -> None:
+    with pytest.raises(UsageError, match="did you mean lightning"):
+        load_layout("lightening")
+
+
+def test_an_index_that_names_what_is_not_there(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / FOLDER, "safetensors", 20)
+    index = tmp_path / FOLDER / "step_20" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    assert look(tmp_path).finished == []
+    index.write_text("[")
+    assert look(tmp_path).finished == []
+
+
+def test_what_was_read_is_what_torch_loads(tmp_path: pathlib.Path) -> None:
+    """A bit of a span, flipped, changes one element of one tensor."""
+    save(tmp_path / "ckpt.pt", state(1))
+    start, end = max(tensors.spans(place_of(tmp_path / "ckpt.pt"), "ckpt.pt"), key=lambda span: span[1] - span[0])
+    assert end - start == 3000 * 4
+    content = bytearray((tmp_path / "ckpt.pt").read_bytes())
+    content[start + 8] ^= 1
+    (tmp_path / "ckpt.pt").write_bytes(content)
+    loaded = torch.load(tmp_path / "ckpt.pt")["model"]["a.weight"]
+    assert (loaded != state(1)["model"]["a.weight"]).nonzero().flatten().tolist() == [2]
