@@ -57,8 +57,9 @@ class Workload:
     """What runs on every node, with nothing left to decide.
 
     `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
-    control host), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`, `{python}` (the
-    interpreter there that has the harness and its trainer).
+    control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
+    `{run_dir}`, `{python}` (the interpreter there that has the harness and its trainer); `{{index}}` is the text
+    `{index}`.
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
     `mounts` are folders below the run's that `Node.disturb_storage` can act on. `notice_s` is the longest notice that
     any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
@@ -73,23 +74,26 @@ class Workload:
     notice_s: float = 0.0
 
 
-PLACEHOLDERS = ("address", "control", "index", "incarnation", "python", "run_dir")
+PLACEHOLDERS = ("address", "control", "head", "index", "incarnation", "python", "run_dir")
+# A shell's `${name}` is none. `{{name}}` is how `{name}` is written; any other brace stands for itself.
+PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """`command` with each `{name}` of `PLACEHOLDERS` replaced; any other brace is left as it is.
+    """`command` with each `{name}` of `PLACEHOLDERS` replaced, and `{{name}}` by `{name}`.
 
     Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
     """
 
     def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
+        if match[1] is not None:
+            return f"{{{match[1]}}}"
+        if match[2] not in values:
             allowed = ", ".join(f"{{{name}}}" for name in values)
             raise UsageError(f"{match[0]} has no value in {list(command)}; here are {allowed}")
-        return str(values[match[1]])
+        return str(values[match[2]])
 
-    pattern = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
-    return tuple(pattern.sub(value, word) for word in command)
+    return tuple(PLACEHOLDER.sub(value, word) for word in command)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class Plan(_Model):
 
     def _misplaced(self, fault: PlannedFault, ids: set[str]) -> Iterator[tuple[str, str]]:
         steps, places, allowed = self.workload.steps, self.workload.nodes, self.limits.nodes_at_once
-        if fault.when.step is not None and fault.when.step >= steps:
+        if fault.when.step is not None and steps is not None and fault.when.step >= steps:
             yield "when", f"step {fault.when.step} never comes before the end; the workload has {steps} steps"
         followed = fault.when.following
         if followed is not None and (followed == fault.id or followed not in ids):

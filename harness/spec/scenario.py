@@ -187,6 +187,9 @@ def parse_scenario(
         check_expectations(document, document.data.get("expect"), scores)
     document.raise_problems()
     assert scenario is not None, "what could not be checked has its problem"
+    scenario = _with_its_files(scenario, pathlib.Path(source).parent.absolute())
+    for place, why in scenario.workload.trainer.problems(scenario.workload):
+        document.problem(("workload", *place), why)
     _check_secrets(document, scenario.workload)
     _check_faults(document, scenario.faults)
     document.raise_problems()
@@ -234,6 +237,11 @@ def _keys_at(document: Document, path: Path) -> Sequence[str]:
     kind = document.data["faults"][path[1]].get("fault")
     own = keys_at(load_fault(kind), path[2:]) if kind in fault_names() else []
     return own if len(path) > 2 else [*_OF_A_FAULT, *own]
+
+
+def _with_its_files(scenario: Scenario, folder: pathlib.Path) -> Scenario:
+    trainer = scenario.workload.trainer.beside(folder)
+    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"trainer": trainer})})
 
 
 def _check_secrets(document: Document, workload: Workload) -> None:

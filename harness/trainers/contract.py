@@ -11,7 +11,7 @@ import abc
 import importlib
 import pathlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -33,6 +33,7 @@ from harness.errors import UsageError, choice
 from harness.log import hostile
 from harness.trainers.checkpoints.contract import AUTO, layout_names
 
+Path = tuple[str | int, ...]
 NODES_MAX = 4096
 RANKS_PER_NODE_MAX = 64
 STEPS_MAX = 1_000_000_000
@@ -53,11 +54,20 @@ class Trainer(BaseModel, abc.ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
     drills: ClassVar[bool] = False  # whether it makes a restore drill where the scenario says nothing of it
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        """The commands that run the workload. Pure; placeholders are filled by the backend."""
+        """The commands that run the workload. Pure; what only a node knows is filled by the backend."""
+
+    def beside(self, folder: pathlib.Path) -> Trainer:
+        """The same with the files it names found from `folder`, which holds the scenario."""
+        return self
+
+    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
+        """(place below `workload`, why) of what the scenario asks for and this trainer cannot do."""
+        return iter(())
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
@@ -121,7 +131,7 @@ class _ByItsForm:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        form = core_schema.plain_serializer_function_ser_schema(Trainer.to_json)
+        form = core_schema.plain_serializer_function_ser_schema(lambda trainer: trainer.to_json())
         return core_schema.no_info_plain_validator_function(build_trainer, serialization=form)
 
     @classmethod
@@ -193,7 +203,14 @@ class Workload(_Model):
         None, validate_default=True, ge=1, description="The job goes on with this many; default: all of them."
     )
     ranks_per_node: int = Field(1, ge=1, le=RANKS_PER_NODE_MAX)
-    steps: int = Field(200, ge=1, le=STEPS_MAX)
+    steps: int | None = Field(
+        None,
+        validate_default=True,
+        ge=1,
+        le=STEPS_MAX,
+        description="Steps of the whole job; default: 200 for the reference trainer, for any other as many as the "
+        "fault-free run does.",
+    )
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
     args: list[Word] = Field([], max_length=WORDS_MAX, description="Further arguments of the reference trainer.")
@@ -208,6 +225,12 @@ class Workload(_Model):
         """A workload that says nothing of the restore drill looks as in plans of older versions."""
         data: dict[str, Any] = dump(self)
         return {name: value for name, value in data.items() if (name, value) != ("restore_drill", None)}
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _default_is_the_trainers(cls, given: object, info: ValidationInfo) -> object:
+        trainer = info.data.get("trainer")
+        return trainer.steps if given is None and trainer is not None else given
 
     @field_validator("min_nodes", mode="before")
     @classmethod

@@ -18,6 +18,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 class ReferenceTrainer(Trainer):
     """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
 
+    steps = 200
     drills = True
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -205,7 +206,7 @@ class NamespaceNode(LabNode):
             net.add_route(self.device, self.address, source=self.lab.control_address)
 
     def _setup(self) -> node_init.Setup:
-        hosts = _hosts_text(self.name, self.address, self.lab.control_address)
+        hosts = _hosts_text(self.lab)
         control = self.lab.control_address
         return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True, *self.view)
 
@@ -221,14 +222,27 @@ class NamespaceNode(LabNode):
         self._kill_init()
 
 
-def _hosts_text(name: str, address: str, control: str) -> str:
-    """A name for every address of the lab: there is no name server, and a lookup must not wait for one."""
-    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{address} {name}", f"{control} control"]
+def _hosts_text(lab: Lab) -> str:
+    """A name for every address of the lab: there is no name server, and a lookup must not wait for one.
+
+    A node's own name is that of its newest incarnation.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
+    newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
+    lines += [f"{address} {name}" for name, address in newest.items()]
     lines.append(f"{METADATA_ADDRESS} metadata.google.internal metadata")
-    for each in (control, *itertools.islice(net.addresses(), 250)):
+    for each in (lab.control_address, *itertools.islice(net.addresses(), 250)):
         # Sockets that speak both protocols look their peers up in the mapped form.
         lines += [f"{each} host-{each.replace('.', '-')}", f"::ffff:{each} host-{each.replace('.', '-')}"]
     return "\n".join(lines) + "\n"
+
+
+async def _tell_names(lab: Lab, newcomer: LabNode) -> None:
+    """Every other node that is there learns where the newcomer's name leads to."""
+    others = [host for host in lab.hosts.values() if isinstance(host, LabNode) and host is not newcomer]
+    for host in others:
+        with contextlib.suppress(NodeGone):
+            await host.call("name", name=newcomer.name, address=newcomer.address)
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
@@ -292,6 +306,8 @@ async def create(
         raise UsageError(f"there is a node {host.key} already")
     lab.hosts[host.key] = host
     where = await host.create()
+    if lab.namespaces:
+        await _tell_names(lab, host)
     return {"address": host.address, "metadata": where}
 
 

@@ -121,7 +121,7 @@ class DockerCluster(probe.ProbedCluster):
 
     @property
     def _same_everywhere(self) -> dict[str, object]:
-        return {"run_dir": self._run_dir, "python": "python3"}
+        return {"run_dir": self._run_dir, "python": "python3", "head": self._nodes[0].address}
 
     def _hosts(self) -> list[DockerNode]:
         return [*self._nodes, *([self._control] if self._control is not None else [])]

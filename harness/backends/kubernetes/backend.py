@@ -399,7 +399,9 @@ class KubeCluster(ControlledCluster):
 
     def _values(self, pod: Pod) -> dict[str, object]:
         control = self._control.address if self._control is not None else ""
-        return {"address": pod.address, "control": control, "run_dir": RUN_DIR, "python": "python3"}
+        first = self._nodes[0].pod
+        head = first.address if first is not None else ""
+        return {"address": pod.address, "control": control, "head": head, "run_dir": RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
         """The plan's and ours; files of the run are named as they are called in a pod."""

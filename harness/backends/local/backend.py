@@ -218,6 +218,7 @@ class LocalCluster(Cluster):
         values = {
             "address": self._lab.control,
             "control": self._lab.control,
+            "head": self._nodes[0].address,
             "python": sys.executable,
             "run_dir": self._run_dir,
         }
@@ -261,6 +262,7 @@ class LocalCluster(Cluster):
         values = {
             "address": node.address,
             "control": self._lab.control,
+            "head": self._nodes[0].address,
             "index": node.index,
             "incarnation": node.incarnation,
             "python": sys.executable,

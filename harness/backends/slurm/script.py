@@ -8,14 +8,13 @@ Everything of this machine comes to the scripts in environment variables, given 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harness.backends import run_folder
 from harness.backends.agent import boot
-from harness.backends.contract import PLACEHOLDERS, Workload, fill_placeholders
+from harness.backends.contract import PLACEHOLDER, PLACEHOLDERS, Workload, fill_placeholders
 from harness.backends.run_folder import CONTROL
 
 ALIVE = "slurm/alive"  # in the run's folder: the harness writes something new to it every few seconds
@@ -92,12 +91,13 @@ _WATCH = f'{_start("slurm_watch")} "$CHAOS_RUN_DIR/{ALIVE}" {SILENT_S_MAX}'
 _VARIABLES = {
     "address": "$address",
     "control": "$control",
+    "head": "$CHAOS_CONTROL",  # the batch script runs on the first node
     "index": "$SLURM_NODEID",
     "incarnation": "$CHAOS_INCARNATION",
     "python": "$CHAOS_PYTHON",
     "run_dir": "$CHAOS_RUN_DIR",
 }
-_CONTROL_HAS = ("control", "python", "run_dir")
+_CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
 def render(workload: Workload) -> Request:
@@ -144,6 +144,10 @@ def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
 
 
 def _shell_word(word: str) -> str:
-    parts = re.split(r"\{(" + "|".join(PLACEHOLDERS) + r")\}", word)
-    quoted = [f'"{_VARIABLES[part]}"' if place % 2 else shlex.quote(part) for place, part in enumerate(parts) if part]
+    """Every third part is text, each followed by an escaped name or a placeholder."""
+    text, *found = PLACEHOLDER.split(word)
+    quoted = [shlex.quote(text) if text else ""]
+    for escaped, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+        quoted.append(shlex.quote(f"{{{escaped}}}") if escaped else f'"{_VARIABLES[name]}"')
+        quoted.append(shlex.quote(text) if text else "")
     return "".join(quoted) or "''"

@@ -1,0 +1,31 @@
+"""The rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives all of them.
+
+It runs with the trainer's own Python and torch: `python -m harness.backends.agent.torch_store ADDRESS PORT`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import socket
+import sys
+
+
+def main(address: str, port: int) -> None:
+    """Serves until SIGTERM or SIGINT, and says so in one line once it listens."""
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        distributed = importlib.import_module("torch.distributed")  # the harness itself never loads torch
+    except ImportError as error:
+        raise SystemExit(f"Error: the rendezvous store needs torch, which {sys.executable} lacks: {error}") from error
+    listener = socket.create_server((address, port))  # torch by itself would listen at every address
+    store = distributed.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    print(f"rendezvous store at {address}:{store.port}", flush=True)
+    signal.sigwait(signals)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

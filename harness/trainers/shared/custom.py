@@ -1,0 +1,166 @@
+"""What every trainer that is not ours has in common: its environment, its files, what it tells, its placeholders."""
+
+from __future__ import annotations
+
+import abc
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from harness.backends.contract import Workload as Launch
+from harness.backends.run_folder import CHECKPOINTS
+from harness.emitter.vocabulary import Tell
+from harness.errors import UsageError
+from harness.trainers.contract import Path, Trainer, Word, Workload
+from harness.trainers.shared import placeholders
+
+STORE_PORT = 29400
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Command = tuple[str, ...]
+
+
+class CustomTrainer(Trainer):
+    """Anybody's trainer. A kind says with which commands it is started."""
+
+    env: dict[Variable, Word] = Field(
+        {}, description='Environment of its commands; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
+    )
+    tells: list[Tell] | None = Field(
+        None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
+    )
+    digest: list[str] = Field(
+        [], description="Files that decide what the trainer does, besides those its commands name."
+    )
+    scenario_dir: str | None = Field(None, description="Where its files are; default: the scenario file's folder.")
+
+    @abc.abstractmethod
+    def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
+        """What runs on every node, and what runs beside the nodes; placeholders are yet to be filled."""
+
+    @abc.abstractmethod
+    def words(self) -> dict[Path, str]:
+        """The words that the scenario holds, by their places below `trainer`; placeholders may stand in them."""
+
+    def scripts(self) -> list[str]:
+        """Those words that are files, found from the scenario's folder."""
+        return []
+
+    def settings(self) -> Mapping[str, str]:
+        """Variables that this kind sets where the scenario does not."""
+        return {}
+
+    def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
+        command, control = self.commands(workload, run_id)
+        values = _known(workload, run_id, seed)
+        if self.scenario_dir is not None:
+            values["scenario_dir"] = placeholders.escaped(self.scenario_dir)
+        env = {name: placeholders.fill([value], values)[0] for name, value in {**self.settings(), **self.env}.items()}
+        late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
+        fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
+        return Launch(
+            (*_assigned(late), *placeholders.fill(command, values)),
+            workload.nodes,
+            workload.ranks_per_node,
+            fixed,
+            None if control is None else (*_assigned(_for_control(late)), *placeholders.fill(control, values)),
+        )
+
+    def beside(self, folder: pathlib.Path) -> Trainer:
+        used = "scenario_dir" in self._used() or self.scripts()
+        return self.model_copy(update={"scenario_dir": str(folder)}) if used else self
+
+    def files(self) -> list[pathlib.Path]:
+        """Those that the scenario names, and every word of its commands that names a file here."""
+        for name in self.digest:
+            if not os.path.isfile(name):
+                raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
+        here = {"scenario_dir": self.scenario_dir or "."}
+        words = [*self.digest, *placeholders.fill([*self.words().values(), *map(script, self.scripts())], here)]
+        return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
+
+    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
+        places = self._places()
+        for word in self.scripts():
+            if script(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
+                folder = f"in {self.scenario_dir}, the folder of the scenario"
+                yield ("trainer", self.name), f"there is no file {word!r} {folder}; an absolute path is one on the node"
+        for place, word in places.items():
+            if (why := placeholders.unknown_in(word)) is not None:
+                yield ("trainer", *place), why
+        used = self._used()
+        if "steps" in used and workload.steps is None:
+            yield ("trainer",), "{steps} stands in its command, and the workload does not say how many: write steps:"
+        yield from _ignored(workload, used, any("{run_dir}/data" in word for word in places.values()))
+
+    def _places(self) -> dict[Path, str]:
+        return {("env", name): value for name, value in self.env.items()} | self.words()
+
+    def _used(self) -> set[str]:
+        """The placeholders that stand anywhere."""
+        return {name for word in self._places().values() for name in placeholders.names_in(word)}
+
+    def declares(self) -> frozenset[Tell] | None:
+        return None if self.tells is None else frozenset(self.tells)
+
+    def environment(self) -> Mapping[str, str]:
+        return self.env
+
+    def to_json(self) -> dict[str, Any]:
+        """Its own keys first."""
+        data = self.model_dump(mode="json")
+        common = {name: data.pop(name) for name in CustomTrainer.model_fields}
+        return data | {name: value for name, value in common.items() if (name, value) != ("scenario_dir", None)}
+
+
+def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
+    known = {
+        "checkpoint_every": workload.checkpoint.every_steps,
+        "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",
+        "data": "{run_dir}/data",
+        "keep": workload.checkpoint.keep,
+        "min_nodes": workload.min_nodes,
+        "node_rank": "{index}",
+        "nodes": workload.nodes,
+        "ranks": workload.world_size,
+        "ranks_per_node": workload.ranks_per_node,
+        "run_id": run_id,
+        "seed": seed,
+    }
+    return known if workload.steps is None else known | {"steps": workload.steps}
+
+
+def _ignored(workload: Workload, used: set[str], reads_data: bool) -> Iterator[tuple[Path, str]]:
+    """What the workload says and nothing would read."""
+    if workload.args:
+        yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
+    if workload.data is not None and "data" not in used and not reads_data:
+        yield ("data",), "makes files that this trainer does not read: nowhere in its command is {data}"
+    given = workload.checkpoint.model_fields_set
+    for key, name in (("every_steps", "checkpoint_every"), ("keep", "keep")):
+        if key in given and name not in used:
+            text = f"nothing hands this to the trainer: write {{{name}}} into its arguments, or leave the key out"
+            yield ("checkpoint", key), text
+    if workload.checkpoint.store != "directory":
+        yield ("checkpoint", "store"), "is for the reference trainer: this one is not told of a store"
+
+
+def _assigned(variables: Mapping[str, str]) -> Command:
+    """Variables that only a node can fill are set in front of the command, where every backend fills in."""
+    return ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
+
+
+def _for_control(variables: Mapping[str, str]) -> dict[str, str]:
+    """Without those that mean nothing beside the nodes."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if not set(placeholders.names_in(value)) & set(placeholders.ON_NODES_ONLY)
+    }
+
+
+def script(word: str) -> str:
+    """A file of the trainer's: beside the scenario, unless it is absolute or begins with a placeholder."""
+    return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

@@ -1,0 +1,71 @@
+"""What `{name}` stands for in a trainer's command, arguments and environment.
+
+The plan knows some of it (`{steps}`), the rest is known on each node (`{address}`). A shell's `${name}` is no
+placeholder, `{{name}}` is the text `{name}`, and braces around anything else stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.backends.contract import PLACEHOLDER, PLACEHOLDERS
+
+# What the plan knows. Some of it is in other words what each node knows.
+OF_THE_PLAN = {
+    "checkpoint_every": "checkpoint.every_steps",
+    "checkpoints": "the folder for checkpoints, which all nodes share and a replaced node finds again",
+    "data": "the folder with the shards of `data`",
+    "keep": "checkpoint.keep",
+    "min_nodes": "the least number of nodes",
+    "node_rank": "as {index}",
+    "nodes": "the number of nodes",
+    "ranks": "the number of ranks of the whole job",
+    "ranks_per_node": "ranks on each node",
+    "run_id": "the run's id",
+    "scenario_dir": "the folder of the scenario file",
+    "seed": "the seed of the run",
+    "steps": "the number of steps",
+}
+ALLOWED = tuple(sorted({*OF_THE_PLAN, *PLACEHOLDERS}))
+ON_NODES_ONLY = ("index", "incarnation", "address")  # without a meaning for the control command, or with another one
+
+_ANY = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def names_in(word: str) -> list[str]:
+    """The placeholders of the word, known or not, in order."""
+    return [match[2] for match in _ANY.finditer(word) if match[2] is not None]
+
+
+def unknown_in(word: str) -> str | None:
+    """Why the word cannot be filled; `None` where it can."""
+    for name in names_in(word):
+        if name not in ALLOWED:
+            allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
+            return f"unknown placeholder {{{name}}}; write {{{{{name}}}}} for the text itself, or one of: {allowed}"
+    return None
+
+
+def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """The words with what is in `values`; all else, escaped names too, is left for the node."""
+
+    def value(match: re.Match[str]) -> str:
+        return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
+
+    return tuple(_ANY.sub(value, word) for word in words)
+
+
+def escaped(text: str) -> str:
+    """The text such that filling gives it back: a folder may be called `{index}`."""
+    return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
+
+
+def for_nodes(word: str) -> bool:
+    """Whether something is left that only a node can fill."""
+    return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
+
+
+def plain(word: str) -> str:
+    """The word with `{{name}}` as `{name}`, where nothing is left to fill."""
+    return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

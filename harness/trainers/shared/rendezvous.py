@@ -1,0 +1,47 @@
+"""How a job under torch's elastic launcher meets, such that it recovers as well as that launcher can.
+
+The launcher is the one of the trainer's own torch, unchanged: all of this are its own options and variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.trainers.contract import Workload
+from harness.trainers.shared.custom import STORE_PORT, Command
+
+ENVIRONMENT = {
+    # Workers of each world make a store of their own. With the agents' store, torch's default, keys of the last world
+    # are still there when the workers start again, and half of the restarts fail ("connectFullMesh"); and an agent
+    # that survives keeps the address of a store whose node is gone, so that a replacement waits 60 s and dies.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+
+OPTIONS: Mapping[str, str] = {
+    "is_host": "0",  # no agent serves the store itself, whatever its address: it must outlive every node
+    "join_timeout": "600",  # a node waits so long for the others: a replacement may take minutes
+    "last_call_timeout": "1",  # with enough nodes there it waits so long for more (default: 30 s)
+    "keep_alive_interval": "1",  # a lost node is given up after 3 s (default: 15 s)
+    "keep_alive_max_attempt": "3",  # with 2, a job that had shrunk did not grow again
+    "read_timeout": "60",  # for one answer of the store
+}
+
+MONITOR_INTERVAL_S = "0.1"  # how soon an agent notices that a worker has ended; 5 s by default before torch 2.3
+
+
+def endpoint() -> str:
+    return f"{{control}}:{STORE_PORT}"
+
+
+def nodes(workload: Workload) -> str:
+    return f"{workload.min_nodes}:{workload.nodes}"
+
+
+def options(given: Mapping[str, object]) -> str:
+    """As one word; what is given wins."""
+    return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
+
+
+def store(python: str) -> Command:
+    """The command beside the nodes."""
+    return (python, "-m", "harness.backends.agent.torch_store", "{control}", str(STORE_PORT))
