@@ -76,11 +76,12 @@ class Emitter:
             self._holds = holds.load(os.environ[HOLDS_ENV], header.get("rank"), self._append)
 
     @classmethod
-    def open(cls, role: str, *, began: Moment | None = None, **identity: Any) -> Emitter:
+    def open(cls, role: str, **identity: Any) -> Emitter:
         """The emitter of this process, as told by the environment (a silent one outside a harness).
 
-        `began`: when the process began, on the wall clock and on the monotonic one; else now.
+        `began` is when the process began, a `Moment`; else now. All else goes into the header.
         """
+        began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
             return cls(None)
@@ -97,11 +98,15 @@ class Emitter:
 
     def __call__(self, event: str, **fields: Any) -> int:
         """Writes one event; returns its `mono_ns`, so that what follows can begin exactly where it ended."""
+        return self.tell(event, fields)
+
+    def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
+        """The same for what happened at this moment; else now."""
         if self._fd < 0:
             return time.monotonic_ns()
         if self._dropped:
             fields["dropped"] = self._dropped
-        mono_ns = self._append({"event": event} | fields)
+        mono_ns = self._append({"event": event} | fields, at)
         if self._holds is not None:
             self._holds.reached({"event": event} | fields)
         return mono_ns
@@ -123,8 +128,8 @@ class Emitter:
             os.close(self._fd)
             self._fd = -1
 
-    def _append(self, record: dict[str, Any]) -> int:
-        line, mono_ns = _line(record)
+    def _append(self, record: dict[str, Any], at: Moment | None = None) -> int:
+        line, mono_ns = _line(record, at)
         self._dropped = 0 if self._write(line) else self._dropped + 1
         return mono_ns
 

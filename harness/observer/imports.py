@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -90,16 +91,19 @@ class _Beginning:
 
     def __init__(self, finder: Finder):
         self._finder = finder
+        self._process_began = time.time_ns(), time.monotonic_ns()
 
     def torch_imported(self, _: ModuleType) -> None:
-        from harness.observer.watch import Watch
-
-        watch = Watch()
         try:
+            from harness.observer import by_hand
+            from harness.observer.watch import Watch
+
+            watch = Watch(self._process_began)
+            by_hand.notice()
             for name, signal in _signals(watch):
                 self._place(watch, name, signal)
-        except Exception as error:
-            watch.missing("observer", error)
+        except Exception as error:  # the training goes on without us, and the log without its events shows it
+            print(f"chaos: this process is not observed: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _place(self, watch: Watch, name: str, signal: ModuleType) -> None:
         after = signal.AFTER

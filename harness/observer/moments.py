@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-HIDDEN_STEP = "_init_optim_state"  # DCP steps an optimizer without gradients, to give it a state to load into
-FRAMES = 12  # from the hook up to that function
+if TYPE_CHECKING:
+    from harness.observer.watch import Watch
 
 
 class Next:
     """`callback` is called once after each `expect`, however often that was called."""
 
-    def __init__(self, callback: Callable[[], None]):
-        self._callback = callback
+    def __init__(self, watch: Watch, callback: Callable[[], None]):
+        self._watch, self._callback = watch, callback
         self._expected = False
         self._forward: Any = None
         # Kept for good: removing it while the optimizer calls its hooks would be an error.
@@ -41,14 +41,5 @@ class Next:
             self.now()
 
     def _before_step(self, *_: Any) -> None:
-        if self._expected and not _called_by(HIDDEN_STEP):
+        if self._expected and not self._watch.quiet:
             self.now()
-
-
-def _called_by(name: str) -> bool:
-    frame, left = sys._getframe(1), FRAMES
-    while frame is not None and left:
-        if frame.f_code.co_name == name:
-            return True
-        frame, left = frame.f_back, left - 1  # type: ignore[assignment]
-    return False

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.observer import content, tensors
+from harness.observer import identity, tensors
 from harness.observer.ledger import Began, Committed, Ledger, Saved
 from harness.observer.live import Live
 from harness.observer.moments import Next
@@ -49,14 +49,14 @@ class Restores:
         self._refused: list[dict[str, str]] = []
         self._during = threading.local()
         self._first = True
-        self._next = Next(watch.guard("restores")(self.told))
+        self._next = Next(watch, watch.guard("restores")(self.told))
         self._next.expect()
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
         """A file was read. What it holds is known from now on, until it is gone."""
-        load = Load(source, lineage or content.lineage(source), _own_step(value))
+        load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         return load
 
@@ -188,7 +188,7 @@ class Restores:
 
     def _state(self) -> str:
         known = (tensors.points(tensor) for tensor in self.live.parameters())
-        return content.text_of(repr([each for each in known if each][:POINTS_MAX]))
+        return identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
 
 
 def _own_step(value: Any) -> int | None:
@@ -220,10 +220,10 @@ def _where(loads: list[Load], entries: list[Any]) -> dict[str, Any]:
     """Where the state comes from; what those files hold now, and what they held when they were committed."""
     commit, root = _commit_of(loads, entries)
     if commit is None:
-        found = content.of([file for load in loads[:1] for file in content.files_below(load.source)])
+        found = identity.of([file for load in loads[:1] for file in identity.files_below(load.source)])
         return {"source": loads[0].source} | ({"content": found.digest} if found else {})
     files = _files(commit, root)
-    found = content.of(files)
+    found = identity.of(files)
     gone = [name for name, file in zip(commit.files, files) if not os.path.isfile(file)]
     path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
     told = {"source": path, "saved": commit.content}
@@ -242,7 +242,7 @@ def _commit_of(loads: list[Load], entries: list[Any]) -> tuple[Committed | None,
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    file = os.path.join(load.source, content.DCP_METADATA) if os.path.isdir(load.source) else load.source
+    file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:
             return commit.root

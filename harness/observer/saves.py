@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.observer import content
+from harness.observer import identity
 from harness.observer.ledger import Committed, Ledger, Saved
 from harness.observer.live import Live
 from harness.observer.moments import Next
@@ -41,7 +41,7 @@ class Saves:
         self.open: list[Save] = []
         self._beside: list[str] = []  # files without live state, saved since the last step
         self._lock = threading.RLock()
-        self._next = Next(watch.guard("checkpoints")(self.flush))
+        self._next = Next(watch, watch.guard("checkpoints")(self.flush))
         watch.after_step(self._stepped)
 
     def begin(self, path: str, held: set[int]) -> Save:
@@ -71,11 +71,11 @@ class Saves:
     def whole(self, save: Save, path: str) -> None:
         """The writer of this file or folder says so."""
         self.written(save, path)
-        self._committed(save, path, content.files_below(path))
+        self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
         """The file is there: from now on its content leads back to its step."""
-        self.wrote(content.lineage(path), save.step, path)
+        self.wrote(identity.lineage(path), save.step, path)
 
     def wrote(self, lineage: str | None, step: int | None, path: str = "") -> None:
         if lineage is not None:
@@ -137,12 +137,12 @@ class Saves:
 
     def _committed(self, save: Save, path: str, files: list[str]) -> None:
         files = [file for file in files if os.path.isfile(file)]
-        found = content.of(files)
+        found = identity.of(files)
         if found is None:
             return  # taken away again before it was whole
         root = path if os.path.isdir(path) else os.path.dirname(path)
         names = tuple(os.path.relpath(file, root) for file in files)
-        lineages = tuple(content.lineage(file) or "" for file in files)
+        lineages = tuple(identity.lineage(file) or "" for file in files)
         self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
         told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
         told["files"] = list(names)[:PATHS_MAX]

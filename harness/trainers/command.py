@@ -12,12 +12,12 @@ from pydantic import Field
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
-from harness.trainers.contract import WORDS_MAX, Trainer, Word, Workload
+from harness.trainers.contract import WORDS_MAX, ForeignTrainer, Word, Workload
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class CommandTrainer(Trainer):
+class CommandTrainer(ForeignTrainer):
     """Any trainer: its command on every node, and one beside the nodes (a rendezvous store, say)."""
 
     command: list[Word] = Field(min_length=1, max_length=WORDS_MAX)
@@ -34,7 +34,7 @@ class CommandTrainer(Trainer):
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
         control = tuple(self.control) if self.control else None
-        return Launch(tuple(self.command), workload.nodes, workload.ranks_per_node, self.env, control)
+        return Launch(tuple(self.command), workload.nodes, workload.ranks_per_node, self.observed(self.env), control)
 
     def files(self) -> list[pathlib.Path]:
         """Those that the scenario names, and every word of its commands that names a file here."""

@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from harness.backends.agent.boot import OBSERVE_ENV
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
@@ -80,6 +81,18 @@ class Trainer(BaseModel, abc.ABC):
     def to_json(self) -> str | dict[str, Any]:
         """As it is written in YAML."""
         return self.model_dump(mode="json") or self.name
+
+
+class ForeignTrainer(Trainer):
+    """A trainer that is not ours: it is observed, and nothing of it is changed for that."""
+
+    observe: Literal["auto", "off"] = Field(
+        "auto", description="auto: watch it from within Python, without changing it; off: its own events are all."
+    )
+
+    def observed(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The environment of its commands, with what has them observed."""
+        return {**env, OBSERVE_ENV: self.observe}
 
 
 def trainer_names() -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness.observer import checkpointing, content
+from harness.observer import checkpointing, identity
 from harness.observer.checkpointing import Checkpointing, path_of
 from harness.observer.wrapping import around
 
@@ -76,7 +76,7 @@ class _Saving:
     def _buffered(self, what: tuple[Any, int | None]) -> None:
         buffer, step = what
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that cannot be read again
-            self._state.saves.wrote(content.lineage_of(buffer), step)
+            self._state.saves.wrote(identity.lineage_of(buffer), step)
 
 
 class _Loading:
@@ -91,7 +91,7 @@ class _Loading:
         lineage = None
         if path is None:
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                lineage = content.lineage_of(file)
+                lineage = identity.lineage_of(file)
         self._state.restores.loaded(path or "memory", value, lineage)
 
     def failed(self, token: tuple[str | None, Any], error: BaseException) -> None:

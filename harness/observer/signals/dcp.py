@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGE, STATES = "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict"
 AFTER = (PACKAGE, STATES)
+HIDDEN_STEP = "_init_optim_state"  # steps an optimizer without gradients, to give it a state to load into
 SETTERS = ("set_state_dict", "set_model_state_dict", "set_optimizer_state_dict")
 
 
@@ -43,7 +44,15 @@ def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> 
     def after(during: contextlib.ExitStack, _: Any) -> None:
         during.close()
 
+    def quiet(*_: Any, **__: Any) -> Watch:
+        watch.quiet += 1
+        return watch
+
+    def loud(*_: Any) -> None:
+        watch.quiet -= 1
+
     guard = watch.guard("dcp")
+    around(module, HIDDEN_STEP, guard(quiet), guard(loud), guard(loud))
     for name in SETTERS:
         around(module, name, guard(before), guard(after), guard(after))
 

@@ -56,4 +56,4 @@ def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
 
         return register(manager, key, load, state_dict)
 
-    module.Manager.register_state_dict_fn = registering  # type: ignore[attr-defined]
+    module.Manager.register_state_dict_fn = registering
