@@ -38,6 +38,8 @@ HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: 
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"
 
+Moment = tuple[int, int]  # on the wall clock and on the monotonic one, in nanoseconds
+
 
 def clock_id() -> str:
     """Identity of this machine's monotonic clock: the kernel's boot id."""
@@ -50,7 +52,7 @@ def clock_id() -> str:
 class Emitter:
     """Appends events to this process's own file. Never raises: telemetry must not kill a training job."""
 
-    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None):
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
         self.path = path
         self._fd = -1
         self._written = 0
@@ -66,7 +68,7 @@ class Emitter:
             return  # no events from here: the scorer sees the missing writer and cannot pass
         header: dict[str, Any] = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
         header |= {"clock": clock_id(), "pid": os.getpid(), **(identity or {})}
-        self._header = _line(header)[0]
+        self._header = _line(header, began)[0]
         self._write(b"")
         if HOLDS_ENV in os.environ:
             from harness.emitter import holds
@@ -75,7 +77,11 @@ class Emitter:
 
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
-        """The emitter of this process, as told by the environment (a silent one outside a harness)."""
+        """The emitter of this process, as told by the environment (a silent one outside a harness).
+
+        `began` is when the process began, a `Moment`; else now. All else goes into the header.
+        """
+        began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
             return cls(None)
@@ -83,7 +89,8 @@ class Emitter:
         incarnation = int(os.environ.get(INCARNATION_ENV, "1"))
         rank = f"-{identity['rank']}" if "rank" in identity else ""
         name = f"{role}-{node}.{incarnation}{rank}-{time.monotonic_ns():x}.jsonl"
-        return cls(pathlib.Path(directory) / name, {"role": role, "node": node, "incarnation": incarnation} | identity)
+        identity = {"role": role, "node": node, "incarnation": incarnation, **identity}
+        return cls(pathlib.Path(directory) / name, identity, began)
 
     @property
     def enabled(self) -> bool:
@@ -91,11 +98,15 @@ class Emitter:
 
     def __call__(self, event: str, **fields: Any) -> int:
         """Writes one event; returns its `mono_ns`, so that what follows can begin exactly where it ended."""
+        return self.tell(event, fields)
+
+    def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
+        """The same for what happened at this moment; else now."""
         if self._fd < 0:
             return time.monotonic_ns()
         if self._dropped:
             fields["dropped"] = self._dropped
-        mono_ns = self._append({"event": event} | fields)
+        mono_ns = self._append({"event": event} | fields, at)
         if self._holds is not None:
             self._holds.reached({"event": event} | fields)
         return mono_ns
@@ -117,8 +128,8 @@ class Emitter:
             os.close(self._fd)
             self._fd = -1
 
-    def _append(self, record: dict[str, Any]) -> int:
-        line, mono_ns = _line(record)
+    def _append(self, record: dict[str, Any], at: Moment | None = None) -> int:
+        line, mono_ns = _line(record, at)
         self._dropped = 0 if self._write(line) else self._dropped + 1
         return mono_ns
 
@@ -138,10 +149,9 @@ class Emitter:
         return False
 
 
-def _line(record: dict[str, Any]) -> tuple[bytes, int]:
+def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
     """The record with the time as a line, and its monotonic time."""
-    record["wall_ns"] = time.time_ns()
-    record["mono_ns"] = mono_ns = time.monotonic_ns()
+    record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
 
 

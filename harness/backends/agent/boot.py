@@ -7,6 +7,8 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
+OBSERVE_ENV = "CHAOS_OBSERVE"  # `auto`: a trainer is watched by `harness.observer`
+
 # Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
 _CODE = (
     "import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; "
@@ -28,9 +30,11 @@ def command(python: str, where: str, module: str, arguments: Sequence[str] = (),
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """The environment for a trainer: what was delivered comes first on its path."""
-    others = env.get("PYTHONPATH", "")
-    return {**env, "PYTHONPATH": f"{where}{os.pathsep}{others}" if others else where}
+    """The environment for a trainer: what was delivered comes first on its path, and before it, where the trainer is
+    to be observed, what Python runs as it starts."""
+    entry = [f"{where}/harness/observer/entry"] if env.get(OBSERVE_ENV) == "auto" else []
+    others = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
+    return {**env, "PYTHONPATH": os.pathsep.join([*entry, where, *others])}
 
 
 def archive_digest() -> str:

@@ -6,10 +6,11 @@ import abc
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.backends.agent.boot import OBSERVE_ENV
 from harness.backends.contract import Workload as Launch
 from harness.backends.run_folder import CHECKPOINTS
 from harness.emitter.vocabulary import Tell
@@ -33,6 +34,9 @@ class CustomTrainer(Trainer):
     )
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
+    )
+    observe: Literal["auto", "off"] = Field(
+        "auto", description="auto: watch it from within Python, without changing it; off: its own events are all."
     )
     scenario_dir: str | None = Field(None, description="Where its files are; default: the scenario file's folder.")
 
@@ -60,6 +64,7 @@ class CustomTrainer(Trainer):
         env = {name: placeholders.fill([value], values)[0] for name, value in {**self.settings(), **self.env}.items()}
         late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
         fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
+        fixed[OBSERVE_ENV] = self.observe
         return Launch(
             (*_assigned(late), *placeholders.fill(command, values)),
             workload.nodes,

@@ -1,0 +1,62 @@
+"""What a tensor in the host's memory holds, looked at cheaply: to know it again, and to compare two runs."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+DEPTH_MAX = 4
+TENSORS_MAX = 8
+PIECES, PIECE_BYTES = 16, 16
+DIGEST_BYTES = 1 << 17  # of a larger tensor as many, from all of its parts
+
+
+def tensors(data: Any) -> list[Any]:
+    """The first dense tensors on the host in nested lists, tuples and mappings."""
+    return list(itertools.islice(_walk(data, 0), TENSORS_MAX))
+
+
+def _walk(data: Any, depth: int) -> Iterator[Any]:
+    if hasattr(data, "untyped_storage"):
+        if data.device.type == "cpu" and str(data.layout) == "torch.strided":
+            yield data
+    elif depth < DEPTH_MAX and hasattr(data, "values") and callable(data.values):
+        for value in data.values():
+            yield from _walk(value, depth + 1)
+    elif depth < DEPTH_MAX and isinstance(data, (list, tuple)):
+        for value in data[:TENSORS_MAX]:
+            yield from _walk(value, depth + 1)
+
+
+def memory(tensor: Any) -> int:
+    """Where it lies. Only of tensors that are alive: memory is used again."""
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
+    """Its size and some of its bytes; `None` where it does not lie in one piece, or is empty."""
+    size = tensor.numel() * tensor.element_size()
+    if not size or not tensor.is_contiguous():
+        return None
+    start, apart = tensor.data_ptr(), max(1, size // PIECES)
+    pieces = [ctypes.string_at(start + at, min(PIECE_BYTES, size - at)) for at in range(0, size, apart)]
+    return (size, *pieces)
+
+
+def digest(given: list[Any]) -> str | None:
+    """A hash of their bytes; of large ones, of pieces from all of their parts."""
+    found = hashlib.sha1(usedforsecurity=False)
+    seen = False
+    for tensor in given:
+        size = tensor.numel() * tensor.element_size()
+        if not size or not tensor.is_contiguous():
+            continue
+        start, seen = tensor.data_ptr(), True
+        apart, length = (size, size) if size <= DIGEST_BYTES else (size // 64, DIGEST_BYTES // 64)
+        found.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+        for at in range(0, size, apart):
+            found.update(ctypes.string_at(start + at, min(length, size - at)))
+    return found.hexdigest() if seen else None

@@ -1,0 +1,133 @@
+"""What a checkpoint's files hold, as short texts that can be compared. Standard library only.
+
+Two questions need two answers:
+
+* `lineage`: which save does this file come from? It is cheap, and it outlives damage inside the tensors: the table of
+  checksums of a `torch.save` archive, the `.metadata` of a DCP folder, sampled bytes of anything else.
+* `digest`: are these the same bytes? It is taken of all bytes up to `WHOLE_BYTES_MAX`, and of samples beyond; the text
+  says which (`whole:` or `sampled:`). Two sampled digests that differ prove a difference; equal ones prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+WHOLE_BYTES_MAX = 256 * 2**20  # about half a second to read
+BLOCK_BYTES = 2**20
+SAMPLES, SAMPLE_BYTES = 64, 4096
+FILES_MAX = 10_000  # of one checkpoint
+DCP_METADATA = ".metadata"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the files of one checkpoint hold together."""
+
+    digest: str
+    size: int  # bytes
+
+
+def lineage(path: str) -> str | None:
+    """Which save a file, or a DCP folder, comes from; none where it cannot be read."""
+    try:
+        where = pathlib.Path(path)
+        if where.is_dir():
+            return _sampled(where / DCP_METADATA)
+        with open(where, "rb") as file:
+            return lineage_of(file)
+    except OSError:
+        return None
+
+
+def lineage_of(file: IO[bytes]) -> str:
+    """The same of an open file or a buffer. The place in it is kept."""
+    at = file.tell()
+    try:
+        return _checksums(file) or _samples(file)
+    finally:
+        file.seek(at)
+
+
+def of(files: Iterable[str]) -> Content | None:
+    """The bytes of all these files together; their order and their folder do not matter. None: one cannot be read."""
+    try:
+        paths = sorted((os.path.basename(path), path) for path in files)
+        size = sum(os.stat(path).st_size for _, path in paths)
+        kind = "whole" if size <= WHOLE_BYTES_MAX else "sampled"
+        read = _whole if kind == "whole" else _sampled
+        told = [f"{name}:{read(pathlib.Path(path))}" for name, path in paths] if len(paths) > 1 else [read(paths[0][1])]
+    except (OSError, IndexError):
+        return None
+    return Content(f"{kind}:{_short(chr(10).join(told).encode())}", size)
+
+
+def text_of(text: str) -> str:
+    """A short name of a long text."""
+    return _short(text.encode())
+
+
+def files_below(path: str) -> list[str]:
+    """All regular files of a checkpoint, `FILES_MAX` at most: the file itself, or those in and below a folder."""
+    if not os.path.isdir(path):
+        return [path]
+    found: list[str] = []
+    for folder, _, names in os.walk(path):
+        found += [os.path.join(folder, name) for name in names if len(found) < FILES_MAX]
+    return sorted(found)[:FILES_MAX]
+
+
+def _checksums(file: IO[bytes]) -> str | None:
+    """The archive's own table of checksums; none where it is no archive. The first folder's name is the file's own."""
+    file.seek(0)
+    if file.read(2) != b"PK":
+        return None
+    with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError), zipfile.ZipFile(file) as archive:
+        rows = (f"{each.filename.partition('/')[2]}:{each.CRC}:{each.file_size}" for each in archive.infolist())
+        return f"checksums:{_short(chr(10).join(sorted(rows)).encode())}"
+    return None
+
+
+def _whole(path: pathlib.Path | str) -> str:
+    digest = _hash()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sampled(path: pathlib.Path | str) -> str:
+    with open(path, "rb") as file:
+        return _samples(file)
+
+
+def _samples(file: IO[bytes]) -> str:
+    """The length, both ends, and blocks at even distances."""
+    size = file.seek(0, io.SEEK_END)
+    digest = _hash(str(size).encode())
+    for at in _places(size):
+        file.seek(at)
+        digest.update(file.read(SAMPLE_BYTES))
+    return f"samples:{digest.hexdigest()}"
+
+
+def _places(size: int) -> Iterator[int]:
+    if size <= SAMPLES * SAMPLE_BYTES:
+        yield from range(0, size, SAMPLE_BYTES)
+        return
+    yield from (index * (size - SAMPLE_BYTES) // (SAMPLES - 1) for index in range(SAMPLES))
+
+
+def _hash(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
+
+
+def _short(data: bytes) -> str:
+    return _hash(data).hexdigest()

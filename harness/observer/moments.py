@@ -1,0 +1,45 @@
+"""Calls something once when training goes on: before the next forward pass of a module in training, or else before the
+next step of an optimizer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.observer.watch import Watch
+
+
+class Next:
+    """`callback` is called once after each `expect`, however often that was called."""
+
+    def __init__(self, watch: Watch, callback: Callable[[], None]):
+        self._watch, self._callback = watch, callback
+        self._expected = False
+        self._forward: Any = None
+        # Kept for good: removing it while the optimizer calls its hooks would be an error.
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
+
+    def expect(self) -> None:
+        self._expected = True
+        if self._forward is None:
+            modules = sys.modules["torch.nn.modules.module"]
+            self._forward = modules.register_module_forward_pre_hook(self._before_forward)
+
+    def now(self) -> None:
+        """The moment has come, or nothing may come after this."""
+        forward, self._forward = self._forward, None
+        if forward is not None:
+            forward.remove()
+        expected, self._expected = self._expected, False
+        if expected:
+            self._callback()
+
+    def _before_forward(self, module: Any, _: Any) -> None:
+        if module.training and sys.modules["torch"].is_grad_enabled():
+            self.now()
+
+    def _before_step(self, *_: Any) -> None:
+        if self._expected and not self._watch.quiet:
+            self.now()

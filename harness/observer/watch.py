@@ -1,0 +1,245 @@
+"""What the signals share: one process's place in the job, its step, its event log, and the guard around each hook."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from harness.emitter import Emitter, Moment
+from harness.observer import by_hand
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Who may say how many steps are done: the first that says anything is believed.
+SOURCES = ("ledger", "framework", "optimizer", "checkpoint")
+ERROR_CHARS_MAX = 1000
+UNWRITTEN_MAX = 64  # events that wait for a device
+SHOWS_TRAINER = ("step", "exiting")
+OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its children are not the trainer
+
+
+class Later:
+    """A figure that a device still computes. Asking whether it is there does not wait."""
+
+    def ready(self) -> bool:
+        raise NotImplementedError
+
+    def value(self) -> Any:
+        raise NotImplementedError
+
+
+class Watch:
+    """One process, as seen by its signals."""
+
+    def __init__(self, began: Moment):
+        self.torch: Any = sys.modules["torch"]
+        self.tells: set[str] = set()
+        self.restarts = _number("TORCHELASTIC_RESTART_COUNT") or 0
+        self.fresh = True  # no state was put in from elsewhere: the first step is the first one of the training
+        self.quiet = 0  # above 0: what an optimizer does now is no step of the training
+        self.spent_ns = 0  # in our own hooks, as far as they measure it
+        self.in_child = _belongs_to_another()
+        self._began = began
+        self._offers: dict[str, int] = {}
+        self._done: int | None = None
+        self._fields: dict[str, Any] = {}
+        self._of_step: list[Callable[[], dict[str, Any] | None]] = []
+        self._after_step: list[Callable[[int | None], None]] = []
+        self._missing: dict[str, str] = {}
+        self._emitter: Emitter | None = None
+        self._unwritten: collections.deque[tuple[str, dict[str, Any], Moment]] = collections.deque()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    # Where this process is in the job
+
+    @property
+    def rank(self) -> int | None:
+        """In the job; `None` while nothing tells it."""
+        return _of_group("get_rank", "RANK")
+
+    @property
+    def world(self) -> int | None:
+        """How many ranks the job has."""
+        return _of_group("get_world_size", "WORLD_SIZE")
+
+    @property
+    def local_rank(self) -> int | None:
+        return _number("LOCAL_RANK")
+
+    # The absolute step
+
+    @property
+    def step(self) -> int | None:
+        """How many steps of the whole training are done, restarts included. `None`: nothing tells it."""
+        return self._done
+
+    def state_replaced(self) -> None:
+        """A state from elsewhere was put in: how many steps it holds is unknown until the next offer."""
+        self._offers.clear()
+        self._done, self.fresh = None, False
+
+    def offer_step(self, source: str, step: int) -> None:
+        """Says how many steps the training has done by now, as one of `SOURCES` knows it.
+
+        Between two offers the steps are counted. A source of less trust than one that has spoken is not heard.
+        """
+        place = SOURCES.index(source)
+        self._offers[source] = step
+        if all(SOURCES.index(other) >= place for other in self._offers):
+            self._done = step
+
+    # The step that is being done
+
+    def note(self, **fields: Any) -> None:
+        """Fields of the event of the step that is being done; a value may be a `Later`."""
+        self._fields.update(fields)
+
+    def add(self, field: str, amount: int) -> None:
+        """Adds to a field of the step that is being done."""
+        self._fields[field] = self._fields.get(field, 0) + amount
+
+    def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
+        """Asks this for further fields whenever a step is done."""
+        self._of_step.append(self.guard("of_step")(fields))
+
+    def after_step(self, callback: Callable[[int | None], None]) -> None:
+        """Calls it after every step with the absolute step."""
+        self._after_step.append(self.guard("after_step")(callback))
+
+    def stepped(self, at: Moment | None = None) -> None:
+        """One more step is done: called by the signal `steps`. A step of an unknown number is counted, and not told."""
+        if self._done is None and self.fresh:
+            self._done = 0
+        for ask in self._of_step:
+            self._fields.update(ask() or {})
+        fields, self._fields = self._fields, {}
+        if self._done is None:
+            self.missing("steps", ValueError("a state was loaded, and nothing tells how many steps it holds"))
+        else:
+            self._done += 1
+            self._tell("step", {"step": self._done, **fields}, at or now())
+        for callback in self._after_step:
+            callback(self._done)
+
+    # The log
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        """Writes one event to this process's file. Nothing in a child, which is not the trainer."""
+        self._tell(event, fields, now())
+
+    @property
+    def active(self) -> bool:
+        """Whether this process has told anything of a training."""
+        return self._emitter is not None
+
+    def flush(self, wait: bool = False) -> None:
+        """Writes what has waited for a device; with `wait` all of it."""
+        while self._unwritten:
+            name, fields, at = self._unwritten[0]
+            late = [value for value in fields.values() if isinstance(value, Later)]
+            full = len(self._unwritten) > UNWRITTEN_MAX
+            if not wait and not full and not all(value.ready() for value in late):
+                return
+            self._unwritten.popleft()
+            told = {key: _of_device(value, wait or not full) for key, value in fields.items()}
+            self._write(name, {key: value for key, value in told.items() if value is not None}, at)
+
+    def _tell(self, name: str, fields: dict[str, Any], at: Moment) -> None:
+        if self.in_child:
+            return
+        self._unwritten.append((name, fields, at))
+        if self._emitter is None and name not in SHOWS_TRAINER and (self.rank is None or name == "observer.failed"):
+            return  # until the process knows who it is, and that it trains
+        self.flush()
+
+    def _write(self, name: str, fields: dict[str, Any], at: Moment) -> None:
+        if self._emitter is None:
+            identity: dict[str, Any] = {"rank": self.rank or 0, "world_size": self.world or 1}
+            if self.local_rank is not None:
+                identity["local_rank"] = self.local_rank
+            identity |= {"began": self._began, "tells": sorted(self.tells)}
+            self._emitter = by_hand.emitter or by_hand.open_ours(**identity)
+        if name not in by_hand.names:
+            self._emitter.tell(name, fields, at)
+
+    def _forked(self) -> None:
+        """A child that turns out to train (`torch.multiprocessing.spawn` by fork) has a log of its own."""
+        self._emitter = None
+        self._unwritten.clear()
+        self.in_child = "RANK" in os.environ
+        self._began = now()
+
+    # Failing alone
+
+    def missing(self, signal: str, error: BaseException) -> None:
+        """Says once that a signal is not observed any more, and why."""
+        if signal not in self._missing:
+            self._missing[signal] = text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+            self.emit("observer.failed", signal=signal, error=text)
+
+    def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
+        """A decorator for hooks: what a hook raises is told once, `remove` is called, and it does nothing any more."""
+
+        def around(hook: F) -> F:
+            dead = False
+
+            @functools.wraps(hook)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                nonlocal dead
+                if dead:
+                    return None
+                begin = time.perf_counter_ns()
+                try:
+                    return hook(*args, **kwargs)
+                except Exception as error:
+                    dead = True
+                    self.missing(signal, error)
+                    remove()
+                    return None
+                finally:
+                    self.spent_ns += time.perf_counter_ns() - begin
+
+            return guarded  # type: ignore[return-value]
+
+        return around
+
+
+def now() -> Moment:
+    return time.time_ns(), time.monotonic_ns()
+
+
+def _of_device(value: Any, may_wait: bool) -> Any:
+    if not isinstance(value, Later):
+        return value
+    return value.value() if may_wait or value.ready() else None
+
+
+def _belongs_to_another() -> bool:
+    """Whether this process was started by an observed worker: a loader of data, a compiler, a program of its own."""
+    if "RANK" not in os.environ:
+        return False
+    pid, job = str(os.getpid()), os.environ.get("TORCHELASTIC_RUN_ID", "")
+    owner, _, its_job = os.environ.get(OWNER_ENV, "").partition(" ")
+    if owner and owner != pid and its_job == job:
+        return True
+    os.environ[OWNER_ENV] = f"{pid} {job}"
+    return False
+
+
+def _of_group(getter: str, variable: str) -> int | None:
+    """As the process group says; else as the launcher did."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(getattr(dist, getter)())
+    return _number(variable)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None

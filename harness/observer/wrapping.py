@@ -1,0 +1,45 @@
+"""Puts hooks around a function of somebody else's module, so that its callers notice nothing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def nothing(*_: Any) -> None:
+    return None
+
+
+def around(
+    owner: Any,
+    name: str,
+    before: Callable[..., Any],
+    after: Callable[[Any, Any], Any] = nothing,
+    failed: Callable[[Any, BaseException], Any] = nothing,
+    also_in: tuple[str, ...] = (),
+) -> None:
+    """Replaces `owner.name`, and the same function in the modules `also_in`, where they hold it under that name.
+
+    `before` gets the call's arguments. What it returns goes to `after`, with the call's result, or to `failed`, with
+    the error; neither is called where it returns `None`. The hooks must be guarded: they may not raise.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        token = before(*args, **kwargs)
+        if token is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            failed(token, error)
+            raise
+        after(token, result)
+        return result
+
+    for place in (owner, *(sys.modules[each] for each in also_in if each in sys.modules)):
+        if getattr(place, name, None) is original:
+            setattr(place, name, wrapped)
