@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "programs": set(),
     "emitter": set(),
+    "observer": {"emitter"},
     "theory": set(),
     "events": {"emitter"},
     "log": {"emitter"},
@@ -147,7 +148,7 @@ def test_a_violation_is_seen() -> None:
     assert not violations("harness.faults.hang", {"harness.faults.contract", "harness.backends.contract"})
 
 
-@pytest.mark.parametrize("folder", ["emitter", "backends/agent"])
+@pytest.mark.parametrize("folder", ["emitter", "observer", "backends/agent"])
 def test_what_runs_on_a_node_needs_only_the_standard_library(folder: str) -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
     for path in (ROOT / "harness" / folder).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""What the harness brings to every node: the emitter and the agent, in one archive that Python imports from.
+"""What the harness brings to every node: emitter, observer and agent, in one archive that Python imports from.
 
 A node needs `python3` and nothing of ours. The archive is on the path of every trainer, so that
 `from harness.events import Emitter` works there, and it is what our own processes on a node run from.
@@ -25,6 +25,7 @@ _CONTENT = (
     "harness/errors.py",
     "harness/events.py",
     "harness/emitter/**/*.py",
+    "harness/observer/**/*.py",
     "harness/backends/__init__.py",
     "harness/backends/agent/**/*.py",
 )

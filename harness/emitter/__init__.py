@@ -38,6 +38,8 @@ HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: 
 NODE_ENV = "CHAOS_NODE"
 INCARNATION_ENV = "CHAOS_INCARNATION"
 
+Moment = tuple[int, int]  # on the wall clock and on the monotonic one, in nanoseconds
+
 
 def clock_id() -> str:
     """Identity of this machine's monotonic clock: the kernel's boot id."""
@@ -50,7 +52,7 @@ def clock_id() -> str:
 class Emitter:
     """Appends events to this process's own file. Never raises: telemetry must not kill a training job."""
 
-    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None):
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
         self.path = path
         self._fd = -1
         self._written = 0
@@ -66,7 +68,7 @@ class Emitter:
             return  # no events from here: the scorer sees the missing writer and cannot pass
         header: dict[str, Any] = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
         header |= {"clock": clock_id(), "pid": os.getpid(), **(identity or {})}
-        self._header = _line(header)[0]
+        self._header = _line(header, began)[0]
         self._write(b"")
         if HOLDS_ENV in os.environ:
             from harness.emitter import holds
@@ -74,8 +76,11 @@ class Emitter:
             self._holds = holds.load(os.environ[HOLDS_ENV], header.get("rank"), self._append)
 
     @classmethod
-    def open(cls, role: str, **identity: Any) -> Emitter:
-        """The emitter of this process, as told by the environment (a silent one outside a harness)."""
+    def open(cls, role: str, *, began: Moment | None = None, **identity: Any) -> Emitter:
+        """The emitter of this process, as told by the environment (a silent one outside a harness).
+
+        `began`: when the process began, on the wall clock and on the monotonic one; else now.
+        """
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
             return cls(None)
@@ -83,7 +88,8 @@ class Emitter:
         incarnation = int(os.environ.get(INCARNATION_ENV, "1"))
         rank = f"-{identity['rank']}" if "rank" in identity else ""
         name = f"{role}-{node}.{incarnation}{rank}-{time.monotonic_ns():x}.jsonl"
-        return cls(pathlib.Path(directory) / name, {"role": role, "node": node, "incarnation": incarnation} | identity)
+        identity = {"role": role, "node": node, "incarnation": incarnation, **identity}
+        return cls(pathlib.Path(directory) / name, identity, began)
 
     @property
     def enabled(self) -> bool:
@@ -138,10 +144,9 @@ class Emitter:
         return False
 
 
-def _line(record: dict[str, Any]) -> tuple[bytes, int]:
+def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
     """The record with the time as a line, and its monotonic time."""
-    record["wall_ns"] = time.time_ns()
-    record["mono_ns"] = mono_ns = time.monotonic_ns()
+    record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
 
 

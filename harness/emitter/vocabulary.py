@@ -376,6 +376,12 @@ _TRAINER = (
         ),
     ),
     Event(
+        "observer.failed",
+        ("trainer", "agent"),
+        "Something of the process is not observed any more; the training goes on.",
+        (_name("signal", "what is not observed"), _text("error", "why")),
+    ),
+    Event(
         "failpoint",
         ("trainer", "agent"),
         "An armed failpoint was reached.",
