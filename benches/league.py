@@ -90,7 +90,7 @@ def environment(stack: Stack) -> str:
     if not (place / "complete").exists():
         print(f"Making the environment of {stack.title}", flush=True)
         venv.create(place, clear=True, with_pip=True)
-        pip = [place / "bin" / "pip", "--quiet", "--disable-pip-version-check", "install", "-r", requirements]
+        pip = [str(place / "bin" / "pip"), "--quiet", "--disable-pip-version-check", "install", "-r", str(requirements)]
         subprocess.run(pip, check=True)
         (place / "complete").touch()
     return str(place / "bin" / "python3")
@@ -144,7 +144,7 @@ def results(stack: Stack, column: str) -> list[Report]:
 
 def figures(reports: Sequence[Report]) -> dict[str, str]:
     """Medians with the range, of all runs of a cell in which it was measured."""
-    lost = [report.metrics.get("steps_recomputed") for report in reports]
+    lost = [report.metrics.get("steps_rolled_back") for report in reports]
     return {
         "recovery": _range([report.recovery_time.seconds for report in reports], "s"),
         "waste": _range([report.wasted_gpu_hours.percent_by_faults for report in reports], "%"),
