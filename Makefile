@@ -89,6 +89,10 @@ bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH
 	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done
 	@$(VENV)/bin/python benches/restart.py
 
+.PHONY: league
+league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks dcp --tries 1'
+	@$(VENV)/bin/python benches/league.py $(ARGS)
+
 .PHONY: backends
 backends: $(VENV)/.ready-dev ## Writes docs/backends.md again: which backend can do what
 	@PYTHONPATH=tests $(VENV)/bin/python -m conformance.table

@@ -1,0 +1,112 @@
+"""A short run without faults: what an unchanged trainer tells, how fast it is, when it saves."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from harness.backends.contract import Backend
+from harness.errors import ChaosError
+from harness.judge import tells
+from harness.log.events import Tail
+from harness.plan.model import Plan
+from harness.run.job import run_job
+from harness.run.observers import Observer, Status
+from harness.run.stop import StopRequest
+from harness.timeline import timeline
+
+POLL_S = 0.5
+SAVE_WAIT_S = 120.0  # for the first checkpoint, once the steps were seen
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a first look showed. Times are in seconds."""
+
+    steps_seen: int
+    steps_total: int | None  # of the whole job; `None`: it had not ended yet
+    start_s: float  # from the launch to the first step
+    step_s: float  # the median
+    saves: tuple[int, ...]  # the steps of which a checkpoint was committed
+    files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
+    told: frozenset[str]  # see `harness.judge.tells.ITEMS`
+    problems: tuple[str, ...] = ()  # what the observer could not do
+
+    @property
+    def save_every(self) -> int | None:
+        """Steps from one checkpoint to the next; that of the first one where there is no second."""
+        if not self.saves:
+            return None
+        return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
+
+
+class _Enough:
+    """Passes the status on, and asks for the end once the steps were seen, and a checkpoint or a long wait for it."""
+
+    def __init__(self, observer: Observer, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest):
+        self._observer, self._steps, self._user, self._job = observer, steps, user, job
+        self._tail = Tail(events)
+        self._looked = self._since = 0.0
+        self._saved = False
+
+    def status(self, status: Status) -> None:
+        self._observer.status(status)
+        if self._user.asked:
+            self._job.ask(self._user.reason)
+        now = time.monotonic()
+        if now - self._looked < POLL_S:
+            return
+        self._looked = now
+        self._saved |= any(event["event"] == "checkpoint.committed" for _, event in self._tail.poll())
+        if status.step < self._steps:
+            return
+        self._since = self._since or now
+        if self._saved or now - self._since > SAVE_WAIT_S:
+            self._job.ask("enough was seen")
+
+    def left_behind(self, reason: str) -> None:
+        self._observer.left_behind(reason)
+
+
+def look(
+    plan: Plan, run_dir: pathlib.Path, backend: Backend, steps: int, observer: Observer, stop: StopRequest
+) -> Facts:
+    """Runs the plan's workload for about `steps` steps. Raises `ChaosError` when they cannot be observed."""
+    job = StopRequest()
+    outcome = run_job(plan, [], run_dir, backend, _Enough(observer, run_dir / "events", steps, stop, job), job)
+    if stop.asked:
+        raise KeyboardInterrupt
+    run = timeline.load(run_dir)
+    seen = f"after step {run.reached_step}" if len(run.steps) else "without one step that could be observed"
+    if outcome.outcome in ("failed", "aborted") or not len(run.steps):
+        where = f"Its output is in {run_dir / 'logs'}"
+        raise ChaosError(f"{seen} the job {outcome.outcome}: {outcome.reason}. {where}")
+    return facts_of(run)
+
+
+def facts_of(run: timeline.Timeline) -> Facts:
+    """Pure: from the log of a run without faults."""
+    committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
+    saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
+    ends = run.progress.end
+    gaps = [float(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
+    started = min((process.launched for process in run.processes), default=run.begin)
+    first = int(ends[0]) if len(ends) else started
+    return Facts(
+        steps_seen=run.reached_step,
+        steps_total=run.reached_step if run.outcome == "completed" else None,
+        start_s=max(0.0, (first - started) / 1e9),
+        step_s=statistics.median(gaps) if gaps else 0.0,
+        saves=tuple(saves),
+        files=_files(committed[-1]) if committed else (),
+        told=tells.told(run),
+    )
+
+
+def _files(event: dict[str, Any]) -> tuple[str, ...]:
+    found = event.get("paths") or event.get("path") or ()
+    return (found,) if isinstance(found, str) else tuple(str(each) for each in found)

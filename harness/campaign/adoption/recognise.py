@@ -1,0 +1,185 @@
+"""What a command line starts: its launcher, its script, how many ranks, which framework. Nothing is run or imported."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.errors import UsageError
+
+FRAMEWORKS = {
+    "transformers": "Hugging Face",
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "torchft": "torchft",
+    "accelerate": "accelerate",
+    "deepspeed": "DeepSpeed",
+    "megatron": "Megatron",
+}
+SOURCE_BYTES_MAX = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A command as a workload of the harness."""
+
+    launcher: str
+    script: str  # empty: a module
+    trainer: dict[str, Any]  # as in a scenario
+    ranks: int  # of the whole job, as the command asks
+    framework: str
+    left_out: tuple[str, ...] = ()  # options that the harness sets by itself
+
+
+@dataclass
+class _Options:
+    """The options in front of the script."""
+
+    given: dict[str, str] = field(default_factory=dict)  # without dashes, `-` for `_`
+    rest: list[str] = field(default_factory=list)  # the script and what follows
+
+
+TORCHRUN_FLAGS = {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "signals-to-handle"}
+TORCHRUN_KEPT = {"max-restarts", "nproc-per-node", "nnodes", "m", "module"}
+ACCELERATE_FLAGS = {"cpu", "multi-gpu", "m", "module", "no-python", "quiet", "debug", "use-deepspeed", "use-fsdp"}
+ACCELERATE_KEPT = {"num-processes", "m", "module"}
+
+
+def recognise(command: Sequence[str]) -> Recognised:
+    """Raises `UsageError` for a command that starts no Python script."""
+    if not command:
+        raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
+    name, words, python = _program(list(command))
+    return LAUNCHERS.get(name, _plain)(words, python, command)
+
+
+def _program(command: list[str]) -> tuple[str, list[str], str | None]:
+    """(launcher, its words, the interpreter it belongs to): `python -m torch.distributed.run` is torchrun."""
+    name = pathlib.PurePath(command[0]).name
+    python = _interpreter(command[0])
+    if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
+        return "torchrun", command[3:], python
+    if name.startswith("python") and command[1:3] == ["-m", "accelerate.commands.launch"]:
+        return "accelerate", command[3:], python
+    if name == "accelerate" and command[1:2] == ["launch"]:
+        return "accelerate", command[2:], python
+    return name, command[1:], python
+
+
+def _interpreter(program: str) -> str | None:
+    """The Python beside a program such as `/opt/env/bin/torchrun`; `None`: the one that runs the harness."""
+    found = shutil.which(program)
+    if found is None:
+        raise UsageError(f"{program!r}: no such program here; write the command as you type it in your shell")
+    folder = pathlib.Path(found).parent
+    python = pathlib.Path(found) if pathlib.Path(found).name.startswith("python") else folder / "python3"
+    if not python.exists() or folder == pathlib.Path(sys.executable).parent:
+        return None
+    return str(python)
+
+
+def _options(words: Sequence[str], flags: set[str]) -> _Options:
+    """Splits at the first word that is neither an option nor an option's value."""
+    found, rest = _Options(), list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        name, given, value = rest.pop(0).lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        if not given and name not in flags and rest:
+            value = rest.pop(0)
+        found.given[name] = value
+        if name in ("m", "module"):
+            break
+    found.rest = rest
+    return found
+
+
+def _torchrun(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    options = _options(words, TORCHRUN_FLAGS)
+    script, args = _script(options, command)
+    per_node = _count(options.given.get("nproc-per-node", "1"))
+    nodes = _count(options.given.get("nnodes", "1").rpartition(":")[2])
+    trainer: dict[str, Any] = {"torchrun": script, "args": args}
+    if "max-restarts" in options.given:
+        trainer["max_restarts"] = _count(options.given["max-restarts"])
+    return _recognised("torchrun", script, trainer, python, per_node * nodes, _unused(options, TORCHRUN_KEPT))
+
+
+def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    options = _options(words, ACCELERATE_FLAGS)
+    script, args = _script(options, command)
+    ranks = _count(options.given.get("num-processes", "1"))
+    trainer: dict[str, Any] = {"accelerate": script, "args": args}
+    return _recognised("accelerate", script, trainer, python, ranks, _unused(options, ACCELERATE_KEPT))
+
+
+def _python(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    options = _options(words, {"u", "O", "m"})
+    script, args = _script(options, command)
+    own = ["-m", script.removeprefix("-m ")] if script.startswith("-m ") else [script]
+    interpreter = python or "{python}"
+    return _recognised("python", script, {"command": [interpreter, *own, *args]}, None, 1, ())
+
+
+def _plain(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
+    known = ", ".join(sorted(LAUNCHERS))
+    raise UsageError(
+        f"{command[0]!r}: unknown launcher; known are {known}. For any other write the scenario by hand, with "
+        "trainer: {command: [...]} (docs/writing-a-scenario.md)"
+    )
+
+
+LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recognised]] = {
+    "torchrun": _torchrun,
+    "accelerate": _accelerate,
+    "python": _python,
+    "python3": _python,
+}
+
+
+def _script(options: _Options, command: Sequence[str]) -> tuple[str, list[str]]:
+    """The script, or `-m module`, and its arguments."""
+    if not options.rest:
+        raise UsageError(f"{' '.join(command)!r}: it names no script")
+    script, *args = options.rest
+    if {"m", "module"} & options.given.keys():
+        return f"-m {script}", args
+    if not pathlib.Path(script).is_file():
+        raise UsageError(f"{script!r}: no such file here; call chaos init from where you start your training")
+    return script, args
+
+
+def _count(text: str) -> int:
+    """A number of processes; `gpu` and `auto` are one here."""
+    return int(text) if text.isdecimal() else 1
+
+
+def _unused(options: _Options, kept: set[str]) -> tuple[str, ...]:
+    return tuple(f"--{name}" for name in options.given if name not in kept)
+
+
+def _recognised(
+    launcher: str, script: str, trainer: dict[str, Any], python: str | None, ranks: int, left_out: tuple[str, ...]
+) -> Recognised:
+    if python is not None:
+        trainer["python"] = python
+    trainer = {name: value for name, value in trainer.items() if value != []}
+    file = "" if script.startswith("-m ") else script
+    return Recognised(launcher, file, trainer, max(1, ranks), framework_of(file), left_out)
+
+
+def framework_of(script: str) -> str:
+    """By what the script imports; plain PyTorch where it imports no framework."""
+    try:
+        with open(script, "rb") as file:
+            tree = ast.parse(file.read(SOURCE_BYTES_MAX))
+    except (OSError, SyntaxError, ValueError):
+        return "unknown"
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    tops = {name.partition(".")[0] for name in names}
+    return next((title for top, title in FRAMEWORKS.items() if top in tops), "plain PyTorch")

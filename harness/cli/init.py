@@ -1,0 +1,99 @@
+"""`chaos init`: from the command that starts a training to scenarios for it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Annotated
+
+import typer
+import yaml
+
+from harness.backends.contract import load_backend
+from harness.campaign.adoption.first_look import Facts, look
+from harness.campaign.adoption.proposal import propose, workload_of
+from harness.campaign.adoption.recognise import Recognised, recognise
+from harness.campaign.experiment import new_run_id
+from harness.cli.display import Display
+from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
+from harness.cli.output import out, safe, say
+from harness.cli.run import stop
+from harness.errors import UsageError
+from harness.judge.tells import ITEMS
+from harness.plan.making import make_plan
+from harness.spec.scenario import parse_scenario
+
+
+def init(
+    command: Annotated[list[str], typer.Argument(help="What starts your training, after --.", metavar="COMMAND…")],
+    folder: Annotated[
+        pathlib.Path, typer.Option("--folder", help="Where the scenarios are written.", file_okay=False)
+    ] = pathlib.Path("chaos"),
+    steps: Annotated[int, typer.Option(min=2, help="How many steps are watched.")] = 20,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Look at a training that is not ours, and write scenarios for it.
+
+    The training runs unchanged for some steps on two virtual nodes. Write {checkpoints} where the command names its
+    folder for checkpoints: every run gets an empty one.
+
+    Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
+    """
+    found = recognise(command)
+    taken = list(folder.glob("*.yaml"))
+    if taken:
+        raise UsageError(f"{folder}: holds {len(taken)} scenario(s) already; choose another --folder")
+    say(_recognised_in_words(found))
+    workload = workload_of(found, folder)
+    run_dir = reports.resolve() / new_run_id("init")
+    facts = _look(workload, folder, run_dir, backend, seed, steps)
+    _print_facts(facts, run_dir)
+    _write(folder, propose(workload, facts))
+
+
+def _look(
+    workload: dict[str, object], folder: pathlib.Path, run_dir: pathlib.Path, backend: str, seed: int, steps: int
+) -> Facts:
+    text = yaml.safe_dump({"version": 1, "name": "init", "title": "A first look, without faults", "workload": workload})
+    scenario = parse_scenario(text, str(folder / "init.yaml"))
+    plan = make_plan(scenario, seed, backend, run_dir.name)
+    engine = load_backend(backend)
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    with Display(out) as display:
+        return look(plan, run_dir, engine, steps, display, stop)
+
+
+def _recognised_in_words(found: Recognised) -> str:
+    what = found.script or "a module"
+    text = f"{found.launcher} starts {what}, {found.ranks} rank(s), {found.framework}"
+    return f"{text}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else text
+
+
+def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
+    end = "the job had not ended" if facts.steps_total is None else "then the job ended by itself"
+    times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
+    say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
+    say(f"  judged from: {', '.join(item for kind, item in ITEMS.items() if kind in facts.told)}")
+    if unseen := [item for kind, item in ITEMS.items() if kind not in facts.told and kind != "restores"]:
+        say(f"  not seen, so not judged: {', '.join(unseen)}")
+    if facts.saves:
+        say(f"  checkpoints at steps {', '.join(map(str, facts.saves[:5]))}")
+    else:
+        say("  no checkpoint was seen. A job that never saves starts again from nothing after every fault.")
+    if stray := [
+        name for name in facts.files if os.path.isabs(name) and not pathlib.Path(name).is_relative_to(run_dir)
+    ]:
+        say(f"  its checkpoints go to {stray[0]}, which all runs would share: one run would go on with another's.")
+        say("  Call chaos init again with {checkpoints} in the place of that folder.")
+
+
+def _write(folder: pathlib.Path, texts: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        say(f"Wrote {folder / name}")
+    if texts:
+        first = folder / next(iter(texts))
+        out.print(f"Next: [bold]chaos run {safe(str(first))}[/]", soft_wrap=True)
