@@ -46,6 +46,7 @@ def init(
     if taken:
         raise UsageError(f"{folder}: holds {len(taken)} scenario(s) already; choose another --folder")
     say(_recognised_in_words(found))
+    folder.mkdir(parents=True, exist_ok=True)  # files of the trainer are found from it
     workload = workload_of(found, folder)
     run_dir = reports.resolve() / new_run_id("init")
     facts = _look(workload, folder, run_dir, backend, seed, steps)
@@ -90,7 +91,6 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text)
         say(f"Wrote {folder / name}")

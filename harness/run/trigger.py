@@ -64,6 +64,7 @@ class Progress:
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
     odd_events: int = 0
+    _met: set[tuple[int, str, int, int]] = field(default_factory=set)  # (rank, node, incarnation, process id)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         try:
@@ -92,12 +93,8 @@ class Progress:
         rank, kind = _whole(header["rank"]), event["event"]
         if "wall_ns" in event:
             self.wall_offset_ns[rank] = _whole(event["wall_ns"]) - _whole(event["mono_ns"])
-        if kind == "started":
-            place = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
-            self.workers[rank] = Worker(*place, now_ns)
-            self.complete_step = self._complete()
-            self.phase = "startup"
-        elif kind == "rendezvous":
+        self._meet(rank, header, now_ns)
+        if kind == "rendezvous":
             self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
         elif kind == "restored":
             self._absorb_restore(rank, event.get("step", 0 if event.get("source") == "scratch" else None))
@@ -109,6 +106,16 @@ class Progress:
             self._absorb_phase(rank, event, now_ns)
         elif kind == "exiting":
             self.phase = "exiting"
+
+    def _meet(self, rank: int, header: Mapping[str, Any], now_ns: int) -> None:
+        """The first word of a process: from now on it is its rank's. An observed trainer has no word for its start."""
+        who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
+        if (rank, *who) in self._met:
+            return
+        self._met.add((rank, *who))
+        self.workers[rank] = Worker(*who, now_ns)
+        self.complete_step = self._complete()
+        self.phase = "startup"
 
     def _absorb_restore(self, rank: int, step: int | None) -> None:
         """`step` `None`: nobody knows of which step the state is."""

@@ -52,6 +52,18 @@ def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
     assert firing.due(progress, {}, 0, 10)
 
 
+def test_a_trainer_that_does_not_tell_its_start_is_followed_from_its_first_word_on() -> None:
+    progress = Progress()
+    for rank in range(2):
+        progress.absorb(trainer(rank), {"event": "rendezvous", "world_size": 2}, 1)
+        step(progress, rank, 3)
+    assert (progress.complete_step, progress.last_step_ns) == (3, 4)
+    reborn = trainer(1) | {"pid": 99}
+    progress.absorb(reborn, {"event": "rendezvous", "world_size": 2}, 5)
+    step(progress, 1, 4)  # a late word of the old process, which is not the newest one of its rank any more
+    assert not progress.reborn_since(1) and progress.workers[1].pid == 99
+
+
 def test_the_newest_checkpoint_is_the_furthest_in_whatever_order_ranks_are_heard() -> None:
     progress = job()
     for rank, number in ((0, 10), (1, 30), (0, 20)):
