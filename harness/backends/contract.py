@@ -413,6 +413,14 @@ class Backend(abc.ABC):
         """The values of `settings` by which the engine is found again, also from another shell or another folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
+    def sweep(self) -> int:
+        """Removes what dead harnesses left that no journal speaks of: of killed probes, say. Returns how many things.
+
+        Touches only what names the process that made it. Nothing to do where the engine is not there.
+        Raises `BackendError` for what cannot be removed.
+        """
+        return 0
+
     @abc.abstractmethod
     def probe(self) -> Capability:
         """Finds out by doing the real thing on a small scale; leaves nothing behind."""

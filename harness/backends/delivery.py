@@ -11,11 +11,10 @@ import hashlib
 import io
 import pathlib
 import py_compile
-import tempfile
 import zipfile
 from collections.abc import Iterator
 
-from harness.backends.agent import boot
+from harness.backends.agent import boot, owned
 from harness.backends.contract import Workload
 
 NAME = "agent.zip"
@@ -46,8 +45,8 @@ def archive() -> bytes:
     A node whose Python is of another version ignores the compiled files.
     """
     buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, zipfile.ZipFile(buffer, "w") as target:
-        for name, content in _members(pathlib.Path(folder) / "compiled"):
+    with owned.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
+        for name, content in _members(folder / "compiled"):
             target.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 

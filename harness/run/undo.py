@@ -23,7 +23,8 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from harness.backends.contract import backend_names
+from harness.backends.agent import owned
+from harness.backends.contract import backend_names, load_backend
 from harness.errors import BackendError, FaultError
 from harness.faults.contract import fault_names
 from harness.log import journal
@@ -85,17 +86,18 @@ def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
 
 
 def heal_strays() -> tuple[list[str], list[str]]:
-    """Ends what dead runs left on this machine, wherever their journals are or were. Returns as `heal` does.
+    """Ends what dead runs and probes left, wherever their journals are or were. Returns as `heal` does.
 
     Only what names the process that made it, and that one is gone.
     """
-    from harness.backends.local.backend import sweep
-
-    try:
-        count = sweep()
-    except BackendError as error:
-        return [], [f"of runs that are not kept here: {error}"]
-    return ([f"{count} thing{'s' if count > 1 else ''} of runs that are not kept here"] if count else []), []
+    count, problems = owned.sweep_folders()
+    for name in backend_names():
+        try:
+            count += load_backend(name).sweep()
+        except BackendError as error:
+            problems.append(str(error))
+    healed = [f"{count} thing{'s' if count > 1 else ''} of runs that are not kept here"] if count else []
+    return healed, [f"of runs that are not kept here: {problem}" for problem in problems]
 
 
 def undo_open(run_dir: pathlib.Path) -> None:

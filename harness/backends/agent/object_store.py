@@ -51,7 +51,10 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
     finally:
         for process in running:
             process.kill()
-        shutil.rmtree(private, ignore_errors=True)
+        try:
+            shutil.rmtree(private)
+        except OSError as error:
+            print(f"object store: {private}: cannot be removed: {error}", file=sys.stderr)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -11,6 +11,7 @@ on it is told, and the pod ends as soon as the command has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -128,7 +129,9 @@ class PodInit(init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        shutil.rmtree(pathlib.Path(SHARED) / shared, ignore_errors=True)
+        """Raises `OSError` for what cannot be removed."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
         """A file of the run as the harness has it; `None`: it is gone there. Written in place: it may be mapped."""

@@ -13,10 +13,10 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 
+from harness.backends.agent import owned
 from harness.errors import CannotRunError
 
 SOURCE = pathlib.Path(__file__).with_name("skew.c")
@@ -69,8 +69,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 def why_not() -> str | None:
     """Builds the library and asks a process for its time; the reason when that does not work here."""
     code = "import time; print(time.time(), time.monotonic())"
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = pathlib.Path(folder)
+    with owned.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
             set_offset(run_dir, "probe", PROBE_OFFSET_S)

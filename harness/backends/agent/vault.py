@@ -11,6 +11,7 @@ to who knows the run's token.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import http.server
@@ -35,6 +36,7 @@ CALL_S_MAX = 60.0
 REACH_S_MAX = 15.0
 LOOK_S = 0.05
 _BLOCK = 2**20
+_DELETED = ".deleted-"
 
 
 @dataclass
@@ -206,10 +208,12 @@ class Copies:
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
+            for doomed in self._folder.glob(f"{_DELETED}*"):  # of a try that failed
+                _remove(doomed)
             here = self._here()
             for name, (_, known) in list(self._same.items()):
                 if name not in entries and known <= version:  # else it was sent after this news was made
-                    shutil.rmtree(self._folder / name, ignore_errors=True)
+                    self._discard(name)
                     del self._same[name]
             for name, changed in sorted(entries.items()):
                 unsent = name in here and name not in self._same  # made here just now, and newer
@@ -255,13 +259,13 @@ class Copies:
 
     def _download(self, name: str, version: int) -> None:
         archive, incoming = self._folder / f".incoming-{name}.tar", self._folder / f".incoming-{name}"
-        shutil.rmtree(incoming, ignore_errors=True)
+        _remove(incoming)
         try:
             request = self._request("GET", f"/entries/{name}")
             with self._opener.open(request, timeout=CALL_S_MAX) as answer, archive.open("wb") as file:
                 shutil.copyfileobj(answer, file, _BLOCK)
             _unpack(archive, incoming)
-            shutil.rmtree(self._folder / name, ignore_errors=True)
+            self._discard(name)
             os.rename(incoming / name, self._folder / name)
             self._same[name] = ((self._folder / name).stat().st_ino, version)
         except urllib.error.HTTPError as error:
@@ -269,7 +273,17 @@ class Copies:
                 raise
         finally:
             archive.unlink(missing_ok=True)
-            shutil.rmtree(incoming, ignore_errors=True)
+            with contextlib.suppress(OSError):  # then the next try for this entry says it
+                _remove(incoming)
+
+    def _discard(self, name: str) -> None:
+        """The entry is gone here at once, and then removed. Raises `OSError`; what is left goes with the next `pull`.
+        Half of an entry in its place would look like a new one of this node, and be sent to all others."""
+        doomed = self._folder / f"{_DELETED}{name}"
+        _remove(doomed)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self._folder / name, doomed)
+        _remove(doomed)
 
     def _ask(self, method: str, path: str, data: object = None, length: int | None = None) -> bytes:
         request = self._request(method, path, data, length)
@@ -282,6 +296,11 @@ class Copies:
     ) -> urllib.request.Request:
         headers = {"X-Chaos-Token": self._token} | ({"Content-Length": str(length)} if length is not None else {})
         return urllib.request.Request(self._url + path, data=data, headers=headers, method=method)  # type: ignore[arg-type]
+
+
+def _remove(folder: pathlib.Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 import pathlib
-import secrets
 from typing import Any
 
 from harness.backends import delivery, run_folder
 from harness.backends.agent import container_storage as storage
-from harness.backends.agent import metadata
+from harness.backends.agent import metadata, owned
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -37,6 +36,9 @@ from harness.backends.sidecar_calls import Network, NetworkHost
 from harness.errors import CannotRunError, ChaosError, UsageError
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
+
+
+PROBE = "probe"  # the kind of name that what a probe makes has
 
 
 class DockerCluster(probe.ProbedCluster):
@@ -194,6 +196,16 @@ class DockerBackend(Backend):
     def render(self, workload: Workload) -> dict[str, Any]:
         return request.render(workload, request.Place())
 
+    def sweep(self) -> int:
+        try:
+            engine = Engine(probe.PROBE_S_MAX)
+        except CannotRunError:
+            return 0
+        try:
+            return sum(engine.remove_run(name) for name in engine.run_ids() if owned.is_over(name, PROBE))
+        finally:
+            engine.close()
+
     def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
@@ -227,7 +239,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
     """One line about the engine, and for each verb that is refused here the reason."""
     engine = Engine(probe.PROBE_S_MAX)
     try:
-        run_id = f"probe-{secrets.token_hex(8)}"
+        run_id = owned.new_name(PROBE)
         refused = probe.try_out(
             lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
             storage.why_not(engine.address, engine.user),

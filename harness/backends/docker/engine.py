@@ -140,6 +140,14 @@ class Engine:
             each(lambda name: self._remove(self.api.remove_volume, name, force=True), volumes)
         return len(containers) + len(networks) + len(volumes)
 
+    def run_ids(self) -> set[str]:
+        """Of everything of ours that is there, whichever harness made it."""
+        label = {"label": RUN_LABEL}
+        with speaking("looking for what runs left"):
+            found = [*self.api.containers(all=True, filters=label), *self.api.networks(filters=label)]
+            found += self.api.volumes(filters=label)["Volumes"] or ()
+        return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
+
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
         """Somebody else may be removing the same: the reverter and `chaos heal` may run at once."""
         import docker.errors

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import abc
 import pathlib
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 
-from harness.backends.agent import skew
+from harness.backends.agent import owned, skew
 from harness.backends.agent.types import StorageRule
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Node, Verb, Workload
@@ -35,9 +33,8 @@ def try_out(open_cluster: Callable[[Workload, pathlib.Path], ProbedCluster], why
 
     Raises `CannotRunError` where nodes cannot be used at all.
     """
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="chaos-probe-"))
     refused = {Verb.STORAGE: why_no_storage} if why_no_storage else {}
-    try:
+    with owned.temporary_folder() as folder:
         environment = skew.prepare(folder) if skew.why_not() is None else {}
         if environment:
             skew.set_offset(folder, "node0", SKEW_S)
@@ -53,8 +50,6 @@ def try_out(open_cluster: Callable[[Workload, pathlib.Path], ProbedCluster], why
                 refused[Verb.STORAGE] = "a file system of ours that is mounted into a container is not used there"
         if abs(told_s - time.time() - SKEW_S) > SKEW_S / 2:
             refused[Verb.CLOCK] = skew.why_not() or "a library made on this machine does not load in the image"
-    finally:
-        shutil.rmtree(folder)
     return refused
 
 

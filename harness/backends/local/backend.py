@@ -314,6 +314,9 @@ class LocalBackend(Backend):
         missing = {verb: limits.get(verb) or _why_missing(verb, mode, refused) for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
 
+    def sweep(self) -> int:
+        return sweep()
+
     def lacks(self) -> dict[str, dict[Verb, str]]:
         root = {Verb.EVICT: _NOBODY_EVICTS}
         user = root | dict.fromkeys(_CGROUP_VERBS, _TAKES_ROOT)

@@ -26,6 +26,7 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import delivery, run_folder
+from harness.backends.agent import owned
 from harness.backends.cluster_base import TellingCluster
 from harness.backends.contract import (
     Backend,
@@ -40,7 +41,7 @@ from harness.backends.contract import (
 )
 from harness.backends.sidecar_calls import NetworkHost
 from harness.backends.slurm import script
-from harness.backends.slurm.capability import LACKS, capability_of
+from harness.backends.slurm.capability import LACKS, PROBE, capability_of
 from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Job, Slurm, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.backends.slurm.network import SIDECAR, JobNetwork
@@ -425,6 +426,18 @@ class SlurmBackend(Backend):
 
     def render(self, workload: Workload) -> script.Request:
         return script.render(workload)
+
+    def sweep(self) -> int:
+        try:
+            slurm = find_slurm()
+            slurm.run("scontrol", "ping", limit_s=10)
+            jobs = {job.name for job in slurm.jobs() if not job.ended}
+        except (BackendError, CannotRunError):
+            return 0
+        over = sorted(name for name in jobs if owned.is_over(name.removeprefix("chaos-"), PROBE))
+        if over:
+            slurm.cancel(*over)
+        return len(over)
 
     def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
         if not run_dir.is_absolute():

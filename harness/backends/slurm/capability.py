@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pathlib
-import tempfile
 
-from harness.backends.agent import boot, skew
+from harness.backends.agent import boot, owned, skew
 from harness.backends.contract import Capability, Verb
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
@@ -16,6 +14,8 @@ from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
 
 PROBE_S = 10
+PROBE_MINUTES_MAX = 5
+PROBE = "probe"
 
 LACKS = {
     Verb.NOTICE: "no metadata endpoint is served on Slurm nodes: use `via: signal` or `via: engine`",
@@ -51,10 +51,11 @@ def capability_of(slurm: Slurm) -> Capability:
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
     """What the kernel of a node refuses: tried on one node, for the moment that takes."""
     try:
-        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-            where = ("--nodes=1", f"--immediate={PROBE_S}", "--job-name=chaos-probe", *site_options())
+        with owned.temporary_folder() as folder:
+            name = f"--job-name=chaos-{owned.new_name(PROBE)}"
+            where = ("--nodes=1", f"--immediate={PROBE_S}", f"--time={PROBE_MINUTES_MAX}", name, *site_options())
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
-            line = StepLine(slurm, where, boot.place(), SIDECAR, (), pathlib.Path(folder) / "probe.log")
+            line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")
             try:
                 return _network_refusals(line) | _storage_refusals(line)
             finally:

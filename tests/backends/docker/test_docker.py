@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,14 +16,17 @@ from typing import Any
 import pytest
 
 from harness.backends import delivery
+from harness.backends.agent import owned
 from harness.backends.agent.types import Impairment
 from harness.backends.contract import Traffic, Workload
 from harness.backends.docker import backend
+from harness.backends.docker import request as request_of_docker
 from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone, UsageError
 from harness.log import hostile
 from harness.log.events import read_log
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 WAIT_S = 60.0
 LOOP = ("sh", "-c", "trap 'echo heard' TERM; echo started; while :; do sleep 0.1; done")
 
@@ -352,3 +357,32 @@ def test_the_control_command_dies_and_comes_back_at_the_same_address(launch: Any
     lines = until(lambda: len(found := log_of(cluster, "control").split("\n")) > 2 and found, "the second start")
     assert lines[0] == lines[1]
     assert cluster.nodes[0].alive
+
+
+KILLED_PROBE = """
+import os
+from harness.backends.docker import backend, probe
+def killed(cluster, log):
+    print(cluster._place.run_id, flush=True)
+    os.kill(os.getpid(), 9)
+probe._wait_for_time = killed
+backend.BACKEND.probe()
+"""
+
+
+def test_what_a_killed_probe_leaves_is_swept_without_a_journal(engine: Engine) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_PROBE], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run_id = done.stdout.strip()
+    assert things(engine, run_id), done.stderr
+    assert backend.BACKEND.sweep() >= 2
+    assert things(engine, run_id) == []
+
+
+def test_a_living_probe_is_left_alone(engine: Engine) -> None:
+    run_id = owned.new_name(backend.PROBE)
+    engine.create_network(request_of_docker.network(request_of_docker.Place(run_id)))
+    try:
+        backend.BACKEND.sweep()
+        assert len(things(engine, run_id)) == 1
+    finally:
+        engine.remove_run(run_id)

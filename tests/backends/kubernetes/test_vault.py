@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import tarfile
 import time
@@ -51,6 +52,30 @@ def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def test_half_of_a_deleted_checkpoint_is_no_new_one(
+    node: Callable[[str], Copies], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = node("one"), node("other")
+    save(tmp_path / "one", "step-1", "first")
+    one.push()
+    version = other.pull(-1)
+    (tmp_path / "one" / "step-1").rename(tmp_path / "one" / ".gone")
+    one.push()
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        with pytest.raises(OSError, match="busy"):
+            other.pull(version)
+    other.push()
+    one.pull(-1)
+    assert not (tmp_path / "one" / "step-1").exists() and not (tmp_path / "other" / "step-1").exists()
+    other.pull(version)  # it tries again, and nothing is left
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_what_one_saves_the_others_have(node: Callable[[str], Copies], tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,13 +14,15 @@ import pytest
 import tools
 from conformance.places import fuse_mounts_below, processes_of
 
+from harness.backends.agent import owned
 from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Traffic, Verb, Workload
-from harness.backends.slurm import backend
+from harness.backends.slurm import backend, capability
 from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import CannotRunError, UsageError
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = pathlib.Path(__file__).resolve().parents[3] / "engines" / "slurm.sh"
 SLEEP = Workload(("sleep", "600"), nodes=2, ranks_per_node=1)
 
@@ -259,3 +262,57 @@ def test_a_way_that_slurm_does_not_have_is_refused(slurm: Slurm, monkeypatch: py
 def test_more_nodes_than_there_are_is_one_clear_message(slurm: Slurm, tmp_path: pathlib.Path) -> None:
     with pytest.raises(CannotRunError, match="999 nodes"):
         SlurmBackend().open(Workload(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")
+
+
+DIES = """
+import os, pathlib, signal, sys, time
+from harness.backends.contract import Workload
+from harness.backends.slurm import backend, script
+backend.BEAT_S, silent_s = 0.5, 6
+script.SILENT_S_MAX = silent_s
+script._WATCH = script._WATCH.rpartition(" ")[0] + f" {silent_s}"
+run_dir = pathlib.Path(sys.argv[1])
+run_dir.mkdir()
+cluster = backend.BACKEND.open(Workload(("sleep", "600"), nodes=2, ranks_per_node=1), run_dir, sys.argv[2])
+cluster.start()
+while not all(cluster.nodes[index].pids() for index in (0, 1)):
+    time.sleep(0.1)
+time.sleep(silent_s + 2)
+assert cluster.waiting and all(node.alive for node in cluster.nodes), "a living harness keeps its job"
+if len(sys.argv) > 3:
+    cluster.nodes[1].evict(0.0)
+    while not any("evictor" in job.name and job.running for job in cluster._slurm.jobs()):
+        time.sleep(0.1)
+print("killed", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_job_whose_harness_is_gone_ends_by_itself(slurm: Slurm, tmp_path: pathlib.Path, evicted: bool) -> None:
+    """Nobody undoes anything here: no reverter was started, and none will come."""
+    run_id = f"test-{os.getpid()}-gone{evicted:d}"
+    words = [sys.executable, "-c", DIES, str(tmp_path / "run"), run_id, *(["evict"] if evicted else [])]
+    env = os.environ | {"CHAOS_SLURM_EVICTION": "priority"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=90)
+    assert done.stdout == "killed\n", done.stderr
+    try:
+        # Slurm lets a requeued job wait for two minutes; then it starts, and finds its harness gone.
+        ends = [f"chaos-{run_id}-evictor1"] if evicted else [f"chaos-{run_id}"]
+        until(lambda: not slurm.jobs_named(*ends), 90.0)
+        until(lambda: not processes_of(run_id))
+    finally:
+        backend.UNDO(run_id, backend.BACKEND.whereabouts())
+
+
+def test_a_probe_whose_harness_is_gone_is_swept(slurm: Slurm) -> None:
+    kind, since, boot, namespace, pid, start, rest = owned.new_name(capability.PROBE).split("-")
+    dead = f"chaos-{kind}-{since}-{boot}-{namespace}-{pid}-{int(start) - 1}-{rest}"
+    alive = f"chaos-{owned.new_name(capability.PROBE)}"
+    for name in (dead, alive):
+        slurm.submit("--nodes=1", f"--job-name={name}", "--output=/dev/null", "--chdir=/", "--wrap=exec sleep 60")
+    try:
+        assert SlurmBackend().sweep() == 1
+        assert [job.name for job in slurm.jobs_named(dead, alive)] == [alive]
+    finally:
+        slurm.cancel(dead, alive)

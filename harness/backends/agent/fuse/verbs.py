@@ -9,10 +9,9 @@ import asyncio
 import os
 import pathlib
 import socket
-import tempfile
 from typing import Any
 
-from harness.backends.agent import kernel, rpc, spawn
+from harness.backends.agent import kernel, owned, rpc, spawn
 from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.fuse import filesystem as fuse
 from harness.backends.agent.state import Call, Lab
@@ -69,7 +68,8 @@ async def examine(lab: Lab) -> str:
     """Why no folder can be disturbed here; empty if one can. Leaves nothing."""
     if reason := why_no_device():
         return reason
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+    with owned.temporary_folder() as place:
+        folder = str(place)
         try:
             await mount(lab, folder)
             written = await asyncio.to_thread(_try, folder)
