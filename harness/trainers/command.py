@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
 from harness.trainers.contract import WORDS_MAX, Trainer, Word, Workload
+from harness.trainers.readers.contract import Read, Reader
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -28,6 +29,7 @@ class CommandTrainer(Trainer):
     tells: list[Tell] | None = Field(
         None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
     )
+    read: Read | None = Field(None, description="What the trainer writes by itself, where it tells no events.")
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
     )
@@ -45,7 +47,21 @@ class CommandTrainer(Trainer):
         return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
 
     def declares(self) -> frozenset[Tell] | None:
-        return None if self.tells is None else frozenset(self.tells)
+        if self.tells is None:
+            return None if self.read is None else self.read.tells
+        return frozenset(self.tells)
+
+    @property
+    def teller(self) -> str:
+        return "its trainer" if self.read is None else f"the reader {self.read.name}"
+
+    def reader(self) -> Reader | None:
+        return self.read
+
+    def to_json(self) -> dict[str, Any]:
+        """One that tells its events itself looks as in plans of older versions."""
+        data = self.model_dump(mode="json")
+        return {name: value for name, value in data.items() if (name, value) != ("read", None)}
 
     def environment(self) -> Mapping[str, str]:
         return self.env

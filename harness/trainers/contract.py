@@ -30,6 +30,7 @@ from pydantic_core import CoreSchema, core_schema
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
+from harness.trainers.readers.contract import Reader
 
 NODES_MAX = 4096
 RANKS_PER_NODE_MAX = 64
@@ -67,6 +68,15 @@ class Trainer(BaseModel, abc.ABC):
 
     def declares(self) -> frozenset[Tell] | None:
         """What its events tell, known beforehand. `None`: that is not known."""
+        return None
+
+    @property
+    def teller(self) -> str:
+        """Who tells what it does, in words."""
+        return "its trainer"
+
+    def reader(self) -> Reader | None:
+        """By what the harness reads what it writes; `None` for one that tells its events itself."""
         return None
 
     def in_words(self) -> str:
@@ -119,7 +129,7 @@ class _ByItsForm:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        form = core_schema.plain_serializer_function_ser_schema(Trainer.to_json)
+        form = core_schema.plain_serializer_function_ser_schema(lambda trainer: trainer.to_json())
         return core_schema.no_info_plain_validator_function(build_trainer, serialization=form)
 
     @classmethod
