@@ -118,7 +118,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
-    lines += tells.forecast(work.trainer.declares(), plan.expect)
+    lines += tells.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
         f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
         f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."

@@ -175,6 +175,15 @@ HEADER = (
     _rank("local_rank", "the worker's rank on its node"),
     _size("world_size", "how many ranks the job has", "ranks"),
     Field("tells", TEXTS, "what kinds of evidence this writer tells", optional=True, values=TELLS),
+    Field(
+        "uncertainty_ns",
+        INTEGER,
+        "the times of this file are no more exact than this; only in files that the harness writes",
+        unit="ns",
+        optional=True,
+        least=0,
+        most=OFFSET_NS_MAX,
+    ),
     Field("wall_ns", INTEGER, WALL_NS.meaning, unit="ns", least=-WALL_NS_MAX, most=WALL_NS_MAX),
     Field("mono_ns", INTEGER, "the writer's monotonic clock", unit="ns", least=0, most=MONO_NS_MAX),
 )

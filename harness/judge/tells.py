@@ -153,20 +153,20 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
     return f"{phase} cannot be measured: the log does not tell {names}" if names else ""
 
 
-def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any]) -> list[str]:
+def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
     """Lines for `chaos explain`: what will not be judged, and which bounds cannot be.
 
-    `tells` is what the trainer declares; `None`: it declares nothing.
+    `tells` is what the trainer declares; `None`: it declares nothing. `teller`: who tells it, in words.
     """
     if tells is None:
         return ["Its trainer does not declare what it tells (trainer: tells:): what its log lacks will not be judged."]
     tells = stood_in_for(tells)
     untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
     if not untold:
-        return ["Its trainer tells everything that is judged."]
+        return [f"{teller[0].upper()}{teller[1:]} tells everything that is judged."]
     items = dict.fromkeys(ITEMS[kind] for kind in untold)
-    lines = [f"Not judged, as its trainer does not tell it: {', '.join(items)}."]
-    return lines + [f"  {name} would be inconclusive: {why}." for name, why in _hopeless(tells, expect)]
+    lines = [f"Not judged, as {teller} does not tell it: {', '.join(items)}."]
+    return lines + [f"  {name} would be inconclusive: {teller} {why}." for name, why in _hopeless(tells, expect)]
 
 
 def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -206,4 +206,4 @@ def from_scratch(run: Timeline) -> str:
 
 def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     if kinds:
-        yield name, f"its trainer does not tell {', '.join(ITEMS[kind] for kind in kinds)}"
+        yield name, f"does not tell {', '.join(ITEMS[kind] for kind in kinds)}"

@@ -88,6 +88,7 @@ def _placed(source: Source, header: Record) -> Record:
             raise Damaged(f"role {records.shown(role_of(header))} in the harness's own file")
         return header
     if source.folder is not None:
+        header.pop("uncertainty_ns", None)  # of what we read ourselves; nobody makes his own times inexact
         if role_of(header) == HARNESS:
             raise Damaged(f"forged evidence: a file of node {records.shown(source.folder)} says it is the harness's")
         node = files.visible(source.folder)

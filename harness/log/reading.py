@@ -323,6 +323,7 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
     uncertainty_ns = _move_all(writers, reference, _offsets(harness), problems)
     for writer in writers:
         _check_near(writer, reference["mono_ns"])
+    uncertainty_ns += max((writer.header.get("uncertainty_ns", 0) for writer in writers), default=0)
     return Log(writers, steps, harness, uncertainty_ns, tuple(dict.fromkeys(problems)))
 
 

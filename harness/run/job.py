@@ -23,6 +23,7 @@ from harness.run import drill
 from harness.run.injection import LiveJob
 from harness.run.last_words import last_words
 from harness.run.observers import SILENT, Observer, Status
+from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
 from harness.run.trigger import Holds, Progress
@@ -109,6 +110,8 @@ class Job:
         self.run_dir = journal.run_dir
         self.progress = Progress()
         self.tail = Tail(self.run_dir / "events")
+        reader = plan.workload.trainer.reader()
+        self.readings = reader and Readings(reader, self.run_dir, plan.workload.world_size, self._first_node)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
         journal.record(f"backends.{plan.backend}", found_again)
@@ -166,6 +169,8 @@ class Job:
     def _follow_on(self, observer: Observer, stop: StopRequest) -> Outcome:
         while True:
             now_ns = time.monotonic_ns()
+            if self.readings:
+                self.readings.poll(now_ns)
             for header, event in self.tail.poll():
                 self.progress.absorb(header, event, now_ns)
             self._note_exits()
@@ -184,6 +189,8 @@ class Job:
             rehearsal.cancel()
         for rehearsal in reversed(self.rehearsals):
             rehearsal.end(self.live)
+        if self.readings:
+            self.readings.close()
         self._note_exits()
         self._note_changes()
         for node in self.cluster.nodes:
@@ -200,6 +207,11 @@ class Job:
         step = self.progress.committed_step
         if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
             drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
+
+    def _first_node(self) -> tuple[str, int]:
+        """The first node that is alive, which most trainers log on."""
+        node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
+        return node.name, node.incarnation
 
     def _note_nodes(self) -> None:
         for node in self.cluster.nodes:

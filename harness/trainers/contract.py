@@ -32,6 +32,7 @@ from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError, choice
 from harness.log import hostile
 from harness.trainers.checkpoints.contract import AUTO, layout_names
+from harness.trainers.readers.contract import Reader
 
 Path = tuple[str | int, ...]
 NODES_MAX = 4096
@@ -79,6 +80,15 @@ class Trainer(BaseModel, abc.ABC):
 
     def declares(self) -> frozenset[Tell] | None:
         """What its events tell, known beforehand. `None`: that is not known."""
+        return None
+
+    @property
+    def teller(self) -> str:
+        """Who tells what it does, in words."""
+        return "its trainer"
+
+    def reader(self) -> Reader | None:
+        """By what the harness reads what it writes; `None` for one that tells its events itself."""
         return None
 
     def in_words(self) -> str:

@@ -16,6 +16,7 @@ from harness.backends.run_folder import CHECKPOINTS
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
 from harness.trainers.contract import Path, Trainer, Word, Workload
+from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import placeholders
 
 STORE_PORT = 29400
@@ -32,6 +33,7 @@ class CustomTrainer(Trainer):
     tells: list[Tell] | None = Field(
         None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
     )
+    read: Read | None = Field(None, description="What the trainer writes by itself, where it tells no events.")
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
     )
@@ -64,7 +66,7 @@ class CustomTrainer(Trainer):
         env = {name: placeholders.fill([value], values)[0] for name, value in {**self.settings(), **self.env}.items()}
         late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
         fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
-        fixed[OBSERVE_ENV] = self.observe
+        fixed[OBSERVE_ENV] = self.observe if self.read is None else "off"
         return Launch(
             (*_assigned(late), *placeholders.fill(command, values)),
             workload.nodes,
@@ -108,7 +110,16 @@ class CustomTrainer(Trainer):
         return {name for word in self._places().values() for name in placeholders.names_in(word)}
 
     def declares(self) -> frozenset[Tell] | None:
-        return None if self.tells is None else frozenset(self.tells)
+        if self.tells is None:
+            return None if self.read is None else self.read.tells
+        return frozenset(self.tells)
+
+    @property
+    def teller(self) -> str:
+        return "its trainer" if self.read is None else f"the reader {self.read.name}"
+
+    def reader(self) -> Reader | None:
+        return self.read
 
     def environment(self) -> Mapping[str, str]:
         return self.env
@@ -117,7 +128,8 @@ class CustomTrainer(Trainer):
         """Its own keys first."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
-        return data | {name: value for name, value in common.items() if (name, value) != ("scenario_dir", None)}
+        unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
+        return data | {name: value for name, value in common.items() if name not in unsaid}
 
 
 def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:

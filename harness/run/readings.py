@@ -1,0 +1,249 @@
+"""Follows what a trainer writes by itself, and turns it into events of the node that wrote it.
+
+The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
+checked before it is written. The events stand in the run's event log like those of a trainer that tells them itself, so
+that triggers and judges see no difference, but for the header's `uncertainty_ns` where the source tells no times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from harness.emitter import clock_id
+from harness.emitter.vocabulary import RANKS_MAX, SCHEMA_VERSION
+from harness.errors import FaultError
+from harness.log import hostile, records
+from harness.trainers.readers.contract import Reader, Source, Told
+
+POLL_NS = 200_000_000
+SCAN_NS = 1_000_000_000
+CLOSE_NS = 20_000_000_000
+FILES_MAX = 4096
+LIVES_MAX = 10_000
+CHUNK_BYTES = 2 * 2**20  # of one file in one poll
+WHOLE_BYTES_MAX = 32 * 2**20
+NOTES_MAX = 20
+
+
+@dataclass
+class _File:
+    """One file of the trainer's: how far it was read, or of which state it was when it was read as a whole."""
+
+    path: str
+    node: str
+    incarnation: int
+    source: Source
+    offset: int = 0
+    state: tuple[int, int] = (0, 0)
+    given_up: bool = False
+
+
+@dataclass
+class _Life:
+    """One process, as far as its steps show: the file of its events, and the last step it told."""
+
+    out: IO[bytes]
+    file: _File
+    last_step: int = 0
+    last_ns: int = 0
+    kept: list[Told] = field(default_factory=list)
+
+
+class Readings:
+    """`poll` reads what is new; `close` reads the rest."""
+
+    def __init__(self, reader: Reader, run_dir: pathlib.Path, ranks: int, first_node: Callable[[], tuple[str, int]]):
+        self.reader, self.run_dir, self.ranks, self.first_node = reader, run_dir, ranks, first_node
+        self.notes: list[str] = []
+        self._files: dict[str, _File] = {}
+        self._lives: dict[int, _Life] = {}
+        self._waiting: dict[int, list[Told]] = {}  # what was told before the first step of a rank
+        self._saves: set[int] = set()
+        self._opened = 0
+        self._polled_ns = self._scanned_ns = -SCAN_NS
+
+    def poll(self, now_ns: int) -> None:
+        """Reads on, unless that was done a moment ago."""
+        if now_ns - self._polled_ns >= POLL_NS:
+            self._polled_ns = now_ns
+            self._read(now_ns)
+
+    def close(self) -> None:
+        """Reads what was written until now, for at most `CLOSE_NS`."""
+        self._scanned_ns, end_ns = -SCAN_NS, time.monotonic_ns() + CLOSE_NS
+        read_bytes = -1
+        while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:
+            read_bytes = self._read_bytes
+            self._read(time.monotonic_ns())
+        for life in self._lives.values():
+            life.out.close()
+
+    @property
+    def _read_bytes(self) -> int:
+        return sum(file.offset for file in self._files.values())
+
+    def _read(self, now_ns: int) -> None:
+        if now_ns - self._scanned_ns >= SCAN_NS:
+            self._scanned_ns = now_ns
+            self._scan()
+        for file in list(self._files.values()):
+            if not file.given_up:
+                for told in self._told(file):
+                    self._take(file, told, now_ns)
+
+    def _scan(self) -> None:
+        pattern = self.reader.matching()
+        try:
+            paths = hostile.files_below(self.run_dir, self.reader.folder())
+        except (FaultError, OSError) as error:
+            self._note(str(error))
+            return
+        for path in paths:
+            found = pattern.fullmatch(path)
+            if found and path not in self._files and len(self._files) < FILES_MAX:
+                self._files[path] = self._file(path, found)
+
+    def _file(self, path: str, found: re.Match[str]) -> _File:
+        node, incarnation = self.first_node()
+        told = found.groupdict()
+        return _File(path, told.get("node") or node, int(told.get("incarnation") or incarnation), self.reader.open())
+
+    def _told(self, file: _File) -> Iterator[Told]:
+        """What a file tells that it had not told before."""
+        try:
+            data = self._whole(file) if self.reader.whole else self._new(file)
+            yield from file.source.feed(data) if data else ()
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            self._note(f"{file.path}: {error}")
+        except (FaultError, OSError) as error:
+            file.given_up = True
+            self._note(f"{file.path}: {error}")
+
+    def _new(self, file: _File) -> bytes:
+        with hostile.open_reader(self.run_dir, file.path) as content:
+            content.seek(file.offset)
+            data = content.read(CHUNK_BYTES)
+        file.offset += len(data)
+        return data
+
+    def _whole(self, file: _File) -> bytes:
+        """All of a file, if it has changed."""
+        with hostile.open_reader(self.run_dir, file.path) as content:
+            status = os.fstat(content.fileno())
+            state = status.st_mtime_ns, status.st_size
+            if state == file.state:
+                return b""
+            data = content.read(WHOLE_BYTES_MAX + 1)
+        if len(data) > WHOLE_BYTES_MAX:
+            raise FaultError(f"more than {WHOLE_BYTES_MAX} bytes; it is not read")
+        file.state = state
+        return data
+
+    # Events
+
+    def _take(self, file: _File, told: Told, now_ns: int) -> None:
+        rank = told.rank if told.rank < min(self.ranks, RANKS_MAX) else 0
+        life = self._lives.get(rank)
+        if told.event == "checkpoint.committed" and self.reader.whole:
+            if told.fields["step"] in self._saves:
+                return
+            self._saves.add(told.fields["step"])
+        if told.event == "step":
+            step = told.fields["step"]
+            if life is not None and not self._is_new(life, file, step):
+                return
+            if life is None or self._started_again(rank, life, file, step):
+                life = self._begin(rank, file, told, now_ns)
+            if life is not None:
+                self._write(life, told, now_ns)
+                life.last_step = step
+        elif told.event == "restored" or life is None:
+            kept = self._waiting.setdefault(rank, [])
+            del kept[:-NOTES_MAX]
+            kept.append(told)
+        else:
+            self._write(life, told, now_ns)
+
+    def _is_new(self, life: _Life, file: _File, step: int) -> bool:
+        """A file that is written anew tells its past again; any other one goes back only when its trainer does."""
+        return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
+
+    def _started_again(self, rank: int, life: _Life, file: _File, step: int) -> bool:
+        """Whether this step is another process's: it restored, it writes another file, or it does steps again."""
+        restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
+        return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
+
+    def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _Life | None:
+        """A further process of this rank, from its first step on."""
+        if self._opened >= LIVES_MAX:
+            self._note(f"more than {LIVES_MAX} lives; the rest is not read")
+            return None
+        before = self._lives.pop(rank, None)
+        if before is not None:
+            before.out.close()
+        self._opened += 1
+        name = f"trainer-{file.node}.{file.incarnation}-{rank}-{self._opened:x}"
+        path = self.run_dir / "events" / f"{name}.jsonl"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        life = _Life(os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0), file)
+        life.last_ns = before.last_ns if before else 0
+        began_ns = self._moment(life, told, now_ns) - (told.took_ns or 0)
+        life.last_ns = max(life.last_ns, began_ns)
+        _append(life.out, self._header(name, rank, file), life.last_ns)
+        _append(life.out, {"event": "started"}, life.last_ns)
+        self._lives[rank] = life
+        for each in self._waiting.pop(rank, []):
+            self._write(life, each, life.last_ns)
+        return life
+
+    def _header(self, name: str, rank: int, file: _File) -> dict[str, Any]:
+        header = {"schema": SCHEMA_VERSION, "writer": name, "role": "trainer", "host": socket.gethostname()}
+        header |= {"clock": clock_id(), "node": file.node, "incarnation": file.incarnation, "rank": rank}
+        header |= {"local_rank": 0, "world_size": self.ranks, "tells": sorted(self.reader.tells)}
+        return header | ({} if self.reader.timed else {"uncertainty_ns": POLL_NS})
+
+    def _write(self, life: _Life, told: Told, now_ns: int) -> None:
+        life.last_ns = self._moment(life, told, now_ns)
+        event = {"event": told.event, **told.fields}
+        if told.event == "step" and told.took_ns is not None:
+            event["begin_ns"] = max(0, life.last_ns - told.took_ns)
+        try:
+            records.event(event | {"mono_ns": life.last_ns}, "trainer")
+        except records.Damaged as damage:
+            self._note(f"{life.file.path}: {damage}")
+            return
+        _append(life.out, event, life.last_ns)
+
+    def _moment(self, life: _Life, told: Told, now_ns: int) -> int:
+        """On the harness's monotonic clock: when the source says it was, but neither in the future nor before what was
+        told before; else now."""
+        at = now_ns
+        if told.wall_ns is not None:
+            at = now_ns - (time.time_ns() - told.wall_ns)
+        return max(life.last_ns, min(at, now_ns))
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) < NOTES_MAX:
+            self.notes.append(text)
+
+
+def _append(out: IO[bytes], record: Mapping[str, Any], mono_ns: int) -> None:
+    stamps = {"wall_ns": time.time_ns() - (time.monotonic_ns() - mono_ns), "mono_ns": mono_ns}
+    with contextlib.suppress(OSError):  # a full disk: what is missing is seen when the log is judged
+        out.write(json.dumps({**_finite(record), **stamps}).encode() + b"\n")
+
+
+def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: it becomes its name."""
+    return {name: str(v) if isinstance(v, float) and not abs(v) < float("inf") else v for name, v in record.items()}

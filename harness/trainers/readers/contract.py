@@ -1,0 +1,190 @@
+"""The Reader contract: trainers that cannot be observed are read by what they write themselves.
+
+One file in `harness/trainers/readers/` per format; the file name is its name in the YAML:
+
+    trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
+
+The file holds `READER`, a subclass of `Reader`: its parameters, what it `tells`, and how a source's bytes become events
+of a trainer. What it reads is hostile: a reader raises nothing over it but `ValueError`, for what it cannot understand.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import CoreSchema, core_schema
+
+from harness.emitter.vocabulary import Tell
+from harness.errors import UsageError, choice
+
+LINE_BYTES_MAX = 64 * 2**10
+RUN_DIR = "{run_dir}/"
+NODE_LOGS = "{run_dir}/logs/{node}.{incarnation}.log"
+_WILD = {"**": ".*", "*": "[^/]*", "{node}": "(?P<node>[^/]+?)", "{incarnation}": r"(?P<incarnation>\d{1,7})"}
+_WILD |= {"{rank}": r"(?P<rank>\d{1,6})"}
+_PART = re.compile(r"\*\*|\*|\{\w*\}")
+
+
+@dataclass(frozen=True)
+class Told:
+    """One event. `wall_ns`: when, by the source's own clock; `None`: it does not say; when it was read counts.
+
+    `took_ns`: how long the step took, where the source tells that. `rank`: whose it is.
+    """
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    wall_ns: int | None = None
+    took_ns: int | None = None
+    rank: int = 0
+
+
+def _checked_pattern(pattern: str) -> str:
+    if not pattern.startswith(RUN_DIR) or ".." in pattern.split("/") or "\0" in pattern:
+        raise ValueError(f"{pattern!r} must begin with {RUN_DIR} and stay below it")
+    for part in _PART.findall(pattern.removeprefix(RUN_DIR)):
+        if part not in _WILD:
+            raise ValueError(f"{part} means nothing there; allowed are {', '.join(_WILD)}")
+    return pattern
+
+
+class Source(abc.ABC):
+    """What one file has told so far."""
+
+    @abc.abstractmethod
+    def feed(self, data: bytes) -> Iterator[Told]:
+        """The events in what was written since. A reader of whole files is given all of the file, again and again.
+        Raises `ValueError` for what it does not understand; the rest of the file is read on."""
+
+
+class Reader(BaseModel, abc.ABC):
+    """Parameters of one format. `file` may hold `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tells: ClassVar[frozenset[Tell]]
+    timed: ClassVar[bool] = False  # whether each event says when it was
+    whole: ClassVar[bool] = False  # whether the file is written anew each time, and read as a whole
+
+    file: Annotated[str, AfterValidator(_checked_pattern)] = NODE_LOGS
+
+    @abc.abstractmethod
+    def open(self) -> Source:
+        """For one file."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def folder(self) -> str:
+        """The folder below the run's that holds all files that are meant."""
+        fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
+        return fixed.rpartition("/")[0] or "."
+
+    def matching(self) -> re.Pattern[str]:
+        """What the path of a file must be, relative to the run's folder."""
+        text = self.file.removeprefix(RUN_DIR)
+        parts = re.split(f"({_PART.pattern})", text)
+        return re.compile("".join(_WILD[part] if part in _WILD else re.escape(part) for part in parts))
+
+
+class LineSource(Source):
+    """Whole lines, one after the other. A line that is too long is left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False
+
+    def feed(self, data: bytes) -> Iterator[Told]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._skipping and lines:
+            del lines[0]
+            self._skipping = False
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._rest, self._skipping = b"", True
+        for line in lines:
+            if len(line) <= LINE_BYTES_MAX:
+                yield from self.line(line.decode(errors="replace").rstrip("\r"))
+
+    @abc.abstractmethod
+    def line(self, text: str) -> Iterator[Told]:
+        """The events in one line. Raises nothing."""
+
+
+def number(text: object) -> float | None:
+    """A number as trainers print it; `None` for what is none."""
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        return None
+    try:
+        return float(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def count(value: object) -> int | None:
+    """A whole number that is not negative and fits 64 bits; `None` for what is none."""
+    found = number(value)
+    return int(found) if found is not None and found.is_integer() and 0 <= found < 2**53 else None
+
+
+def known(**fields: Any) -> dict[str, Any]:
+    """The fields that are told."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def reader_names() -> list[str]:
+    import harness.trainers.readers
+
+    return sorted(
+        each.name for each in pkgutil.iter_modules(harness.trainers.readers.__path__) if each.name != "contract"
+    )
+
+
+def load_reader(name: str) -> type[Reader]:
+    """The `READER` of `harness/trainers/readers/<name>.py`."""
+    if name not in reader_names():
+        raise UsageError(f"unknown reader {name!r}; {choice(name, reader_names())}")
+    reader: type[Reader] = importlib.import_module(f"harness.trainers.readers.{name}").READER
+    return reader
+
+
+def build_reader(written: object) -> Reader:
+    """From its form in YAML: `{torchtitan: <file>}` or `{lines: {file: …, regex: …}}`."""
+    if isinstance(written, Reader):
+        return written
+    if not isinstance(written, Mapping) or len(written) != 1:
+        raise ValueError(f"write one reader with its file; there is {', '.join(reader_names())}")
+    name, given = next(iter(written.items()))
+    if name not in reader_names():
+        raise ValueError(f"unknown reader {name!r}; {choice(str(name), reader_names())}")
+    return load_reader(name).model_validate(given if isinstance(given, Mapping) else {"file": given})
+
+
+def _to_json(reader: Reader) -> dict[str, Any]:
+    return {reader.name: reader.model_dump(mode="json")}
+
+
+class _ByItsForm:
+    """Lets a field hold any kind of reader."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        form = core_schema.plain_serializer_function_ser_schema(_to_json)
+        return core_schema.no_info_plain_validator_function(build_reader, serialization=form)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: object) -> dict[str, Any]:
+        forms: dict[str, Any] = {
+            name: {"anyOf": [{"type": "string"}, load_reader(name).model_json_schema()]} for name in reader_names()
+        }
+        return {"type": "object", "properties": forms, "minProperties": 1, "maxProperties": 1}
+
+
+Read = Annotated[Reader, _ByItsForm]

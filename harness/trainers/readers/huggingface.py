@@ -1,0 +1,48 @@
+"""Hugging Face's `trainer_state.json`: the history of what was logged, written anew with each checkpoint.
+
+`<output>/checkpoint-*/trainer_state.json` is the last file of a checkpoint that is written: that it is there tells that
+the checkpoint is. It has no times, and the steps before a save are told at the save.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from harness.trainers.readers.contract import Reader, Source, Told, count, known, number
+
+
+class HuggingfaceSource(Source):
+    def feed(self, data: bytes) -> Iterator[Told]:
+        try:
+            state = json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(state, dict):
+            raise ValueError("a trainer's state is a JSON object")
+        history = state.get("log_history")
+        for entry in history if isinstance(history, list) else ():
+            yield from _step(entry)
+        if (step := count(state.get("global_step"))) is not None:
+            yield Told("checkpoint.committed", {"step": step})
+
+
+def _step(entry: Any) -> Iterator[Told]:
+    """A training step; entries of evaluations and of the end have no loss."""
+    if isinstance(entry, dict) and "loss" in entry and (step := count(entry.get("step"))) is not None:
+        figures = known(
+            loss=number(entry["loss"]), grad_norm=number(entry.get("grad_norm")), lr=number(entry.get("learning_rate"))
+        )
+        yield Told("step", {"step": step, **figures})
+
+
+class Huggingface(Reader):
+    tells = frozenset({"steps", "loss", "checkpoints"})
+    whole = True
+
+    def open(self) -> Source:
+        return HuggingfaceSource()
+
+
+READER = Huggingface

@@ -1,0 +1,50 @@
+"""Lightning's CSV log: `<output>/lightning_logs/version_<life>/metrics.csv`, a new folder for each life, no times.
+
+It is written anew when a column is added, and otherwise now and then (`flush_logs_every_n_steps`). Its steps are
+counted from 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from harness.trainers.readers.contract import Reader, Source, Told, count, known, number
+
+LOSSES = ("train_loss_step", "train_loss", "loss_step", "loss", "train/loss")
+COLUMNS_MAX = 10_000
+
+
+class LightningSource(Source):
+    def __init__(self, loss: str | None) -> None:
+        self._losses = (loss,) if loss else LOSSES
+
+    def feed(self, data: bytes) -> Iterator[Told]:
+        rows = csv.DictReader(io.StringIO(data.decode(errors="replace"), newline=""))
+        try:
+            names = rows.fieldnames or ()
+            if "step" not in names or len(names) > COLUMNS_MAX:
+                raise ValueError("the first line of a metrics.csv names its columns; one of them is step")
+            column = next((name for name in self._losses if name in names), None)
+            for row in rows if column else ():
+                step, loss = count(row["step"]), number(row[column or ""])
+                if step is not None and loss is not None:
+                    yield Told("step", known(step=step + 1, loss=loss, lr=number(row.get("lr"))))
+        except csv.Error as error:
+            raise ValueError(f"not a CSV file: {error}") from None
+
+
+class Lightning(Reader):
+    tells = frozenset({"steps", "loss"})
+    whole = True
+
+    loss: str | None = Field(None, max_length=200, description="Column of the loss; default: one of the usual names.")
+
+    def open(self) -> Source:
+        return LightningSource(self.loss)
+
+
+READER = Lightning

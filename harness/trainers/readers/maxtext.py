@@ -1,0 +1,35 @@
+"""MaxText's lines on standard output. Its steps are counted from 0.
+
+completed step: 5, seconds: 5.668, TFLOP/s/device: 134.909, Tokens/s/device: 8671.794, total_weights: 196608, loss: 10.9
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.trainers.readers.contract import LineSource, Reader, Source, Told, known, number
+
+_STEP = re.compile(r"completed step:\s*(\d{1,15}), seconds:\s*([^\s,]+)")
+_LOSS = re.compile(r"\bloss:\s*([^\s,]+)")
+
+
+class MaxtextSource(LineSource):
+    def line(self, text: str) -> Iterator[Told]:
+        found = _STEP.search(text)
+        if found is None:
+            return
+        seconds, loss = number(found[2]), _LOSS.search(text)
+        took_ns = round(seconds * 1e9) if seconds is not None and 0 <= seconds < 1e9 else None
+        told = known(step=int(found[1]) + 1, loss=number(loss[1]) if loss else None)
+        yield Told("step", told, took_ns=took_ns)
+
+
+class Maxtext(Reader):
+    tells = frozenset({"steps", "loss"})
+
+    def open(self) -> Source:
+        return MaxtextSource()
+
+
+READER = Maxtext

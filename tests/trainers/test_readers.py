@@ -1,0 +1,277 @@
+"""Log readers: stored files as trainers write them → events, live, and nothing hostile gets through."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from harness.emitter.vocabulary import TELLS
+from harness.log import reading
+from harness.log.events import Tail
+from harness.run import readings
+from harness.run.readings import Readings
+from harness.timeline import timeline
+from harness.trainers.contract import build_trainer
+from harness.trainers.readers.contract import NODE_LOGS, Reader, Told, build_reader, load_reader, reader_names
+
+STORED = pathlib.Path(__file__).parent / "readers"
+LINES = r"step +(?P<step>\d+) \| loss (?P<loss>\S+) \| lr (?P<lr>\S+)"
+# Reader → its parameters, its stored file, and where a trainer puts that below the run's folder.
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "torchtitan": (
+        {"file": "{run_dir}/out/structured_logs/*.jsonl"},
+        "torchtitan.jsonl",
+        "out/structured_logs/training.global_rank_1.20261122-100000-ABC123.jsonl",
+    ),
+    "megatron": ({}, "megatron.log", "logs/node0.1.log"),
+    "maxtext": ({}, "maxtext.log", "logs/node0.1.log"),
+    "lines": ({"regex": LINES, "first_step": 0}, "lines.log", "logs/node0.1.log"),
+    "huggingface": (
+        {"file": "{run_dir}/out/checkpoint-*/trainer_state.json"},
+        "huggingface.json",
+        "out/checkpoint-20/trainer_state.json",
+    ),
+    "lightning": (
+        {"file": "{run_dir}/out/**/metrics.csv"},
+        "lightning.csv",
+        "out/lightning_logs/version_0/metrics.csv",
+    ),
+    "tensorboard": (
+        {"file": "{run_dir}/out/events.out.tfevents.*", "first_step": 0},
+        "events.out.tfevents.1763800000.node0",
+        "out/events.out.tfevents.1763800000.node0",
+    ),
+}
+STEPS = {
+    "torchtitan": [1, 2, 3, 4, 5, 6],
+    "megatron": [1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 10, 11, 12],
+    "maxtext": list(range(1, 11)),
+    "lines": list(range(1, 9)),
+    "huggingface": [5, 10, 15, 20],
+    "lightning": [5, 10, 15, 20, 25, 30, 35, 40],
+    "tensorboard": [1, 2, 3, 4, 5, 6],
+}
+
+
+def reader(name: str) -> Reader:
+    return build_reader({name: CASES[name][0]})
+
+
+def told(name: str) -> list[Told]:
+    return list(reader(name).open().feed((STORED / CASES[name][1]).read_bytes()))
+
+
+def steps(found: list[Told]) -> list[int]:
+    return [each.fields["step"] for each in found if each.event == "step"]
+
+
+def test_each_reader_has_its_stored_file() -> None:
+    assert set(reader_names()) == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stored_file_is_understood(name: str) -> None:
+    found = told(name)
+    assert steps(found) == STEPS[name]
+    assert load_reader(name).tells <= set(TELLS)
+    assert all(math.isfinite(each.fields["loss"]) for each in found if each.event == "step")
+    assert reader(name).timed == all(each.wall_ns is not None for each in found)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not load_reader(name).whole])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_it_does_not_matter_how_the_file_grows(name: str, size: int) -> None:
+    data, source = (STORED / CASES[name][1]).read_bytes(), reader(name).open()
+    found = [each for at in range(0, len(data), size) for each in source.feed(data[at : at + size])]
+    assert found == told(name)
+
+
+def test_what_each_tells_beyond_the_loss() -> None:
+    titan = told("torchtitan")[2]
+    assert titan.fields == {"step": 3, "loss": 9.75, "grad_norm": 1.25}
+    assert (titan.rank, titan.took_ns) == (1, 100_000_000)
+    assert titan.wall_ns == (1_763_800_000_000_000 + 2 * 101_000 + 100_000) * 1000
+    megatron = told("megatron")
+    assert megatron[0].fields["first"] == 0 and megatron[1].fields["first"] == 16 == megatron[1].fields["count"]
+    assert [e.fields for e in megatron if e.event == "checkpoint.committed"] == [
+        {"step": 5, "path": "/run/checkpoints"}
+    ]
+    assert [e.fields for e in megatron if e.event == "restored"] == [{"step": 5, "source": "/run/checkpoints"}]
+    assert told("maxtext")[0].took_ns == 44_923_000_000
+    assert [e.fields for e in told("huggingface") if e.event != "step"] == [{"step": 20}]
+    assert [e.fields["loss"] for e in told("tensorboard")] == [4.0, 3.5, 3.0, 2.5, 2.0, 1.5]
+
+
+# Hostile files
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damage_is_a_value_error_or_nothing(name: str, data: st.DataObject) -> None:
+    content = bytearray((STORED / CASES[name][1]).read_bytes())
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    source = reader(name).open()
+    try:
+        found = list(source.feed(bytes(content[: data.draw(st.integers(0, len(content)))])))
+    except ValueError:
+        return
+    assert all(type(each.fields["step"]) is int and each.fields["step"] >= 0 for each in found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_noise_is_no_step_and_is_not_kept(name: str) -> None:
+    source = reader(name).open()
+    for noise in (b"\0" * 2**20, os.urandom(2**18), b"[" * 2**17, b'{"step": ' * 2**14, b"9" * 2**18 + b"\n"):
+        with contextlib.suppress(ValueError):
+            assert not list(source.feed(noise))
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"torchtitan": "/etc/passwd"}, "must begin with {run_dir}/"),
+        ({"torchtitan": "{run_dir}/../other"}, "stay below it"),
+        ({"torchtitan": "{run_dir}/{steps}.jsonl"}, r"\{steps\} means nothing there"),
+        ({"torchtitn": "{run_dir}/x"}, "unknown reader 'torchtitn'; did you mean"),
+        ({"lines": {"regex": "step ("}}, "no regular expression"),
+        ({"lines": {"regex": r"loss (?P<loss>\S+)"}}, "must have a group"),
+        ({"lines": {"regex": r"(?P<step>\d+)", "first": 0}}, "Extra inputs"),
+        ("torchtitan", "write one reader with its file"),
+        ({"lines": {"regex": "(?P<step>1)"}, "maxtext": {}}, "write one reader with its file"),
+    ],
+)
+def test_what_is_no_reader_is_refused_in_words(written: object, message: str) -> None:
+    with pytest.raises((ValidationError, ValueError), match=message):
+        build_trainer({"command": ["x"], "read": written})
+
+
+def test_a_trainer_with_a_reader_declares_what_it_tells() -> None:
+    trainer = build_trainer({"command": ["x"], "read": {"megatron": NODE_LOGS}})
+    assert trainer.declares() == load_reader("megatron").tells
+    assert build_trainer(trainer.to_json()) == trainer
+    assert "read" not in str(build_trainer({"command": ["x"]}).to_json())
+    assert build_trainer({"command": ["x"], "read": {"maxtext": {}}, "tells": ["steps"]}).declares() == {"steps"}
+
+
+# Followed
+
+
+def following(tmp_path: pathlib.Path, name: str, ranks: int = 2) -> tuple[Readings, pathlib.Path]:
+    (tmp_path / "events").mkdir()
+    file = tmp_path / CASES[name][2]
+    file.parent.mkdir(parents=True)
+    return Readings(reader(name), tmp_path, ranks, lambda: ("node0", 1)), file
+
+
+def read_back(tmp_path: pathlib.Path) -> list[reading.Writer]:
+    found = reading.read(tmp_path / "events").writers
+    return sorted(found, key=lambda writer: int(writer.name.rpartition("-")[2], 16))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_seen_while_the_trainer_runs(name: str, tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, name)
+    follower.poll(time.monotonic_ns())
+    assert Tail(tmp_path / "events").poll() == []
+    file.write_bytes((STORED / CASES[name][1]).read_bytes())
+    follower.poll(time.monotonic_ns() + 2 * readings.SCAN_NS)
+    live = [event["step"] for _, event in Tail(tmp_path / "events").poll() if event["event"] == "step"]
+    assert sorted(live) == sorted(STEPS[name])
+    follower.close()
+    assert not follower.notes
+    writers = read_back(tmp_path)
+    assert {(w.header["node"], w.header["world_size"]) for w in writers} == {("node0", 2)}
+    assert all(set(w.header["tells"]) == load_reader(name).tells for w in writers)
+    assert all("uncertainty_ns" in w.header for w in writers) != reader(name).timed
+
+
+def test_a_trainer_that_goes_back_begins_another_life(tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, "megatron")
+    file.write_bytes((STORED / "megatron.log").read_bytes())
+    follower.close()
+    first, second = read_back(tmp_path)
+    assert (len(first.steps["step"]), len(second.steps["step"])) == (7, 7)
+    run = timeline.load(tmp_path)
+    assert [process.restored_step for process in run.processes] == [None, 5]
+    assert [(epoch.first, epoch.kept >= epoch.first) for epoch in run.epochs] == [(1, True), (6, True)]
+    assert int(run.steps.survives.sum()) == 12 and run.reached_step == 12
+    assert [event["step"] for event in run.checkpoints] == [5]
+    assert run.uncertainty_ns >= readings.POLL_NS
+
+
+def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, "megatron")
+    lines = (STORED / "megatron.log").read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if " 6/ " not in line and " 7/ " not in line))
+    follower.close()
+    assert [process.restored_step for process in timeline.load(tmp_path).processes] == [None, 5]
+
+
+def test_a_file_that_is_written_anew_tells_each_step_once(tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, "huggingface")
+    state = json.loads((STORED / "huggingface.json").read_text())
+    half = state | {"global_step": 10, "log_history": state["log_history"][:2]}
+    early = file.parent.parent / "checkpoint-10" / "trainer_state.json"
+    early.parent.mkdir()
+    early.write_text(json.dumps(half))
+    follower.poll(time.monotonic_ns())
+    file.write_text('{"log_history": [')  # half written
+    follower.poll(time.monotonic_ns() + 2 * readings.SCAN_NS)
+    file.write_text(json.dumps(state))
+    follower.close()
+    (writer,) = read_back(tmp_path)
+    run = timeline.load(tmp_path)
+    assert run.steps.step.tolist() == [5, 10, 15, 20] and writer.header["rank"] == 0
+    assert [event["step"] for event in run.checkpoints] == [10, 20]
+
+
+def link(file: pathlib.Path) -> None:
+    file.symlink_to(STORED / "megatron.log")
+
+
+def fifo(file: pathlib.Path) -> None:
+    os.mkfifo(file)
+
+
+def folder(file: pathlib.Path) -> None:
+    file.mkdir()
+
+
+@pytest.mark.parametrize("make", [link, fifo, folder])
+def test_only_regular_files_are_read(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, "megatron")
+    make(file)
+    follower.poll(time.monotonic_ns())
+    follower.close()
+    assert not list((tmp_path / "events").iterdir())
+
+
+def test_events_beyond_the_limits_are_left_out_and_noted(tmp_path: pathlib.Path) -> None:
+    follower, file = following(tmp_path, "lines")
+    rows = ["step 1 | loss 1 | lr 1", f"step {10**12} | loss 1 | lr 1", "step 3 | loss nan | lr 1"]
+    file.write_text("\n".join([*rows, "x" * 10**6, "step 4 | loss 2 | lr 1\n"]))
+    follower.close()
+    run = timeline.load(tmp_path)
+    assert run.steps.step.tolist()[-1] == 5 and 10**12 + 1 not in run.steps.step.tolist()
+    assert any("step must be an integer" in note for note in follower.notes)
+
+
+def test_a_node_cannot_make_its_own_times_inexact(tmp_path: pathlib.Path) -> None:
+    header = {"schema": 1, "role": "trainer", "host": "a", "clock": "b", "rank": 0, "uncertainty_ns": 10**15}
+    file = tmp_path / "events" / "node0" / "w.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(header | {"wall_ns": 10**18, "mono_ns": 1}) + "\n")
+    assert reading.read(tmp_path / "events").uncertainty_ns == 0
