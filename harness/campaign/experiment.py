@@ -14,12 +14,13 @@ from harness.campaign.fault_free import CACHE, ensure_fault_free, fault_free_pla
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError
 from harness.judge import slowdown
-from harness.judge.evidence import attach, load_evidence
+from harness.judge.evidence import TWIN, attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 
 MIN_FREE_BYTES = 200 * 2**20
 
@@ -59,7 +60,7 @@ class _Experiment:
                     return self.run_dir, outcome.outcome == "interrupted"
                 attach(pathlib.Path(held), name, folder)
                 kept |= outcome is None
-            outcome = self._run()
+            outcome = self._run(_with_its_steps(self.plan, pathlib.Path(held)))
             for evidence in pathlib.Path(held).iterdir():
                 shutil.move(evidence, self.run_dir / evidence.name)
         if outcome.outcome == "completed":
@@ -68,11 +69,10 @@ class _Experiment:
                 return self.run_dir, self._renew()
         return self.run_dir, outcome.outcome == "interrupted"
 
-    def _run(self) -> Outcome:
-        nodes = self.plan.workload.nodes
-        stage = Stage("run with faults" if self.plan.faults else "run", nodes)
+    def _run(self, plan: Plan) -> Outcome:
+        stage = Stage("run with faults" if plan.faults else "run", plan.workload.nodes)
         self.observer.stage(stage)
-        outcome = execute(self.plan, self.run_dir, self.backend, self.observer, self.stop)
+        outcome = execute(plan, self.run_dir, self.backend, self.observer, self.stop)
         self.observer.stage_ended(stage, outcome.outcome)
         return outcome
 
@@ -95,6 +95,13 @@ class _Experiment:
             shutil.rmtree(self.run_dir / name)
             attach(self.run_dir, name, folder)
         return False
+
+
+def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
+    """Where the scenario does not say how many steps there are, as many as the fault-free run did, if it told any."""
+    if plan.workload.steps is not None:
+        return plan
+    return plan.with_steps(reached) if (reached := timeline.load(held / TWIN).reached_step) else plan
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

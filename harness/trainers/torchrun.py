@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
 from harness.trainers.shared import rendezvous
-from harness.trainers.shared.custom import Command, CustomTrainer, script
+from harness.trainers.shared.custom import Command, CustomTrainer, numbered, script
 
 Option = Annotated[str, Field(pattern=r"^[a-z_]+$")]
 RESTARTS_MAX = 1_000_000
@@ -44,12 +45,12 @@ class TorchrunTrainer(CustomTrainer):
     def _module(self) -> str:
         return self.torchrun.removeprefix("-m").strip() if self.torchrun.startswith("-m ") else ""
 
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> Mapping[str, str]:
         return rendezvous.ENVIRONMENT
 
     def words(self) -> dict[Path, str]:
-        args = {("args", place): word for place, word in enumerate(self.args)}
-        return {("torchrun",): self.torchrun, ("python",): self.python} | args
+        named: dict[Path, str] = {("torchrun",): self.torchrun, ("python",): self.python}
+        return named | numbered("args", self.args)
 
     def scripts(self) -> list[str]:
         return [] if self._module else [self.torchrun]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -93,7 +94,7 @@ class CustomTrainer(Trainer):
         used = self._used()
         if "steps" in used and workload.steps is None:
             yield ("trainer",), "{steps} stands in its command, and the workload does not say how many: write steps:"
-        yield from _ignored(workload, used, any("{run_dir}/data" in word for word in places.values()))
+        yield from _ignored(workload, used, list(places.values()))
 
     def _places(self) -> dict[Path, str]:
         return {("env", name): value for name, value in self.env.items()} | self.words()
@@ -132,19 +133,25 @@ def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
     return known if workload.steps is None else known | {"steps": workload.steps}
 
 
-def _ignored(workload: Workload, used: set[str], reads_data: bool) -> Iterator[tuple[Path, str]]:
+def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """What the workload says and nothing would read."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
-    if workload.data is not None and "data" not in used and not reads_data:
+    if workload.data is not None and "data" not in used and not any("{run_dir}/data" in word for word in words):
         yield ("data",), "makes files that this trainer does not read: nowhere in its command is {data}"
-    given = workload.checkpoint.model_fields_set
+    checkpoint = workload.checkpoint
     for key, name in (("every_steps", "checkpoint_every"), ("keep", "keep")):
-        if key in given and name not in used:
+        handed = name in used or any(_holds(word, getattr(checkpoint, key)) for word in words)
+        if key in checkpoint.model_fields_set and not handed:
             text = f"nothing hands this to the trainer: write {{{name}}} into its arguments, or leave the key out"
             yield ("checkpoint", key), text
-    if workload.checkpoint.store != "directory":
+    if checkpoint.store != "directory":
         yield ("checkpoint", "store"), "is for the reference trainer: this one is not told of a store"
+
+
+def _holds(word: str, number: int) -> bool:
+    """Whether the number stands in the word, written out: --save-every=20."""
+    return str(number) in re.findall(r"\d+", word)
 
 
 def _assigned(variables: Mapping[str, str]) -> Command:
@@ -159,6 +166,11 @@ def _for_control(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if not set(placeholders.names_in(value)) & set(placeholders.ON_NODES_ONLY)
     }
+
+
+def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
+    """The words of a list by their places."""
+    return {(key, place): word for place, word in enumerate(words)}
 
 
 def script(word: str) -> str:
