@@ -18,7 +18,6 @@ from harness.errors import UsageError
 from harness.trainers.contract import Path, Trainer, Word, Workload
 from harness.trainers.shared import placeholders
 
-STORE_PORT = 29400
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Command = tuple[str, ...]
 
@@ -49,7 +48,7 @@ class CustomTrainer(Trainer):
         """Those words that are files, found from the scenario's folder."""
         return []
 
-    def settings(self) -> Mapping[str, str]:
+    def settings(self, workload: Workload) -> Mapping[str, str]:
         """Variables that this kind sets where the scenario does not."""
         return {}
 
@@ -58,7 +57,8 @@ class CustomTrainer(Trainer):
         values = _known(workload, run_id, seed)
         if self.scenario_dir is not None:
             values["scenario_dir"] = placeholders.escaped(self.scenario_dir)
-        env = {name: placeholders.fill([value], values)[0] for name, value in {**self.settings(), **self.env}.items()}
+        given = {**self.settings(workload), **self.env}
+        env = {name: placeholders.fill([value], values)[0] for name, value in given.items()}
         late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
         fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
         return Launch(
@@ -71,7 +71,7 @@ class CustomTrainer(Trainer):
 
     def beside(self, folder: pathlib.Path) -> Trainer:
         used = "scenario_dir" in self._used() or self.scripts()
-        return self.model_copy(update={"scenario_dir": str(folder)}) if used else self
+        return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
         """Those that the scenario names, and every word of its commands that names a file here."""
@@ -79,18 +79,23 @@ class CustomTrainer(Trainer):
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
         here = {"scenario_dir": self.scenario_dir or "."}
-        words = [*self.digest, *placeholders.fill([*self.words().values(), *map(script, self.scripts())], here)]
+        words = [
+            *self.digest,
+            *placeholders.fill([*self.words().values(), *map(beside_scenario, self.scripts())], here),
+        ]
         return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         places = self._places()
         for word in self.scripts():
-            if script(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
+            if beside_scenario(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
                 folder = f"in {self.scenario_dir}, the folder of the scenario"
                 yield ("trainer", self.name), f"there is no file {word!r} {folder}; an absolute path is one on the node"
         for place, word in places.items():
             if (why := placeholders.unknown_in(word)) is not None:
                 yield ("trainer", *place), why
+        if placeholders.for_nodes(self.env.get("PYTHONPATH", "")):
+            yield ("trainer", "env", "PYTHONPATH"), "may only hold what the plan knows, such as {scenario_dir}"
         used = self._used()
         if "steps" in used and workload.steps is None:
             yield ("trainer",), "{steps} stands in its command, and the workload does not say how many: write steps:"
@@ -173,6 +178,6 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
     return {(key, place): word for place, word in enumerate(words)}
 
 
-def script(word: str) -> str:
+def beside_scenario(word: str) -> str:
     """A file of the trainer's: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"
