@@ -21,13 +21,14 @@ from harness.campaign.fault_free import (
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge import slowdown
-from harness.judge.evidence import load_evidence
+from harness.judge.evidence import TWIN, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile
 from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 
 MIN_FREE_BYTES = 200 * 2**20
 COPIES_MAX = 3  # tries to copy what others may be replacing
@@ -76,7 +77,7 @@ class _Experiment:
                 return self.run_dir, outcome.outcome == "interrupted"
             kept |= outcome is None
         before = _digests(held)
-        outcome = self._run()
+        outcome = self._run(_with_its_steps(self.plan, held))
         changed = _digests(held) != before
         for evidence in [] if changed else held.iterdir():
             evidence.rename(self.run_dir / evidence.name)
@@ -104,11 +105,10 @@ class _Experiment:
         except FaultError as error:
             self.observer.note(f"{error}. It is of no use any more.")
 
-    def _run(self) -> Outcome:
-        nodes = self.plan.workload.nodes
-        stage = Stage("run with faults" if self.plan.faults else "run", nodes)
+    def _run(self, plan: Plan) -> Outcome:
+        stage = Stage("run with faults" if plan.faults else "run", plan.workload.nodes)
         self.observer.stage(stage)
-        outcome = execute(self.plan, self.run_dir, self.backend, self.observer, self.stop)
+        outcome = execute(plan, self.run_dir, self.backend, self.observer, self.stop)
         self.observer.stage_ended(stage, outcome.outcome)
         return outcome
 
@@ -166,6 +166,13 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
         except EventLogError:
             found[path.name] = "damaged"
     return found
+
+
+def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
+    """Where the scenario does not say how many steps there are, as many as the fault-free run did, if it told any."""
+    if plan.workload.steps is not None:
+        return plan
+    return plan.with_steps(reached) if (reached := timeline.load(held / TWIN).reached_step) else plan
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

@@ -61,8 +61,9 @@ class Display:
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
+            steps = f"/{status.steps}" if status.steps is not None else ""
             phase = safe(status.phase)
-            self._spinner.update(f"{phase} · step {status.step}/{status.steps}{loss} · {status.elapsed_s:.0f} s")
+            self._spinner.update(f"{phase} · step {status.step}{steps}{loss} · {status.elapsed_s:.0f} s")
 
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")

@@ -21,7 +21,7 @@ from harness.judge import tells
 from harness.judge.score import expects_something
 from harness.log import schema as log_schema
 from harness.plan.making import make_plan
-from harness.plan.model import Plan, When
+from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
 from harness.spec.scenario import Scenario, find_scenario
 
 
@@ -105,8 +105,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
     lines = [
         f"{spec.name}: {spec.title}",
-        f"{work.trainer.in_words()} runs {work.steps} steps on {work.nodes} nodes with {work.ranks_per_node} rank(s) "
-        f"each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
+        f"{work.trainer.in_words()} runs {_steps_in_words(work.steps)} on {work.nodes} nodes with "
+        f"{work.ranks_per_node} rank(s) each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
         f"A checkpoint every {work.checkpoint.every_steps} steps.",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
@@ -120,10 +120,20 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
     lines += tells.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
-        f"Seed {plan.seed}. Aborts when no step comes for {plan.abort.if_no_step_for_ns / 1e9:g} s, "
-        f"or after {plan.abort.wall_clock_ns / 1e9:g} s. Everything is undone at the end. Nothing was launched."
+        f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )
     return lines
+
+
+def _steps_in_words(steps: int | None) -> str:
+    return f"{steps} steps" if steps is not None else "as many steps as the fault-free run does"
+
+
+def _abort_in_words(abort: Abort) -> str:
+    start, idle = abort.if_not_started_for_ns / 1e9, abort.if_no_step_for_ns / 1e9
+    wider = f" (or {WIDENED_TIMES} times what its start took, if that is more)" if abort.widened_by_start else ""
+    text = f"Aborts when the first step takes longer than {start:g} s, or later no step comes for {idle:g} s{wider}"
+    return f"{text}, or after {abort.wall_clock_ns / 1e9:g} s."
 
 
 def _bounds_in_words(bounds: Mapping[str, Any] | str) -> str:

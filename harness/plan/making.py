@@ -27,6 +27,7 @@ from harness.plan.model import (
     When,
 )
 from harness.spec.document import dotted
+from harness.spec.scenario import Abort as AbortSpec
 from harness.spec.scenario import Count, FaultSpec, NotRank, Percent, Scenario, Selector
 from harness.spec.scenario import When as Trigger
 from harness.trainers.contract import Workload
@@ -49,15 +50,19 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
         workload=scenario.workload,
         faults=planned,
         expect=scenario.expect,
-        abort=Abort(
-            if_no_step_for_ns=scenario.abort.if_no_step_for.ns,
-            wall_clock_ns=scenario.abort.wall_clock.ns,
-        ),
+        abort=_abort(scenario.abort),
         limits=Limits(
             nodes_at_once=scenario.limits.nodes_at_once,
             cool_down_ns=scenario.limits.cool_down.ns,
         ),
     )
+
+
+def _abort(spec: AbortSpec) -> Abort:
+    """Without a limit for idleness in the scenario the job's own first start widens it."""
+    given = spec.if_no_step_for
+    limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
+    return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
 def _checked(**parts: Any) -> Plan:

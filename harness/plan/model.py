@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
     computed_field,
     field_validator,
@@ -23,6 +24,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.backends.contract import Workload as Launch
+from harness.errors import ScenarioError
 from harness.faults.contract import Fault, NamedFault, Target
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
@@ -30,6 +32,8 @@ from harness.trainers.shared.outcome import outcome_digest
 
 Path = tuple[str | int, ...]
 NS_MAX = 2**63 - 1  # 292 years
+NOT_STARTED_NS = 600 * 10**9
+WIDENED_TIMES = 3
 OCCURRENCES_MAX = 20_000  # faults of a plan, each firing counted
 TARGETS_MAX = 300_000  # of all of them together; one fault on all ranks of the largest job has 262,144
 
@@ -93,8 +97,22 @@ class Header(_Model):
 class Abort(_Model):
     """When a run is given up."""
 
-    if_no_step_for_ns: int = Field(ge=0, le=NS_MAX)
+    if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
+    if_not_started_for_ns: int = Field(NOT_STARTED_NS, ge=0, le=NS_MAX)
+    widened_by_start: bool = False  # three times what the first start took, if that is more, in place of the first
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Limits that nobody has set look as in plans of older versions."""
+        usual = {("if_not_started_for_ns", NOT_STARTED_NS), ("widened_by_start", False)}
+        data: dict[str, Any] = dump(self)
+        return {name: value for name, value in data.items() if (name, value) not in usual}
+
+    def idle_ns_max(self, first_start_ns: int) -> int:
+        """How long no step may come once the job has started, which took so long."""
+        widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
+        return max(self.if_no_step_for_ns, widened)
 
 
 class Limits(_Model):
@@ -179,6 +197,15 @@ class Plan(_Model):
     def outcome_digest(self) -> str:
         """Names what decides this plan's outcome if it has no faults."""
         return outcome_digest(self.workload, self.seed, self.backend)
+
+    def with_steps(self, steps: int) -> Plan:
+        """The same for a workload of so many steps. Raises `ScenarioError` for a trigger that never comes then."""
+        workload = self.workload.model_copy(update={"steps": steps})
+        for fault in self.faults:
+            if fault.when.step is not None and fault.when.step >= steps:
+                text = f"fault {fault.id}: step {fault.when.step} never comes; the fault-free run did {steps} steps"
+                raise ScenarioError([text])
+        return self.model_copy(update={"workload": workload})
 
     def again(self, run_id: str) -> Plan:
         """The same under another id."""

@@ -22,7 +22,7 @@ from harness.log import hostile
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run.last_words import last_words
+from harness.run.last_words import first_error
 from harness.run.stop import StopRequest
 from harness.run.trigger import Progress
 from harness.run.undo import DRILL
@@ -124,7 +124,7 @@ def _watch(
 def _how_it_ended(ends: list[Exit], folder: pathlib.Path) -> str:
     first = next((end for end in ends if end.code), ends[0])
     log = folder / "logs" / f"{first.node}.{first.incarnation}.log"
-    return f"the command on {first.node} ended with {first.code}: {last_words(log)}"
+    return f"the command on {first.node} ended with {first.code}: {first_error([log])}"
 
 
 def _restored(found: Drill, steps: list[int]) -> Drill:

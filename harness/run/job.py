@@ -21,7 +21,7 @@ from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run import drill
 from harness.run.injection import LiveJob
-from harness.run.last_words import last_words
+from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
@@ -255,22 +255,29 @@ class Job:
                 "completed", f"{codes.count(0)} nodes ended with 0, {codes.count(EXIT_LEFT)} had left the job"
             )
         node, code = (bad or [pair for pair in zip(living, codes, strict=True) if pair[1] != 0])[0]
-        reason = last_words(self.run_dir / "logs" / f"{node.name}.{node.incarnation}.log")
-        return Outcome("failed", f"the command on {node.name} ended with {code}: {reason}")
+        failed = [each for each, _ in bad] or [node]
+        logs = [self.run_dir / "logs" / f"{each.name}.{each.incarnation}.log" for each in failed]
+        return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _aborted(self, now_ns: int) -> Outcome | None:
-        limits = self.plan.abort
-        idle_ns = now_ns - max(self.start_ns, self.progress.last_step_ns)
-        reason = None
-        if now_ns - self.start_ns > limits.wall_clock_ns:
-            reason = f"the run took longer than {limits.wall_clock_ns / 1e9:g} s"
-        elif idle_ns > limits.if_no_step_for_ns:
-            phase, step = self.progress.phase, self.progress.complete_step
-            reason = f"no step for {limits.if_no_step_for_ns / 1e9:g} s: stuck in {phase} after step {step}"
+        reason = self._why_give_up(now_ns)
         if reason is None:
             return None
         self.emit("abort", reason=reason)
         return Outcome("aborted", reason)
+
+    def _why_give_up(self, now_ns: int) -> str | None:
+        limits, progress = self.plan.abort, self.progress
+        if now_ns - self.start_ns > limits.wall_clock_ns:
+            return f"the run took longer than {limits.wall_clock_ns / 1e9:g} s"
+        if not progress.first_step_ns:
+            limit_ns = limits.if_not_started_for_ns
+            late = now_ns - self.start_ns > limit_ns
+            return f"no first step within {limit_ns / 1e9:g} s: stuck in {progress.phase}" if late else None
+        limit_ns = limits.idle_ns_max(progress.first_step_ns - self.start_ns)
+        if now_ns - progress.last_step_ns <= limit_ns:
+            return None
+        return f"no step for {limit_ns / 1e9:.3g} s: stuck in {progress.phase} after step {progress.complete_step}"
 
     def _status(self, now_ns: int) -> Status:
         return Status(

@@ -1,25 +1,104 @@
-"""The line of a node's log that looks like the reason why its command ended."""
+"""Why a node's command ended, as its log says: the first error of the life that ended it.
+
+A launcher starts failed workers again, and all their lives write into one log; after the last one it prints an error
+and a table of its own. What it says of each failed life parts the lives.
+"""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import re
+import signal
 import stat
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
-TAIL_BYTES = 64 * 2**10
+TAIL_BYTES = 256 * 2**10
 LENGTH_MAX = 300
 
+_FAILED_LIFE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")  # torch's elastic launcher, 1.9 and later
+_PREFIX = re.compile(r"^\[[^\]]{1,40}\]:? ?")  # of a rank: torch's own, or the launcher's
+_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout)\b(?::|$)")
+_OF_THE_LAUNCHER = re.compile(r"ChildFailedError|SignalException|^E\d{4} .*torch/distributed/elastic")
+_OF_A_LOST_PEER = re.compile(
+    r"Connection (closed|reset|refused|was likely closed)|connectFullMesh|DistBackendError|DistNetworkError|"
+    r"DistStoreError|[Bb]roken pipe|Socket[ _]?[Tt]imeout|[Tt]imed out waiting|wait timeout|remote process exited|"
+    r"NCCL (communicator|watchdog)|\[\S*/gloo/transport/"
+)
 
-def last_words(log: pathlib.Path) -> str:
-    """At most 300 characters of the end of the log. Never raises, never blocks: the node's user may own that file."""
+
+class Telling(IntEnum):
+    """How much a line tells of the cause, the most first."""
+
+    ERROR = 0
+    SIGNAL = 1
+    LOST_PEER = 2  # another process ended first
+    LINE = 3
+    NOTHING = 4
+
+
+class Words(NamedTuple):
+    telling: Telling
+    text: str
+
+
+def first_error(logs: Sequence[pathlib.Path]) -> str:
+    """What the most telling of these logs says, and which one it is. Never raises, never blocks."""
+    (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
+    return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
+
+
+def words_of(log: pathlib.Path) -> Words:
+    """At most 300 characters. The node's user may own that file, and have made anything of it."""
     try:
         lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
     except FileNotFoundError:
-        return "it left no log"
+        return Words(Telling.NOTHING, "it left no log")
     except OSError as error:
-        return f"its log cannot be read: {error.strerror or error}"
-    errors = [line for line in lines if "Error" in line or "error:" in line]
-    return (errors or lines or ["its log is empty"])[-1][:LENGTH_MAX]
+        return Words(Telling.NOTHING, f"its log cannot be read: {error.strerror or error}")
+    if not lines:
+        return Words(Telling.NOTHING, "its log is empty")
+    life, failed = _last_life(lines)
+    telling, text = _most_telling(life, failed)
+    return Words(telling, text[:LENGTH_MAX])
+
+
+def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
+    """What the last life wrote, and how the launcher says that it failed, if it does."""
+    ends = [(place, match) for place, line in enumerate(lines) if (match := _FAILED_LIFE.search(line))]
+    if not ends:
+        return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None
+    after = [line for line in lines[ends[-1][0] + 1 :] if not _OF_THE_LAUNCHER.search(line)]
+    if any(_ERROR.match(_PREFIX.sub("", line)) for line in after):  # it was to start again, and that failed
+        return after, None
+    begin = ends[-2][0] + 1 if len(ends) > 1 else 0
+    life = [line for line in lines[begin : ends[-1][0]] if not _OF_THE_LAUNCHER.search(line)]
+    return life, ends[-1][1]
+
+
+def _most_telling(life: Sequence[str], failed: re.Match[str] | None) -> Words:
+    said = [_PREFIX.sub("", line) for line in life]
+    errors = [line for line in said if _ERROR.match(line)]
+    if own := [line for line in errors if not _OF_A_LOST_PEER.search(line)]:
+        return Words(Telling.ERROR, own[0])
+    if failed and int(failed[1]) < 0:
+        return Words(Telling.SIGNAL, f"the worker with local rank {failed[2]} was ended by {_signal(-int(failed[1]))}")
+    if errors:
+        return Words(Telling.LOST_PEER, errors[0])
+    hints = [line for line in said if "Error" in line or "error:" in line]
+    if hints or said:
+        return Words(Telling.LINE, (hints or said)[-1])
+    ended = f"a worker ended with {failed[1]} and wrote nothing" if failed else "only its launcher wrote into its log"
+    return Words(Telling.LINE, ended)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _tail(log: pathlib.Path) -> str:

@@ -23,7 +23,7 @@ class Status:
     elapsed_s: float
     phase: str
     step: int  # the last one that every rank has done
-    steps: int
+    steps: int | None  # planned, where that is known
     loss: float | None
     rehearsals: Sequence[str]  # those that are going on
     faults: Sequence[FaultStatus]

@@ -54,6 +54,7 @@ class Progress:
     complete_step: int = 0
     furthest_step: int = 0
     committed_step: int = 0  # of the newest checkpoint
+    first_step_ns: int = 0
     last_step_ns: int = 0
     loss: float | None = None
     phase: str = "starting"
@@ -141,6 +142,7 @@ class Progress:
             times.append((worker.seen_ns, ended_ns - worker.ended_ns))
         worker.last_step, worker.seen_ns, worker.ended_ns = step, now_ns, ended_ns
         self.last_step_ns = now_ns
+        self.first_step_ns = self.first_step_ns or now_ns
         self.phase = "training"
         loss = event.get("loss")
         self.loss = loss if isinstance(loss, float) else self.loss

@@ -122,7 +122,12 @@ class FaultSpec(NamedFault):
 
 
 class Abort(_Model):
-    if_no_step_for: Duration = Duration("60s")
+    if_not_started_for: Duration = Field(Duration("10m"), description="Until the first step of the job.")
+    if_no_step_for: Duration | None = Field(
+        None,
+        description="From the first step on, restarts included; default: 60s, or three times what the first start of "
+        "this run took if that is more.",
+    )
     wall_clock: Duration = Duration("10m")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
-from harness.trainers.shared.custom import Command, CustomTrainer
+from harness.trainers.shared.custom import Command, CustomTrainer, numbered
 
 
 class CommandTrainer(CustomTrainer):
@@ -18,8 +18,7 @@ class CommandTrainer(CustomTrainer):
         return tuple(self.command), tuple(self.control) if self.control else None
 
     def words(self) -> dict[Path, str]:
-        control = {("control", place): word for place, word in enumerate(self.control or ())}
-        return {("command", place): word for place, word in enumerate(self.command)} | control
+        return numbered("command", self.command) | numbered("control", self.control or ())
 
     def in_words(self) -> str:
         return " ".join(self.command)

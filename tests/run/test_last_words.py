@@ -5,18 +5,58 @@ import pathlib
 
 import pytest
 
-from harness.run.last_words import LENGTH_MAX, TAIL_BYTES, last_words
+from harness.run.last_words import LENGTH_MAX, TAIL_BYTES, first_error, words_of
 
 
-def test_the_last_line_that_looks_like_an_error(tmp_path: pathlib.Path) -> None:
-    log = tmp_path / "node0.1.log"
-    log.write_text("a\nValueError: first\nRuntimeError: second\n  bye  \n\n")
-    assert last_words(log) == "RuntimeError: second"
-    log.write_text("a\n  bye  \n\n")
-    assert last_words(log) == "bye"
-    log.write_text("\n")
-    assert last_words(log) == "its log is empty"
-    assert last_words(tmp_path / "other.log") == "it left no log"
+def log_with(folder: pathlib.Path, text: str, name: str = "node0.1.log") -> pathlib.Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+MARK = (
+    "E1122 12:11:47.8 31157 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {}) local_rank: 1"
+)
+TABLE = """Traceback (most recent call last):
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Root Cause (first observed failure):
+  exitcode  : 1 (pid: 31169)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+LOST = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.77.0.1]:2345"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a\nValueError: first\nRuntimeError: second\n  bye  \n\n", "ValueError: first"),
+        ("a\n  bye  \n\n", "bye"),
+        ("cp: error: no room\nbye", "cp: error: no room"),
+        ("\n", "its log is empty"),
+        (f"ValueError: old\n{MARK.format(1)}\nKeyError: 'new'\n{MARK.format(1)}\n{TABLE}", "KeyError: 'new'"),
+        (f"{LOST}\nValueError: its own\n{MARK.format(1)}\n{TABLE}", "ValueError: its own"),
+        (f"{LOST}\n{MARK.format(-11)}\n{TABLE}", "the worker with local rank 1 was ended by SIGSEGV"),
+        (f"{LOST}\n{MARK.format(1)}\n{TABLE}", LOST.removeprefix("[rank1]: ")),
+        (f"no such dataset\n{MARK.format(1)}\n{TABLE}", "no such dataset"),
+        (f"{MARK.format(3)}\n{TABLE}", "a worker ended with 3 and wrote nothing"),
+        (f"KeyError: 'x'\n{MARK.format(1)}\na.b.RendezvousTimeoutError\n", "a.b.RendezvousTimeoutError"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory\nRuntimeError: then this",
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+    ],
+)
+def test_the_first_error_of_the_life_that_ended_it(tmp_path: pathlib.Path, text: str, words: str) -> None:
+    assert words_of(log_with(tmp_path, text)).text == words
+
+
+def test_an_error_of_its_own_tells_more_than_a_lost_peer_on_another_node(tmp_path: pathlib.Path) -> None:
+    logs = [log_with(tmp_path, LOST), log_with(tmp_path, "ValueError: mine", "node1.1.log"), tmp_path / "absent.log"]
+    assert first_error(logs) == f"ValueError: mine ({tmp_path.name}/node1.1.log)"
+    assert first_error([tmp_path / "absent.log"]) == "it left no log"
 
 
 def test_a_huge_log_is_read_from_its_end(tmp_path: pathlib.Path) -> None:
@@ -26,7 +66,7 @@ def test_a_huge_log_is_read_from_its_end(tmp_path: pathlib.Path) -> None:
         file.truncate(10**12)
         file.seek(0, os.SEEK_END)
         file.write(b"\nError: now" + b"!" * TAIL_BYTES)
-    assert last_words(log) == "!" * LENGTH_MAX
+    assert words_of(log).text == "!" * LENGTH_MAX
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "dangling"])
@@ -41,4 +81,4 @@ def test_what_is_no_regular_file_is_not_followed(tmp_path: pathlib.Path, kind: s
         os.mkfifo(log)
     else:
         log.mkdir()
-    assert last_words(log).startswith("its log cannot be read: ")
+    assert words_of(log).text.startswith("its log cannot be read: ")

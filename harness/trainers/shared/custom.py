@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -19,7 +20,6 @@ from harness.trainers.contract import Path, Trainer, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import placeholders
 
-STORE_PORT = 29400
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Command = tuple[str, ...]
 
@@ -54,7 +54,7 @@ class CustomTrainer(Trainer):
         """Those words that are files, found from the scenario's folder."""
         return []
 
-    def settings(self) -> Mapping[str, str]:
+    def settings(self, workload: Workload) -> Mapping[str, str]:
         """Variables that this kind sets where the scenario does not."""
         return {}
 
@@ -63,7 +63,8 @@ class CustomTrainer(Trainer):
         values = _known(workload, run_id, seed)
         if self.scenario_dir is not None:
             values["scenario_dir"] = placeholders.escaped(self.scenario_dir)
-        env = {name: placeholders.fill([value], values)[0] for name, value in {**self.settings(), **self.env}.items()}
+        given = {**self.settings(workload), **self.env}
+        env = {name: placeholders.fill([value], values)[0] for name, value in given.items()}
         late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
         fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
         fixed[OBSERVE_ENV] = self.observe if self.read is None else "off"
@@ -77,7 +78,7 @@ class CustomTrainer(Trainer):
 
     def beside(self, folder: pathlib.Path) -> Trainer:
         used = "scenario_dir" in self._used() or self.scripts()
-        return self.model_copy(update={"scenario_dir": str(folder)}) if used else self
+        return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
         """Those that the scenario names, and every word of its commands that names a file here."""
@@ -85,22 +86,27 @@ class CustomTrainer(Trainer):
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
         here = {"scenario_dir": self.scenario_dir or "."}
-        words = [*self.digest, *placeholders.fill([*self.words().values(), *map(script, self.scripts())], here)]
+        words = [
+            *self.digest,
+            *placeholders.fill([*self.words().values(), *map(beside_scenario, self.scripts())], here),
+        ]
         return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         places = self._places()
         for word in self.scripts():
-            if script(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
+            if beside_scenario(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
                 folder = f"in {self.scenario_dir}, the folder of the scenario"
                 yield ("trainer", self.name), f"there is no file {word!r} {folder}; an absolute path is one on the node"
         for place, word in places.items():
             if (why := placeholders.unknown_in(word)) is not None:
                 yield ("trainer", *place), why
+        if placeholders.for_nodes(self.env.get("PYTHONPATH", "")):
+            yield ("trainer", "env", "PYTHONPATH"), "may only hold what the plan knows, such as {scenario_dir}"
         used = self._used()
         if "steps" in used and workload.steps is None:
             yield ("trainer",), "{steps} stands in its command, and the workload does not say how many: write steps:"
-        yield from _ignored(workload, used, any("{run_dir}/data" in word for word in places.values()))
+        yield from _ignored(workload, used, list(places.values()))
 
     def _places(self) -> dict[Path, str]:
         return {("env", name): value for name, value in self.env.items()} | self.words()
@@ -149,19 +155,25 @@ def _known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
     return known if workload.steps is None else known | {"steps": workload.steps}
 
 
-def _ignored(workload: Workload, used: set[str], reads_data: bool) -> Iterator[tuple[Path, str]]:
+def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """What the workload says and nothing would read."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
-    if workload.data is not None and "data" not in used and not reads_data:
+    if workload.data is not None and "data" not in used and not any("{run_dir}/data" in word for word in words):
         yield ("data",), "makes files that this trainer does not read: nowhere in its command is {data}"
-    given = workload.checkpoint.model_fields_set
+    checkpoint = workload.checkpoint
     for key, name in (("every_steps", "checkpoint_every"), ("keep", "keep")):
-        if key in given and name not in used:
+        handed = name in used or any(_holds(word, getattr(checkpoint, key)) for word in words)
+        if key in checkpoint.model_fields_set and not handed:
             text = f"nothing hands this to the trainer: write {{{name}}} into its arguments, or leave the key out"
             yield ("checkpoint", key), text
-    if workload.checkpoint.store != "directory":
+    if checkpoint.store != "directory":
         yield ("checkpoint", "store"), "is for the reference trainer: this one is not told of a store"
+
+
+def _holds(word: str, number: int) -> bool:
+    """Whether the number stands in the word, written out: --save-every=20."""
+    return str(number) in re.findall(r"\d+", word)
 
 
 def _assigned(variables: Mapping[str, str]) -> Command:
@@ -178,6 +190,11 @@ def _for_control(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def script(word: str) -> str:
+def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
+    """The words of a list by their places."""
+    return {(key, place): word for place, word in enumerate(words)}
+
+
+def beside_scenario(word: str) -> str:
     """A file of the trainer's: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

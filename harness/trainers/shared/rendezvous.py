@@ -6,9 +6,14 @@ The launcher is the one of the trainer's own torch, unchanged: all of this are i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, Any
 
-from harness.trainers.contract import Workload
-from harness.trainers.shared.custom import STORE_PORT, Command
+from pydantic import Field
+
+from harness.trainers.shared.custom import Command
+
+PORT = 29400
+ENDPOINT = f"{{control}}:{PORT}"
 
 ENVIRONMENT = {
     # Workers of each world make a store of their own. With the agents' store, torch's default, keys of the last world
@@ -28,13 +33,11 @@ OPTIONS: Mapping[str, str] = {
 
 MONITOR_INTERVAL_S = "0.1"  # how soon an agent notices that a worker has ended; 5 s by default before torch 2.3
 
-
-def endpoint() -> str:
-    return f"{{control}}:{STORE_PORT}"
-
-
-def nodes(workload: Workload) -> str:
-    return f"{workload.min_nodes}:{workload.nodes}"
+Option = Annotated[str, Field(pattern=r"^[a-z_]+$")]
+RESTARTS_MAX = 1_000_000
+MAX_RESTARTS: Any = Field(
+    3, ge=0, le=RESTARTS_MAX, description="How often the launcher starts workers again after one of them failed."
+)
 
 
 def options(given: Mapping[str, object]) -> str:
@@ -44,4 +47,4 @@ def options(given: Mapping[str, object]) -> str:
 
 def store(python: str) -> Command:
     """The command beside the nodes."""
-    return (python, "-m", "harness.backends.agent.torch_store", "{control}", str(STORE_PORT))
+    return (python, "-m", "harness.backends.agent.torch_store", "{control}", str(PORT))

@@ -1,0 +1,43 @@
+"""A trainer that people start with deepspeed: `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from harness.trainers.contract import Path, Word, Workload
+from harness.trainers.shared.custom import Command
+from harness.trainers.shared.scripted import ScriptTrainer, fixed_size
+
+PORT = "29400"
+
+
+class DeepspeedTrainer(ScriptTrainer):
+    """A script under DeepSpeed's launcher of one node, which `deepspeed` itself starts everywhere through ssh.
+
+    It starts nothing again: a job that loses a rank is over.
+    """
+
+    deepspeed: Word = Field(min_length=1, description="A script beside the scenario, or a module: -m package.train")
+    local_rank_arg: bool = Field(True, description="Whether the script is given --local_rank, as deepspeed does.")
+
+    def commands(self, workload: Workload, run_id: str) -> tuple[Command, None]:
+        slots = {f"node{index}": list(range(workload.ranks_per_node)) for index in range(workload.nodes)}
+        command = (
+            *(self.interpreter, "-m", "deepspeed.launcher.launch"),
+            f"--world_info={base64.urlsafe_b64encode(json.dumps(slots).encode()).decode()}",
+            *("--node_rank={index}", "--master_addr={head}", f"--master_port={PORT}"),
+            *(() if self.local_rank_arg else ("--no_local_rank",)),
+            *(("--module", self.as_module, *self.args) if self.as_module else self.script()),
+        )
+        return command, None
+
+    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
+        yield from super().problems(workload)
+        yield from fixed_size(workload, "deepspeed")
+
+
+TRAINER = DeepspeedTrainer

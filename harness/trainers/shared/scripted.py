@@ -1,0 +1,54 @@
+"""A trainer that is a script or a module with arguments, whichever launcher starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
+from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenario, numbered
+
+
+class ScriptTrainer(CustomTrainer):
+    """Its kind's own key names the script."""
+
+    args: list[Word] = Field([], max_length=WORDS_MAX, description="Arguments of the script.")
+    python: Word = Field("{python}", min_length=1, description="The interpreter that has the trainer's packages.")
+
+    @property
+    def target(self) -> str:
+        """The script, or `-m` and a module, as the scenario names it."""
+        named: str = getattr(self, self.name)
+        return named
+
+    @property
+    def as_module(self) -> str:
+        """The module's name; empty for a script."""
+        return self.target.removeprefix("-m ").strip() if self.target.startswith("-m ") else ""
+
+    @property
+    def interpreter(self) -> str:
+        return beside_scenario(self.python) if "/" in self.python else self.python
+
+    def script(self) -> Command:
+        """What a launcher is given last."""
+        what = ("-m", self.as_module) if self.as_module else (beside_scenario(self.target),)
+        return (*what, *self.args)
+
+    def words(self) -> dict[Path, str]:
+        named: dict[Path, str] = {(self.name,): self.target, ("python",): self.python}
+        return named | numbered("args", self.args)
+
+    def scripts(self) -> list[str]:
+        interpreter = [self.python] if "/" in self.python else []
+        return interpreter if self.as_module else [self.target, *interpreter]
+
+    def in_words(self) -> str:
+        return " ".join([self.name, self.target, *self.args])
+
+
+def fixed_size(workload: Workload, launcher: str) -> Iterator[tuple[Path, str]]:
+    """The problem of a launcher that cannot go on with fewer nodes."""
+    if workload.min_nodes != workload.nodes:
+        yield ("min_nodes",), f"{launcher} starts a job on a fixed number of nodes; torchrun can go on with fewer"
