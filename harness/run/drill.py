@@ -63,7 +63,7 @@ def rehearse_restore(
         found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
         found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
-    for name in _saved(plan.launch()):
+    for name in saved_folders(plan.launch()):
         hostile.remove_tree(folder, name)
     emit("drill.finished", **asdict(found))
 
@@ -78,7 +78,7 @@ def _drill(
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
-    _copy(workload, journal.run_dir, folder)
+    copy_saved(workload, journal.run_dir, folder)
     journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
     workload = replace(workload, env=redaction.resolve(workload.env))
     deadline = time.monotonic() + LIMIT_S
@@ -125,9 +125,9 @@ def _restored(found: Drill, steps: list[int]) -> Drill:
     return replace(found, outcome=outcome, restored_step=steps[0])
 
 
-def _copy(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+def copy_saved(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
-    for name in _saved(workload):
+    for name in saved_folders(workload):
         if not hostile.status_of(run_dir, name):
             continue
         words = ["cp", "-a", "--reflink=auto", "--", str(run_dir / name), str(folder / name)]
@@ -136,7 +136,7 @@ def _copy(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> No
             raise CannotDrill(f"{name} cannot be copied: {done.stderr.strip()[-200:]}")
 
 
-def _saved(workload: Workload) -> list[str]:
+def saved_folders(workload: Workload) -> list[str]:
     """The folders that nodes may write, and the training data."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control, "data"})
