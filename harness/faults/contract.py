@@ -87,7 +87,11 @@ class Context(Protocol):
     cluster: Cluster
     seed: int
     run_dir: pathlib.Path
-    checkpoints: CheckpointPlace
+
+    @property
+    def checkpoints(self) -> CheckpointPlace:
+        """Where the job saves."""
+        ...
 
     def node(self, target: Target) -> Node:
         """The node that the target is on; from then on always that one, wherever a restart brings the rank."""

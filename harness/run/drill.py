@@ -70,7 +70,7 @@ def rehearse_restore(
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
         found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
     with contextlib.suppress(FaultError, OSError):  # what is left is told when the journal is closed
-        _undo(journal.run_dir, _saved(plan.launch()))
+        _undo(journal.run_dir, saved_folders(plan.launch()))
     emit("drill.finished", **asdict(found))
 
 
@@ -84,10 +84,8 @@ def _drill(
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
-    names = _saved(workload)
-    _check_room(names, journal.run_dir, folder)
-    journal.record(DRILL, {"names": names})
-    _copy(names, journal.run_dir, folder)
+    journal.record(DRILL, {"names": saved_folders(workload)})
+    copy_saved(workload, journal.run_dir, folder)
     journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
     workload = replace(workload, env=redaction.resolve(workload.env))
     deadline = time.monotonic() + LIMIT_S
@@ -157,8 +155,10 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
     return sum(sizes.values())
 
 
-def _copy(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+def copy_saved(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
+    names = saved_folders(workload)
+    _check_room(names, run_dir, folder)
     for name in names:
         if not hostile.status_of(run_dir, name):
             continue
@@ -183,7 +183,7 @@ def _undo(run_dir: pathlib.Path, names: list[str]) -> None:
 UNDO = _undo
 
 
-def _saved(workload: Workload) -> list[str]:
+def saved_folders(workload: Workload) -> list[str]:
     """The folders that nodes may write, and the training data."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control, "data"})

@@ -40,12 +40,16 @@ class Injection:
         self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
         self._emit, self._journal, self._holds = job.emit, job.journal, job.holds
         self.run_dir = job.journal.run_dir
-        self.checkpoints = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
         self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()
         self._nodes: dict[Target, Node] = {}  # where each target was when the fault acted on it
         self._ended = False
+
+    @property
+    def checkpoints(self) -> CheckpointPlace:
+        saved = self.plan.workload.checkpoint
+        return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
         """Every way out is an event: a fault that breaks is evidence too."""

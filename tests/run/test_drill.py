@@ -122,7 +122,7 @@ def test_trouble_of_the_drill_itself_never_hides_the_result(
     def breaks(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(drill, "_copy", breaks)
+    monkeypatch.setattr(drill, "copy_saved", breaks)
     _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
     assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
 

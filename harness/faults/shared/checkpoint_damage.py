@@ -138,7 +138,7 @@ def choose(place: Place, checkpoint: Checkpoint, order: Order) -> str:
 
 def _holds(place: Place, path: str, order: Order) -> bool:
     if order.kind == "wrong_manifest":
-        return bool(_CHECKSUM.search(place.read(path, CHECKSUMS_BYTES_MAX))) and not tensors.spans(place, path)
+        return holds_checksum(place.read(path, CHECKSUMS_BYTES_MAX)) and not tensors.spans(place, path)
     return order.part == "any" or (order.part == "metadata") != bool(tensors.spans(place, path))
 
 
@@ -271,6 +271,10 @@ def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> 
 
 
 _CHECKSUM = re.compile(rb"[0-9a-f]{32,}")
+
+
+def holds_checksum(content: bytes) -> bool:
+    return bool(_CHECKSUM.search(content))
 
 
 def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:

@@ -1,0 +1,62 @@
+"""Which damage a matrix does: every kind to every kind of file of the newest checkpoint, and to its pointer."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.faults.shared.checkpoint_damage import CHECKSUMS_BYTES_MAX, Kind, Order, Part, holds_checksum
+from harness.trainers.checkpoints.contract import Listing
+from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared.place import Place
+
+IN_PLACE: tuple[Kind, ...] = ("bit_flip", "zero_page")
+WHOLE: tuple[Kind, ...] = ("truncate", "empty", "missing")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One damage: to this file of the newest checkpoint, or to the pointer (then `file` is that one)."""
+
+    kind: Kind
+    part: Part
+    file: str
+
+    @property
+    def order(self) -> Order:
+        return Order(self.kind, self.part, glob.escape(self.file))
+
+
+def cells(place: Place, listing: Listing) -> Iterator[Cell]:
+    """Without those for which something is missing: an older checkpoint, a pointer, a checksum."""
+    for file in _one_of_each_kind(place, listing):
+        yield from _of_file(place, file, older=len(listing.finished) > 1)
+    if listing.pointer:
+        path = listing.pointer.path
+        kinds: list[Kind] = ["missing", "dangling_latest"]
+        kinds += ["stale_latest"] if len(listing.finished) > 1 else []
+        kinds += ["empty"] if path in place.sizes else []
+        yield from (Cell(kind, "pointer", path) for kind in kinds)
+
+
+def _of_file(place: Place, file: str, older: bool) -> Iterator[Cell]:
+    parts: tuple[Part, ...] = ("tensor", "header") if tensors.spans(place, file) else ("metadata",)
+    yield from (Cell(kind, part, file) for part in parts for kind in IN_PLACE)
+    yield from (Cell(kind, parts[0], file) for kind in WHOLE)
+    if older:
+        yield Cell("mixed_steps", parts[0], file)
+    if parts[0] == "metadata" and holds_checksum(place.read(file, CHECKSUMS_BYTES_MAX)):
+        yield Cell("wrong_manifest", "metadata", file)
+
+
+def _one_of_each_kind(place: Place, listing: Listing) -> list[str]:
+    """Files whose names differ in numbers alone are of one kind: the largest stands for all."""
+    newest = listing.finished[0]
+    found: dict[str, str] = {}
+    for path in sorted(newest.files, key=lambda path: place.sizes.get(path, 0)):
+        if place.sizes.get(path):
+            found[_NUMBER.sub("#", path.removeprefix(newest.path))] = path
+    return sorted(found.values())

@@ -1,0 +1,111 @@
+"""What a restart on a damaged checkpoint came to, from its log alone, beside the run that made the checkpoint."""
+
+from __future__ import annotations
+
+import enum
+import math
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.errors import EventLogError
+from harness.log import reading
+
+Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss; of a step done twice the later one
+
+
+class Came(enum.StrEnum):
+    """To what a restart came."""
+
+    DETECTED = "detected"  # it told what is wrong, and yet had the newest state, from a copy say
+    FELL_BACK = "fell back"
+    CRASHED = "crashed"
+    HARMLESS = "harmless"  # no tensor was damaged, and the losses are those of the undamaged run
+    SILENT = "loaded silently wrong"
+    STALLED = "stalled"  # it restored nothing in time, and did not end either
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What the log of one restart says. `step`: what all ranks restored, by their word or by their first step."""
+
+    step: int | None
+    told: bool  # whether it passed a checkpoint over with a word
+    losses: Losses = field(default_factory=dict)
+    failed_workers: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    came: Came
+    step: int | None = None
+    detail: str = ""
+
+
+def read_restart(folder: pathlib.Path) -> Restart:
+    """From a run's folder. One without a readable log has restored nothing."""
+    try:
+        log = reading.read(folder / "events")
+    except EventLogError:
+        return Restart(None, False)
+    events = [event for writer in log.writers for event in writer.events]
+    restored = [event for event in events if event.get("event") == "restored"]
+    steps = {event["step"] for event in restored if isinstance(event.get("step"), int)}
+    losses, first = _losses(log)
+    if not restored and first is not None:
+        steps = {first - 1}
+    told = any(event.get("fallback") for event in restored)
+    failed = any(event.get("event") == "worker.exit" and event.get("code") for event in events)
+    return Restart(steps.pop() if len(steps) == 1 else None, told, losses, failed)
+
+
+def _losses(log: reading.Log) -> tuple[Losses, int | None]:
+    """All losses, and the first step that was done."""
+    found: dict[tuple[int, int], float] = {}
+    first: int | None = None
+    for writer in (writer for writer in log.writers if writer.role == "trainer"):
+        rank, numbers = writer.header.get("rank"), writer.steps["step"].tolist()
+        if isinstance(rank, int):
+            found.update({(rank, s): loss for s, loss in zip(numbers, writer.steps["loss"].tolist(), strict=True)})
+        first = min([*numbers[:1], *([first] if first is not None else [])], default=None)
+    return found, first
+
+
+def apart(losses: Losses, usual: Losses) -> float | None:
+    """The largest relative difference of a loss that both have; `None` where they have none in common."""
+    common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
+    return max((_difference(one, other) for one, other in common), default=None)
+
+
+def _difference(one: float, other: float) -> float:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    found = abs(one - other) / max(abs(one), abs(other))
+    return found if math.isfinite(found) else math.inf
+
+
+def answer(restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str) -> Answer:
+    """`newest`: what an undamaged restart restores. `ended`: how the job failed; empty where it did not."""
+    if restart.step is None:
+        if ended or restart.failed_workers:
+            return Answer(Came.CRASHED, detail=ended or "its workers failed")
+        return Answer(Came.STALLED, detail="it restored nothing in time")
+    said = "with a word" if restart.told else "without a word"
+    if restart.step < newest:
+        return Answer(Came.FELL_BACK, restart.step, said)
+    if restart.told:
+        return Answer(Came.DETECTED, restart.step, said)
+    off = apart(restart.losses, usual)
+    if off is None:
+        how = f"it failed after the restore: {ended}" if ended else "no loss after the restore to compare"
+        return Answer(Came.CRASHED if ended else _without_losses(tensor_bytes), restart.step, how)
+    if off > tolerance:
+        return Answer(Came.SILENT, restart.step, f"losses differ by up to {off:.2g} of their size")
+    if tensor_bytes:
+        return Answer(Came.SILENT, restart.step, f"{tensor_bytes} bytes of tensors; the losses do not show it yet")
+    return Answer(Came.HARMLESS, restart.step, "the losses are the same")
+
+
+def _without_losses(tensor_bytes: int) -> Came:
+    return Came.SILENT if tensor_bytes else Came.UNKNOWN
