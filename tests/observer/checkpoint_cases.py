@@ -318,7 +318,7 @@ def not_saved() -> None:
     training.steps(2)
     try:
         torch.save({**training.state(), "bad": lambda: None}, "last.pt")
-    except (AttributeError, TypeError, RuntimeError, Exception):  # noqa: B014 (pickle raises what it likes)
+    except Exception:  # pickle raises what it likes
         training.steps(1)
 
 
