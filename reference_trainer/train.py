@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
-    emit = Emitter.open("trainer", tells=TELLS, **place())
+    emit = Emitter.open("trainer", tells=[kind for kind in TELLS if kind != "samples"], **place())
     emit("started")
     worker = Worker(options, emit, **place())  # as told now: a rehearsal may have begun to lie
     rank = worker.rank

@@ -23,6 +23,7 @@ LABEL = "label"  # a text or an integer that is only compared
 TEXTS = "list of texts"
 OBJECT = "object"
 OBJECTS = "list of objects"
+RUNS = "list of runs"  # of integers: [first, count] or [first, count, stride]
 
 NOT_FINITE = ("nan", "inf", "-inf")
 
@@ -32,6 +33,8 @@ WALL_NS_MAX = 2**62  # the year 2116
 OFFSET_NS_MAX = 2**61
 STEP_MAX = 10**9
 SAMPLE_MAX = 2**60
+RUNS_MAX = 2**16  # in one step
+SAMPLES_MAX = 2**24  # of one rank in one step
 RANKS_MAX = 2**17
 GPUS_PER_NODE_MAX = 1024
 BYTES_MAX = 2**60
@@ -120,9 +123,14 @@ def _place(optional: bool = False) -> tuple[Field, ...]:
 
 _FAULT = _name("fault", "the fault's id in the plan")
 _KIND_OF_SAVE = _name("kind", "why it is saved", optional=True, values=("periodic", "emergency", "final"))
+_CONTENT = Field(
+    "content", LABEL, "names what the checkpoint holds: the same when it is saved and loaded", optional=True, most=1000
+)
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
-Tell = Literal["steps", "loss", "positions", "digests", "checkpoints", "restores", "phases", "exits", "clocks"]
+Tell = Literal[
+    "steps", "loss", "positions", "samples", "digests", "checkpoints", "restores", "phases", "exits", "clocks"
+]
 TELLS: tuple[Tell, ...] = get_args(Tell)
 
 MONO_NS = Field(
@@ -235,8 +243,12 @@ _TRAINER = (
         ("trainer",),
         "The state was put back; the next step is the one after `step`.",
         (
-            _step("the step whose state it is; 0: from scratch, and where it is not told", optional=True),
+            _step(
+                "the step whose state it is; 0: from scratch; not told: unknown, and steps are counted from 1 again",
+                optional=True,
+            ),
             _text("source", "path of the checkpoint, or `scratch`"),
+            _CONTENT,
             Field(
                 "fallback",
                 OBJECTS,
@@ -276,7 +288,7 @@ _TRAINER = (
             Field(
                 "digest",
                 LABEL,
-                "digest of the global batch's sample indices",
+                "digest of the global batch's sample indices, or of this rank's inputs",
                 optional=True,
                 most=NAME_CHARS_MAX,
                 column="digest",
@@ -302,6 +314,33 @@ _TRAINER = (
                 most=SAMPLE_MAX,
                 column="count",
                 otherwise=-1,
+            ),
+            Field(
+                "samples",
+                RUNS,
+                "indices in the data set that this rank consumed in this step, in order",
+                unit="samples",
+                optional=True,
+                least=0,
+                most=SAMPLE_MAX,
+            ),
+            Field(
+                "epoch",
+                INTEGER,
+                "which pass over the data set `samples` belong to",
+                optional=True,
+                least=-1,
+                most=STEP_MAX,
+                column="data_pass",
+                otherwise=-1,
+            ),
+            Field(
+                "applied",
+                FLAG,
+                "false: the update was skipped, as gradient scaling does over an overflow",
+                optional=True,
+                column="applied",
+                otherwise=1,
             ),
             _spent("data_ns", "time in this step blocked on data"),
             _spent("checkpoint_ns", "time in this step blocked on checkpointing"),
@@ -343,6 +382,7 @@ _TRAINER = (
             _step("the step whose state it holds"),
             _KIND_OF_SAVE,
             _text("path", "where it is"),
+            _CONTENT,
             _size("bytes", "its size", "bytes", BYTES_MAX),
             Field("duration_ns", INTEGER, "from its start", unit="ns", optional=True, least=0, most=MONO_NS_MAX),
         ),
@@ -399,6 +439,7 @@ _TRAINER = (
                 "rank's end nor a fault elsewhere accounts for",
             ),
             _step("the last step it did", optional=True),
+            _text("error", "the first error that this process met, with its type"),
         ),
     ),
 )

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge import curves, ledger, slowdown
+from harness.judge import consumed, curves, ledger, slowdown
+from harness.judge.consumed import Consumed
 from harness.judge.curves import Comparison, Curve
 from harness.judge.evidence import Evidence
 from harness.judge.ledger import Band, Ledger
@@ -63,6 +64,11 @@ class Analysis(Evidence):
     @cached_property
     def comparison(self) -> Comparison | None:
         return curves.compare(self.curve, self.twin_curve) if self.twin_curve else None
+
+    @cached_property
+    def consumed(self) -> Consumed | None:
+        """What the surviving history consumed of the data set; `None` where nobody tells it by rank."""
+        return consumed.consumed(self)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:

@@ -19,10 +19,11 @@ from harness.timeline.timeline import Bools, Ints, Steps
 LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
 
 
-def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool) -> Iterator[Finding]:
-    """`mode` and `max_ulp` as in the bounds of loss continuity; `moved`: samples may be others than the twin's."""
+def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followed: bool = False) -> Iterator[Finding]:
+    """`mode` and `max_ulp` as in the bounds of loss continuity; `moved`: samples may be others than the twin's;
+    `followed`: what each rank consumed is judged elsewhere."""
     run, twin = evidence.run, evidence.twin
-    for name, words in (*WORDS.items(), *_SAMPLES.items()):
+    for name, words in (*WORDS.items(), *({} if followed else _SAMPLES).items()):
         telling = _telling(twin.steps if twin else run.steps, name)
         if twin is not None and _is_local(twin.steps, name, telling):
             allowed = {"exact": 0.0, "ulp": max_ulp}.get(mode) if name in CURVES else None if moved else 0.0

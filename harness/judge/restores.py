@@ -14,6 +14,7 @@ from typing import Any
 from harness.judge.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
+from harness.timeline.lineage import step_of
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
@@ -74,7 +75,7 @@ def _starts(run: Timeline) -> list[_Start]:
                 own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
                 moment=min(moments, default=epoch.begin),
                 fallback=[item for item in passed_over if isinstance(item, Mapping)],
-                restored={e.process: int(e.restored.get("step", 0)) for e in mine if e.restored is not None},
+                restored={e.process: step for e in mine if e.restored and (step := step_of(e.restored)) is not None},
             )
         )
         until = max([until, *(each.end for each in mine)])
@@ -89,8 +90,8 @@ def _of_other_steps(run: Timeline, starts: Sequence[_Start], strides: Mapping[in
             stride = strides.get(process.rank)
             told = [*([(each.restored, each.first)] if each.restored else ()), *each.later]
             for event, went_on in told if stride and not process.dropped else ():
-                step = int(event.get("step", 0))
-                if not step < went_on <= step + (stride or 1):
+                step = step_of(event)
+                if step is not None and not step < went_on <= step + (stride or 1):
                     text = f"rank {process.rank} said it restored step {step}, but went on with step {went_on}"
                     yield Verdict.FAIL, text
 
@@ -154,7 +155,8 @@ def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Fi
                 Verdict.FAIL,
                 f"{text}, though a checkpoint of step {max(newest, saved if lost_all else 0)} had been committed",
             )
-    if start.number and start.newcomers and not start.restored and start.epoch.first <= newest:
+    told = any(each.restored for each in start.members)  # perhaps without its step
+    if start.number and start.newcomers and not told and start.epoch.first <= newest:
         alive = any(each.before is not None and each.before >= start.epoch.first - 1 for each in start.members)
         rank = run.processes[start.newcomers[0].process].rank
         if not alive:

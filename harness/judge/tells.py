@@ -16,10 +16,12 @@ from harness.emitter.vocabulary import TELLS
 from harness.judge.evidence import Evidence
 from harness.timeline.timeline import Bools, Steps, Timeline
 
+# What each kind lets us judge. Kinds of one item stand in for each other.
 ITEMS: Mapping[str, str] = {
     "steps": "steps",
     "loss": "loss",
     "positions": "sample order",
+    "samples": "sample order",
     "digests": "sample contents",
     "checkpoints": "checkpoints",
     "restores": "what was restored",
@@ -28,10 +30,12 @@ ITEMS: Mapping[str, str] = {
     "clocks": "clocks of the hosts",
 }
 BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
-BY_BOUND = {"loss": "loss_continuity", "positions": "loss_continuity", "digests": "loss_continuity"}
+BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
+NOT_OF_REFERENCE = frozenset({"samples"})  # it tells places in the shuffled order instead
 COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
     "loss": lambda steps: np.isfinite(steps.loss),
     "positions": lambda steps: (steps.first >= 0) & (steps.count >= 0),
+    "samples": lambda steps: steps.samples >= 0,
     "digests": lambda steps: steps.digest != 0,
 }
 EVENTS = {
@@ -58,7 +62,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
     a command that does not say."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
-        return frozenset(TELLS)
+        return frozenset(TELLS) - NOT_OF_REFERENCE
     tells = trainer.get("tells") if isinstance(trainer, dict) else None
     return None if tells is None else frozenset(tells)
 
@@ -82,10 +86,18 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for kind in TELLS if len(run.steps) else ():
         if kind in here:
             yield from ((kind, text) for text in _ceased(run, kind))
+        elif kind in stood_in_for(here):
+            continue
         elif any(kind in names for names in promised) and (kind != "checkpoints" or _was_due(run)):
             yield kind, "its trainer declares that it tells it, and the log holds none"
         elif kind == "checkpoints" and _never_saved(evidence):
             yield kind, "the fault-free run saves, and nothing shows that this one ever did"
+
+
+def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
+    """These kinds, and those whose item another one of them tells."""
+    items = {ITEMS[kind] for kind in tells}
+    return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
 def _never_saved(evidence: Evidence) -> bool:
@@ -125,7 +137,7 @@ def _ceased(run: Timeline, kind: str) -> Iterator[str]:
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(item, why) of every kind that is not told, or that no expectation asks about."""
-    here = told(evidence.run)
+    here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
         score = BY_BOUND.get(kind)
         if kind not in here:
@@ -148,10 +160,12 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any]) -> list[st
     """
     if tells is None:
         return ["Its trainer does not declare what it tells (trainer: tells:): what its log lacks will not be judged."]
+    tells = stood_in_for(tells)
     untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
     if not untold:
         return ["Its trainer tells everything that is judged."]
-    lines = [f"Not judged, as its trainer does not tell it: {', '.join(ITEMS[kind] for kind in untold)}."]
+    items = dict.fromkeys(ITEMS[kind] for kind in untold)
+    lines = [f"Not judged, as its trainer does not tell it: {', '.join(items)}."]
     return lines + [f"  {name} would be inconclusive: {why}." for name, why in _hopeless(tells, expect)]
 
 

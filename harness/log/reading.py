@@ -32,26 +32,29 @@ import numpy.typing as npt
 from harness.emitter import vocabulary
 from harness.emitter.vocabulary import Field
 from harness.errors import EventLogError
-from harness.log import events, files, records
+from harness.log import events, files, records, samples
 from harness.log.files import Source
 from harness.log.records import Record
+from harness.log.samples import Samples
 
 Column = npt.NDArray[Any]
 _STEP = {each.column: each for each in records.vocabulary_fields("step") if each.column}
-_KINDS = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
-COLUMNS: dict[str, type] = {
+_KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
+_KINDS |= {vocabulary.FLAG: np.int8}
+_OWN_COLUMNS: dict[str, type] = {
     name: _KINDS[_STEP[name].kind]
     for name in (
         *("step", "begin", "end", "loss", "grad_norm", "lr", "digest"),
-        *("first", "count", "data_ns", "checkpoint_ns", "sync_ns"),
+        *("first", "count", "data_pass", "applied", "data_ns", "checkpoint_ns", "sync_ns"),
     )
-}
+} | {"data_pass": np.int32}
+COLUMNS = _OWN_COLUMNS | {"samples": np.int32}  # the number of its samples in `Log.samples`
 PARALLEL_BYTES_MIN = 256 * 2**20
 DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
 APART_NS_MAX = 366 * 86400 * 10**9  # of anything in a log from the harness's first line
 NOT_TOLD = int(np.iinfo(np.int64).min)
-NOT_TOLD_BY_KIND = {vocabulary.INTEGER: NOT_TOLD, vocabulary.NUMBER: None, vocabulary.LABEL: None}
+NOT_TOLD_BY_KIND: dict[str, int | None] = {vocabulary.INTEGER: NOT_TOLD}
 
 
 def _line_type() -> type[msgspec.Struct]:
@@ -59,14 +62,16 @@ def _line_type() -> type[msgspec.Struct]:
 
     def one(each: Field) -> tuple[str, Any, Any]:
         kind = int if each.kind == vocabulary.INTEGER else records.kind_of(each) | None
-        return each.name, kind, NOT_TOLD_BY_KIND[each.kind]
+        return each.name, kind, NOT_TOLD_BY_KIND.get(each.kind)
 
     fields = [one(each) for each in _STEP.values()]
-    return msgspec.defstruct("Line", [("event", str, ""), *fields, ("dropped", int, 0)], gc=False)
+    rest: list[tuple[str, Any, Any]] = [("samples", msgspec.Raw, msgspec.Raw()), ("dropped", int, 0)]
+    return msgspec.defstruct("Line", [("event", str, ""), *fields, *rest], gc=False)
 
 
 _Line = _line_type()
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Writer:
     torn: bool
     dropped: int
     start: int = 0  # where its rows begin in `Log.steps`
+    samples: Samples = field(default_factory=Samples)  # handed over to the log, as its steps are
 
     @property
     def role(self) -> str:
@@ -98,6 +104,7 @@ class Log:
     harness: Writer | None
     uncertainty_ns: int
     problems: Sequence[str]
+    samples: Samples = field(default_factory=Samples)
 
 
 def read(directory: pathlib.Path) -> Log:
@@ -108,14 +115,14 @@ def read(directory: pathlib.Path) -> Log:
         if writer is None:
             problems.append(f"{files.visible(source.file)} holds no whole line")
         else:
-            writers.append(replace(writer, start=table.add(writer)))
+            writers.append(replace(writer, start=table.add(writer), samples=Samples()))
     if not writers:
         raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
         mine = slice(writer.start, following)  # an empty view would keep the whole table in memory
         writer.steps.update({n: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for n, c in steps.items()})
-    return _on_one_clock(writers, steps, problems)
+    return replace(_on_one_clock(writers, steps, problems), samples=table.samples())
 
 
 class _Table:
@@ -124,6 +131,8 @@ class _Table:
     def __init__(self) -> None:
         self.rows = 0
         self._columns: dict[str, Column] = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}
+        self._samples: list[Samples] = []
+        self._told = 0  # steps that tell their samples
 
     def add(self, writer: Writer) -> int:
         """Takes a worker's steps away from it; returns the row where they begin."""
@@ -133,6 +142,9 @@ class _Table:
         if writer.role == "trainer":
             self.rows += len(steps["end"])
             self._reserve(self.rows)
+            steps["samples"] = samples.renumbered(steps["samples"], self._told)
+            self._samples += [writer.samples] if len(writer.samples) else []
+            self._told += len(writer.samples)
             for name, column in self._columns.items():
                 column[start : self.rows] = steps[name]
         return start
@@ -142,6 +154,9 @@ class _Table:
         if rows > len(self._columns["end"]):
             for column in self._columns.values():
                 column.resize(rows + rows // 8, refcheck=False)
+
+    def samples(self) -> Samples:
+        return samples.joined(self._samples)
 
     def whole(self) -> dict[str, Column]:
         for column in self._columns.values():
@@ -187,7 +202,8 @@ def _read_source(source: Source) -> Writer | None:
     rest = _kept(part.events, events.role_of(header))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
-    return Writer(source.name, header, rest, part.steps(), blocks.torn, max(part.dropped, header.get("dropped", 0)))
+    dropped = max(part.dropped, header.get("dropped", 0))
+    return Writer(source.name, header, rest, part.steps(), blocks.torn, dropped, samples=samples.joined(part.samples))
 
 
 @dataclass
@@ -197,10 +213,13 @@ class _Part:
     events: list[Record] = field(default_factory=list)
     columns: list[dict[str, Column]] = field(default_factory=list)
     dropped: int = 0
+    samples: list[Samples] = field(default_factory=list)  # parallel to `columns`
 
     def add(self, other: _Part) -> None:
         self.events += other.events
-        self.columns += other.columns
+        base = sum(map(len, self.samples))
+        self.columns += [c | {"samples": samples.renumbered(c["samples"], base)} for c in other.columns]
+        self.samples += other.samples
         self.dropped = max(self.dropped, other.dropped)
 
     def steps(self) -> dict[str, Column]:
@@ -222,12 +241,12 @@ def _read_block(source: Source, number: int, raw: Sequence[bytes], role: str) ->
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
-            columns = _columns([line for line in lines if line.event == "step"])
+            columns, consumed = _columns([line for line in lines if line.event == "step"])
             others = [index for index, line in enumerate(lines) if line.event != "step"]
             dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
             del lines
             rest = [events.read_event(source, number + index, raw[index], role) for index in others]
-            return _Part(_kept(rest, role), [columns], dropped)
+            return _Part(_kept(rest, role), [columns], dropped, [consumed])
     return _read_slowly(source, number, raw, role)
 
 
@@ -237,7 +256,13 @@ def _read_slowly(source: Source, number: int, raw: Sequence[bytes], role: str) -
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
-    return _Part(_kept(rest, role), [_columns([msgspec.convert(record, _Line) for record in steps])], dropped)
+    columns, consumed = _columns([msgspec.convert(_raw(record), _Line) for record in steps])
+    return _Part(_kept(rest, role), [columns], dropped, [consumed])
+
+
+def _raw(record: Record) -> Record:
+    """With its samples as they are written."""
+    return record if "samples" not in record else record | {"samples": msgspec.Raw(_encode(record["samples"]))}
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
@@ -250,16 +275,22 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
     ]
 
 
-def _columns(lines: Sequence[Any]) -> dict[str, Column]:
+def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
     """Raises `ValueError` for a number beyond its limits."""
-    return {name: _column(_STEP[name], lines) for name in COLUMNS}
+    columns: dict[str, Column] = {
+        name: _column(_STEP[name], lines).astype(kind, copy=False) for name, kind in _OWN_COLUMNS.items()
+    }
+    numbers, consumed = samples.read(bytes(line.samples) for line in lines)
+    return columns | {"samples": numbers}, consumed
 
 
 def _column(each: Field, lines: Sequence[Any]) -> Column:
     values: Iterable[Any] = map(operator.attrgetter(each.name), lines)
     if each.kind == vocabulary.LABEL:
         return np.fromiter(map(_fingerprint, values), np.int64, len(lines))
-    column = np.fromiter(values, np.dtype(COLUMNS[each.column]), len(lines))  # None and "nan" are floats to numpy
+    if each.kind == vocabulary.FLAG:
+        return np.fromiter((each.otherwise if v is None else v for v in values), np.int8, len(lines))
+    column: Column = np.fromiter(values, _KINDS[each.kind], len(lines))  # None and "nan" are floats to numpy
     if each.kind == vocabulary.NUMBER or not len(lines):
         return column
     assert each.least is not None and each.most is not None

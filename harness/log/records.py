@@ -16,6 +16,7 @@ import msgspec
 
 from harness.emitter import vocabulary
 from harness.emitter.vocabulary import Event, Field
+from harness.log import samples
 from harness.log.files import visible
 
 DEPTH_MAX = 32
@@ -40,6 +41,7 @@ def kind_of(field: Field) -> Any:
         vocabulary.LABEL: Annotated[str, msgspec.Meta(max_length=field.most)]
         | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
         vocabulary.TEXTS: list[str],
+        vocabulary.RUNS: list[list[int]],
     }
     if field.kind in (vocabulary.OBJECT, vocabulary.OBJECTS):
         one: Any = struct(field.name, field.fields) if field.fields else dict[str, Any]
@@ -136,6 +138,8 @@ def event(record: Record, role: str) -> Record:
     _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
     if name == "plan":
         _check_size(record["plan"].get("workload") or {})
+    if name == "step" and record.get("samples") is not None:
+        _check_samples(record["samples"])
     return _without_nulls(record, name)
 
 
@@ -166,6 +170,13 @@ def _check_size(workload: Record) -> None:
     ranks = (workload.get("nodes") or 1) * (workload.get("ranks_per_node") or 1)
     if ranks > vocabulary.RANKS_MAX:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
+
+
+def _check_samples(runs: Sequence[Sequence[int]]) -> None:
+    try:
+        samples.checked(runs)
+    except ValueError as error:
+        raise Damaged(f"step event: samples: {error}") from None
 
 
 def _without_nulls(record: Record, name: str) -> Record:
@@ -213,6 +224,7 @@ def allowed(field: Field) -> str:
         vocabulary.TEXTS: "a list of texts",
         vocabulary.OBJECT: "an object",
         vocabulary.OBJECTS: "a list of objects",
+        vocabulary.RUNS: "a list of runs, each [first, count] or [first, count, stride]",
     }
     return words[field.kind]
 

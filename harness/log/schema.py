@@ -58,6 +58,7 @@ def _kind(field: Field) -> Schema:
         return {"enum": list(field.values)}
     text: Schema = {"type": "string"} | ({} if field.most is None else {"maxLength": field.most})
     integer: Schema = {"type": "integer", "minimum": field.least, "maximum": field.most}
+    run: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3}
     one = _object(field.fields) if field.fields else {"type": "object"}
     kinds: dict[str, Schema] = {
         vocabulary.INTEGER: integer,
@@ -68,5 +69,6 @@ def _kind(field: Field) -> Schema:
         vocabulary.TEXTS: {"type": "array", "items": {"type": "string"}},
         vocabulary.OBJECT: one,
         vocabulary.OBJECTS: {"type": "array", "items": one},
+        vocabulary.RUNS: {"type": "array", "items": run, "maxItems": vocabulary.RUNS_MAX},
     }
     return kinds[field.kind]

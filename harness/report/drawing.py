@@ -190,7 +190,9 @@ def _life(run: Timeline, process: Process) -> Life:
 
 def _story(process: Process) -> str:
     source = short_path(process.source or "an unknown place")
-    start = f"restored step {process.restored_step} from {source}" if process.restored_step else "started from scratch"
+    state = "a state of an unknown step" if process.restored_step is None else f"step {process.restored_step}"
+    fresh = not process.restored_step and (process.restored is None or process.restored_step == 0)
+    start = "started from scratch" if fresh else f"restored {state} from {source}"
     if process.exit_code is None:
         return f"{start}; no exit recorded"
     return f"{start}; exit code {process.exit_code}" + (f" ({process.exit_reason})" if process.exit_reason else "")

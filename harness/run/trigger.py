@@ -100,7 +100,7 @@ class Progress:
         elif kind == "rendezvous":
             self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
         elif kind == "restored":
-            self._absorb_restore(rank, _whole(event.get("step", 0)))
+            self._absorb_restore(rank, event.get("step", 0 if event.get("source") == "scratch" else None))
         elif kind == "checkpoint.committed":
             self.committed_step = _whole(event["step"])
         elif kind == "step" and rank in self.workers:
@@ -110,10 +110,11 @@ class Progress:
         elif kind == "exiting":
             self.phase = "exiting"
 
-    def _absorb_restore(self, rank: int, step: int) -> None:
+    def _absorb_restore(self, rank: int, step: int | None) -> None:
+        """`step` `None`: nobody knows of which step the state is."""
         self.phase = "restored"
-        if rank in self.workers:
-            self.workers[rank].last_step = self.workers[rank].restored_step = step
+        if rank in self.workers and step is not None:
+            self.workers[rank].last_step = self.workers[rank].restored_step = _whole(step)
         self.complete_step = self._complete()
 
     def _absorb_phase(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:

@@ -30,6 +30,7 @@ _TURN_BITS = 32
 _TIES_MAX = 1000
 _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
 CLEAN_CODES = (0, EXIT_LEFT)
+SCRATCH = "scratch"  # the source of a state that no checkpoint holds
 
 
 @dataclass
@@ -497,7 +498,10 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
     clock, it is the one that fits."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
-    following = int(restored.get("step", 0)) + 1
+    state = step_of(restored)
+    if state is None:
+        return int(first)
+    following = state + 1
     return min(at_once, key=lambda row: (step[row] < following, abs(step[row] - following), row), default=len(step))
 
 
@@ -531,12 +535,19 @@ def _complete(
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
     """The step restored last of all, if no step was done by that process since."""
-    restores = [(event["at"], int(event.get("step", 0))) for life in lives for event in life.restores]
+    restores = [(event["at"], step_of(event)) for life in lives for event in life.restores]
     if not restores:
         return None
-    at, step = max(restores)
+    at, step = max(restores, key=lambda each: (each[0], -1 if each[1] is None else each[1]))
     last_step = max(life.last_step_end for life in lives)
     return step if at > last_step else None
+
+
+def step_of(restored: Mapping[str, Any]) -> int | None:
+    """The step whose state a `restored` event tells of; 0: from scratch; `None`: it is not known."""
+    if "step" in restored:
+        return int(restored["step"])
+    return 0 if restored.get("source") == SCRATCH else None
 
 
 def _lineage(

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.log import reading
+from harness.log.samples import Samples
 from harness.timeline import lineage, marks
 from harness.timeline.lineage import Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
@@ -64,6 +65,9 @@ class Steps:
     survives: Bools  # not rolled back by a later restore
     epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # row in Timeline.epochs
     complete: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # every rank of the world did this step
+    data_pass: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # over the data set; -1 unknown
+    applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
+    samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # its number in Timeline.samples; -1 unknown
 
     def __len__(self) -> int:
         return len(self.step)
@@ -127,6 +131,7 @@ class Timeline:
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
     told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
+    samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
 
     @property
     def planned_steps(self) -> int | None:
@@ -200,6 +205,7 @@ def build(log: reading.Log) -> Timeline:
         uncertainty_ns=log.uncertainty_ns,
         drill=story.drill(),
         told_events=story.told_events(),
+        samples=log.samples,
         evidence=np.array(marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)
@@ -221,7 +227,7 @@ def _process(life: Life, launched: int) -> Process:
         started=life.started,
         rendezvous=next((e["at"] for e in life.writer.events if e.get("event") == "rendezvous"), None),
         restored=restored.get("at"),
-        restored_step=restored.get("step"),
+        restored_step=lineage.step_of(restored),
         source=restored.get("source"),
         fallback=tuple(restored.get("fallback") or ()),
         last_seen=life.last_seen,

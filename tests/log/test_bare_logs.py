@@ -275,7 +275,7 @@ def survivors(run: timeline.Timeline) -> list[tuple[int, int, int]]:
         ([(0, 1, 2, None), (0, 1, 4, None), (2, 3, 5, None), (3, 4, 6, None)], [(1, 2, -1), (1, 4, 2), (3, 5, 3), (4, 6, 6)]),
         ([(0, 1, 5, 3), (3, 4, 3, None)], [(1, 5, 3)]),  # it went back, and nothing came of it
         ([(0, 1, 5, 3), (0, 1, 0, None)], [(1, 5, -1)]),
-        ([(0, 1, 5, 3), (None, 1, 0, None)], [(1, 5, -1)]),  # who does not say from where began from nothing
+        ([(0, 1, 5, 3), (None, 1, 0, None)], [(1, 5, 5)]),  # it does not say from which step it goes on
         ([(0, 1, 4, 3), (0, 1, 4, 3), (2, 3, 5, None), (3, 4, 6, None)], [(1, 4, -1), (1, 4, 3), (3, 5, -1), (4, 6, 6)]),
         ([(0, 1, 3, None), (5, 6, 8, None), (4, 5, 7, None)], [(1, 3, 3), (6, 8, -1), (5, 7, 7)]),
         ([(0, 1, 3, 3), (5, 6, 8, None)], [(1, 3, 3), (6, 8, 8)]),  # nobody has seen steps 4 and 5

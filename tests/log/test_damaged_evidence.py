@@ -368,6 +368,11 @@ def _value(field: vocabulary.Field) -> st.SearchStrategy[Any]:
         vocabulary.FLAG: st.booleans(),
         vocabulary.LABEL: text | st.integers(-(2**63), 2**63 - 1),
         vocabulary.TEXTS: st.lists(text, max_size=3),
+        vocabulary.RUNS: st.lists(
+            st.tuples(st.integers(0, 9), st.integers(1, 9)).map(list)
+            | st.tuples(st.integers(9, 99), st.integers(1, 9), st.integers(-1, 9)).map(list),
+            max_size=3,
+        ),
     }
     if field.closed:
         return st.sampled_from(field.values)

@@ -15,11 +15,13 @@ import numpy as np
 
 from harness.judge import deaths, fault_free, ranks_agree
 from harness.judge.analysis import Analysis
+from harness.judge.consumed import Consumed
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline.timeline import Bools, Floats, Timeline
 
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
+UNPROVEN = "nothing shows that the order is the same in every run"
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
 
 
@@ -45,7 +47,7 @@ class LossContinuity(Score):
         run = evidence.run
         mode = bounds.mode if bounds else "exact"
         curve, comparison = evidence.curve, evidence.comparison
-        samples = sample_ledger(curve)
+        samples = _samples(evidence)
         values: dict[str, Any] = {
             "mode": mode,
             "max_abs_diff": comparison.max_abs_diff if comparison else None,
@@ -60,10 +62,13 @@ class LossContinuity(Score):
         }
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
         if bounds is None:
-            return ScoreResult(values)
+            return ScoreResult(values, not_judged=_in_passing(samples))
         line, reach = _curve_line(evidence, bounds, comparison)
         values |= reach
-        lines = [line, *_sample_lines(bounds, samples, line.verdict)]
+        asked = not bounds.model_fields_set.isdisjoint(("max_samples_repeated", "max_samples_skipped"))
+        lines = [line]
+        if samples.comparable or asked:
+            lines += _sample_lines(bounds, samples, line.verdict)
         if bounds.mode == "final":
             lines.append(
                 at_most(
@@ -79,14 +84,15 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         reasons = [
-            *ranks_agree.findings(evidence, bounds.mode, bounds.max_ulp, moved),
-            *_other_samples(comparison, bounds),
+            *ranks_agree.findings(evidence, bounds.mode, bounds.max_ulp, moved, evidence.consumed is not None),
+            *(_other_samples(comparison, bounds) if evidence.consumed is None else _moved(evidence.consumed, moved)),
         ]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
         }.get(mode, f"losses within the {mode} band")
-        return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds))
+        untold = [] if samples.comparable else [("sample order", samples.why)]
+        return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
 
 
 def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
@@ -104,6 +110,57 @@ class Samples:
     repeated: int | None
     skipped: int | None
     where: str  # the first place in words
+    which: tuple[str, str] = ("", "")  # those repeated and those skipped, in words, where their indices are told
+    why: str = "the trainer does not report which samples a step consumed"  # where it is not known
+    comparable: bool = True
+    unproven: bool = False  # whether the order is the same in every run is not known
+    unit: str = "samples"
+
+
+def _samples(evidence: Analysis) -> Samples:
+    """By what each rank tells that it consumed, else by the places in the shuffled order."""
+    found = evidence.consumed
+    if found is None:
+        return sample_ledger(evidence.curve)
+    return Samples(
+        found.repeated,
+        found.skipped,
+        "",
+        (found.repeated_where, found.skipped_where),
+        found.why,
+        found.comparable,
+        found.unproven,
+        "samples" if found.kind == "samples" else "inputs of steps",
+    )
+
+
+def _in_passing(samples: Samples) -> list[tuple[str, str]]:
+    """What a scenario that expects nothing of it is told all the same."""
+    odd = [text for text in _amounts(samples) if text]
+    return (
+        [("sample order", f"the scenario expects nothing of loss_continuity, though {'; '.join(odd)}")] if odd else []
+    )
+
+
+def _amounts(samples: Samples) -> tuple[str, str]:
+    """How many were repeated and how many never seen, and which; an empty text for none."""
+    of = "" if samples.unit == "samples" else f" {samples.unit}"
+    found = (
+        (samples.repeated, f"{of} repeated{samples.which[0]}"),
+        (samples.skipped, f"{of} never seen{samples.which[1]}"),
+    )
+    repeated, skipped = (f"{amount}{text}" if amount else "" for amount, text in found)
+    return repeated, skipped
+
+
+def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
+    """The same samples in other steps than the fault-free run's."""
+    if found.moved and not allowed and not found.repeated and not found.skipped:
+        text = f"{found.moved} steps consumed other samples than the twin's, the first is step {found.first_moved}"
+        if found.unproven:
+            yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}"
+        else:
+            yield Verdict.FAIL, f"loss_continuity: {text}"
 
 
 def sample_ledger(curve: Curve) -> Samples:
@@ -262,18 +319,23 @@ def _moves(twin: Curve) -> float:
 
 
 def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
-    repeated = ("repeated", samples.repeated, bounds.max_samples_repeated)
-    skipped = ("skipped", samples.skipped, bounds.max_samples_skipped)
-    for what, observed, bound in (repeated, skipped):
+    amounts = _amounts(samples) if samples.which != ("", "") or samples.unit != "samples" else ("", "")
+    repeated = ("repeated", samples.repeated, bounds.max_samples_repeated, amounts[0])
+    skipped = ("skipped", samples.skipped, bounds.max_samples_skipped, amounts[1])
+    for what, observed, bound, which in (repeated, skipped):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
             text = "the losses are the twin's, bit for bit"
             yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
-            reason = "the trainer does not report which samples a step consumed"
-            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, reason, bound_value=bound, unit="samples")
+            yield Expectation(
+                name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, samples.why, bound_value=bound, unit="samples"
+            )
+        elif observed > bound and samples.unproven:
+            reason = f"{which}; {UNPROVEN}"
+            yield Expectation(name, f"≤ {bound}", str(observed), Verdict.INCONCLUSIVE, reason)
         else:
-            reason = f"{observed} samples were {what}, first {samples.where}"
+            reason = which or f"{observed} samples were {what}, first {samples.where}"
             yield at_most(name, observed, bound, str, reason, "samples")
 
 

@@ -1,0 +1,354 @@
+"""What the surviving history consumed of the data set, against the fault-free run: repeated, never seen, out of order.
+
+Each rank of an observed trainer tells which indices it consumed in each step (`samples`), or a digest of its inputs.
+The multiset of all ranks is compared with the fault-free run's, pass by pass over the data set: what that repeats, as
+the padding of a sampler, may be repeated. Where both runs consume as much in each step, the same steps are compared.
+Where they do not, as another number of ranks does, whole passes are.
+
+An order that is another in every run, without any fault, accuses nobody: it is not comparable.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from harness.judge import fault_free
+from harness.judge.curves import ByRank, by_rank
+from harness.judge.evidence import Evidence
+from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+
+NAMED_RUNS = 6
+_ROWS_AT_ONCE = 2**14
+EXPANDED_MAX = 2**27  # samples that are compared one by one: a gigabyte of them
+_RANK_BITS = 24  # as in curves.by_rank
+Kind = Literal["samples", "digests"]
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """`repeated`, `skipped`: how many samples (or inputs of steps), `None` where that cannot be told; `why` says why.
+    `others`: consumed once, and not by the fault-free run in its steps.
+
+    `moved`: steps that consumed others than the fault-free run did, the first of them `first_moved`. `unproven`: no
+    undisturbed step shows that the order is the same in every run.
+    """
+
+    kind: Kind = "samples"
+    repeated: int | None = None
+    skipped: int | None = None
+    others: int = 0
+    repeated_where: str = ""
+    skipped_where: str = ""
+    moved: int = 0
+    first_moved: int | None = None
+    why: str = ""
+    comparable: bool = True
+    unproven: bool = False
+
+
+def told_kind(run: Timeline, twin: Timeline | None) -> Kind | None:
+    """By what the samples can be followed: by their indices, by digests where nobody tells places either, or not."""
+    timelines = [each for each in (run, twin) if each is not None]
+    if any((each.steps.samples >= 0).any() for each in timelines):
+        return "samples"
+    if any((each.steps.first >= 0).any() for each in timelines):
+        return None
+    return "digests" if any((each.steps.digest != 0).any() for each in timelines) else None
+
+
+def consumed(evidence: Evidence) -> Consumed | None:
+    """`None` for a trainer that tells neither indices nor digests of its own."""
+    run, twin = evidence.run, evidence.twin
+    kind = told_kind(run, twin)
+    if kind is None:
+        return None
+    flaw = "there is none" if twin is None else fault_free.flaw(run, twin)
+    if twin is None or flaw:
+        return Consumed(kind, why=f"the samples need a fault-free run to be compared with: {flaw}")
+    mine, theirs = _History(run, kind), _History(twin, kind)
+    if untold := mine.untold or theirs.untold:
+        return Consumed(kind, why=f"{untold} steps of a rank do not tell what they consumed")
+    pairs = _paired(mine, theirs)
+    if not len(pairs.step):
+        return Consumed(kind, why="no step of both runs can be compared")
+    order = _order(evidence, kind, pairs)
+    if order.why:
+        return Consumed(kind, why=order.why, comparable=False)
+    if mine.size_of(pairs.ours) + theirs.size_of(pairs.twins) > EXPANDED_MAX:
+        return Consumed(kind, why="more samples differ from the fault-free run's than can be compared")
+    found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
+    return replace(found, unproven=order.unproven)
+
+
+class _History:
+    """The rows of a run that count, one of each step and rank; of steps that all ranks are known to have done."""
+
+    def __init__(self, run: Timeline, kind: Kind):
+        self.run, self.kind = run, kind
+        found = by_rank(run.steps)
+        whole = run.steps.complete[found.row]
+        self.table = ByRank(found.key[whole], found.row[whole])
+        self.step = self.table.key >> _RANK_BITS
+        told = run.steps.samples if kind == "samples" else run.steps.digest
+        self.untold = int((told[self.table.row] == (-1 if kind == "samples" else 0)).sum())
+
+    def expanded(self, rows: Ints) -> Ints:
+        """What these rows of the run's steps consumed, one after the other."""
+        if self.kind == "digests":
+            return self.run.steps.digest[rows]
+        return self.run.samples.expanded(self.run.steps.samples[rows])
+
+    def counts(self, rows: Ints) -> Ints:
+        """How many samples each of these rows consumed."""
+        if self.kind == "digests":
+            return np.ones(len(rows), np.int64)
+        return self.run.samples.counts(self.run.steps.samples[rows])
+
+    def size_of(self, rows: Ints) -> int:
+        return int(self.counts(rows).sum())
+
+    def passes(self, rows: Ints) -> Ints:
+        return self.run.steps.data_pass[rows]
+
+
+class _Pairs(NamedTuple):
+    """Steps that both runs did: `ours`, `twins` are the rows in which they are not the same."""
+
+    step: Ints
+    ours: Ints
+    twins: Ints
+
+
+def _paired(mine: _History, theirs: _History) -> _Pairs:
+    """Rows of the same step and rank that consumed the very same are left out."""
+    step = np.intersect1d(mine.step, theirs.step)
+    _, left, right = np.intersect1d(mine.table.key, theirs.table.key, assume_unique=True, return_indices=True)
+    ours, twins = mine.table.row[left], theirs.table.row[right]
+    if mine.kind == "digests":
+        same = mine.run.steps.digest[ours] == theirs.run.steps.digest[twins]
+    else:
+        numbers = mine.run.steps.samples[ours], theirs.run.steps.samples[twins]
+        same = mine.run.samples.equal(numbers[0], theirs.run.samples, numbers[1])
+    return _Pairs(step, _rest(mine, left[same], step), _rest(theirs, right[same], step))
+
+
+def _rest(history: _History, same: Ints, step: Ints) -> Ints:
+    """Rows of these steps but for the places in `same`, as rows of the run's steps."""
+    left = np.isin(history.step, step)
+    left[same] = False
+    return history.table.row[left]
+
+
+# Order
+
+
+class _Order(NamedTuple):
+    why: str = ""
+    unproven: bool = False
+
+
+def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
+    """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
+    run, twin = evidence.run, evidence.twin
+    assert twin is not None
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    mine, theirs = _History(run, kind), _History(twin, kind)
+    early = pairs.step[: int(np.searchsorted(pairs.step, _first_step_ending_after(run.steps, struck)))]
+    if len(_moved(early, pairs, mine, theirs)):
+        return _Order("sample order: not comparable, it differed from the fault-free run's before any fault struck")
+    repeats = [other for other in evidence.calibration if _is_repeat(run, twin, other)]
+    for other in repeats:
+        history = _History(other, kind)
+        between = _paired(history, theirs)
+        if not history.untold and len(_moved(between.step, between, history, theirs)):
+            return _Order("sample order: not comparable, it is another one in each fault-free run")
+    return _Order(unproven=not len(early) and not repeats)
+
+
+def _is_repeat(run: Timeline, twin: Timeline, other: Timeline) -> bool:
+    return not fault_free.flaw(run, other) and other.epochs[0].size == twin.epochs[0].size
+
+
+def _first_step_ending_after(steps: Steps, moment: int) -> int:
+    """The lowest step that any rank ended at this moment or later."""
+    return int(steps.step[steps.end >= moment].min(initial=np.iinfo(np.int64).max))
+
+
+def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
+    """Which of these steps consumed others than the twin's, whichever rank did."""
+    sides = []
+    for history, rows in ((mine, pairs.ours), (theirs, pairs.twins)):
+        rows = rows[np.isin(history.run.steps.step[rows], steps)]
+        sides.append((np.repeat(history.run.steps.step[rows], history.counts(rows)), history.expanded(rows)))
+    key = np.concatenate([step for step, _ in sides]), np.concatenate([item for _, item in sides])
+    sign = np.concatenate([np.full(len(step), weight) for (step, _), weight in zip(sides, (1, -1), strict=True)])
+    cells, of = np.unique(np.stack(key), axis=1, return_inverse=True)
+    balance = np.bincount(of.reshape(-1), weights=sign, minlength=cells.shape[1])
+    return np.unique(cells[0][balance != 0])
+
+
+# Amounts
+
+
+def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
+    """Whether both consume as many samples in each step. Rows that are the same in both need no count."""
+    totals = []
+    for history, rows in ((mine, pairs.ours), (theirs, pairs.twins)):
+        place = np.searchsorted(pairs.step, history.run.steps.step[rows])
+        totals.append(np.bincount(place, weights=history.counts(rows), minlength=len(pairs.step)))
+    return bool((totals[0] == totals[1]).all())
+
+
+def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
+    """The passes are the twin's: a trainer that starts again may count its own from 0."""
+    pass_of = _pass_of(theirs, pairs.step)
+    ours, twins = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.twins, pass_of)
+    beyond, skipped = _difference(ours, twins)
+    again = _consumed_again(beyond, mine, pairs.step, pass_of)
+    repeated = beyond.at(again)
+    moved = _moved(pairs.step, pairs, mine, theirs)
+    return Consumed(
+        mine.kind,
+        repeated=len(repeated.item),
+        skipped=len(skipped.item),
+        others=int((~again).sum()),
+        repeated_where=_in_words(repeated, mine),
+        skipped_where=_in_words(skipped, mine),
+        moved=len(moved),
+        first_moved=int(moved[0]) if len(moved) else None,
+    )
+
+
+def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
+    """Which of these the run consumed more than once in their pass."""
+    cells, of = np.unique(np.stack([beyond.data_pass, beyond.item]), axis=1, return_inverse=True)
+    times = np.zeros(cells.shape[1], np.int64)
+    rows = mine.table.row[np.isin(mine.step, step)]
+    for at in range(0, len(rows) if len(of) else 0, _ROWS_AT_ONCE):
+        some = rows[at : at + _ROWS_AT_ONCE]
+        own = np.repeat(pass_of[np.searchsorted(step, mine.run.steps.step[some])], mine.counts(some))
+        items = mine.expanded(some)
+        likely = np.isin(items, cells[1])
+        both = np.concatenate([cells, np.stack([own[likely], items[likely]])], axis=1)
+        names, number = np.unique(both, axis=1, return_inverse=True)
+        counts = np.bincount(number.reshape(-1), minlength=names.shape[1])
+        times += counts[number.reshape(-1)[: len(times)]] - 1
+    return np.asarray(times[of.reshape(-1)] > 1, np.bool_)
+
+
+def _pass_of(theirs: _History, step: Ints) -> Ints:
+    """The pass that the twin was in, per step; its lowest rank's."""
+    steps = theirs.run.steps
+    order = np.argsort(theirs.step, kind="stable")[::-1]
+    found = np.full(len(step), -1)
+    place = np.searchsorted(step, theirs.step[order])
+    inside = place < len(step)
+    inside[inside] = step[place[inside]] == theirs.step[order][inside]
+    found[place[inside]] = steps.data_pass[theirs.table.row[order][inside]]
+    return found
+
+
+@dataclass(frozen=True)
+class _Bag:
+    """What was consumed, each with the pass and the rank that did."""
+
+    data_pass: Ints
+    item: Ints
+    rank: Ints
+
+    @classmethod
+    def of(cls, history: _History, pairs: _Pairs, rows: Ints, pass_of: Ints) -> _Bag:
+        steps, counts = history.run.steps, history.counts(rows)
+        own = pass_of[np.searchsorted(pairs.step, steps.step[rows])]
+        return cls(np.repeat(own, counts), history.expanded(rows), np.repeat(steps.rank[rows], counts))
+
+    @classmethod
+    def of_passes(cls, history: _History, passes: Ints) -> _Bag:
+        own = history.passes(history.table.row)
+        rows = history.table.row[np.isin(own, passes)]
+        counts = history.counts(rows)
+        columns = (history.passes(rows), history.run.steps.rank[rows])
+        data_pass, rank = (np.repeat(column, counts) for column in columns)
+        return cls(data_pass, history.expanded(rows), rank)
+
+    def at(self, rows: Ints | Bools) -> _Bag:
+        return _Bag(self.data_pass[rows], self.item[rows], self.rank[rows])
+
+
+def _difference(ours: _Bag, twins: _Bag) -> tuple[_Bag, _Bag]:
+    """What the first holds oftener than the second, and the other way round: those that came last of each."""
+    keys = np.stack(
+        [np.concatenate([ours.data_pass, twins.data_pass]), np.concatenate([ours.item, twins.item])],
+    )
+    cells, of = np.unique(keys, axis=1, return_inverse=True)
+    of, count = of.reshape(-1), cells.shape[1]
+    here, there = of[: len(ours.item)], of[len(ours.item) :]
+    sums = np.bincount(here, minlength=count), np.bincount(there, minlength=count)
+    return ours.at(_beyond(here, sums[1])), twins.at(_beyond(there, sums[0]))
+
+
+def _beyond(cell: Ints, allowed: Ints) -> Bools:
+    """Which of the items stand after as many of the same cell as are allowed."""
+    order = np.argsort(cell, kind="stable")
+    begin = np.searchsorted(cell[order], cell[order])
+    late = np.zeros(len(cell), np.bool_)
+    late[order] = np.arange(len(cell)) - begin >= allowed[cell[order]]
+    return late
+
+
+def _by_passes(mine: _History, theirs: _History) -> Consumed:
+    """Of passes that both runs completed. Padding differs with the number of ranks: less than one sample for each of
+    them, in each pass."""
+    passes = _complete_passes(mine), _complete_passes(theirs)
+    both = np.intersect1d(*passes)
+    if not len(both):
+        why = "another number of ranks consumes as many samples in other steps, and no whole pass can be compared"
+        return Consumed(mine.kind, why=why)
+    bags = [_Bag.of_passes(history, both) for history in (mine, theirs)]
+    repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
+    return Consumed(
+        mine.kind,
+        repeated=len(repeated.item),
+        skipped=len(skipped.item),
+        repeated_where=_in_words(repeated, mine),
+        skipped_where=_in_words(skipped, mine),
+    )
+
+
+def _complete_passes(history: _History) -> Ints:
+    """Those after which the run went on with another one."""
+    passes = np.unique(history.passes(history.table.row))
+    return passes[passes >= 0][:-1]
+
+
+def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
+    """Without those of passes in which there are fewer than there are ranks."""
+    ranks = max(epoch.size for history in (mine, theirs) for epoch in history.run.epochs)
+    passes, of, count = np.unique(bag.data_pass, return_inverse=True, return_counts=True)
+    return bag.at(count[of] >= ranks) if len(passes) else bag
+
+
+# Words
+
+
+def _in_words(bag: _Bag, history: _History) -> str:
+    """How many on each rank, where it is the same on all of them, and which."""
+    if not len(bag.item) or history.kind == "digests":
+        return ""
+    per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
+    ranks = max(epoch.size for epoch in history.run.epochs)
+    each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
+    return f"{each}: {named(bag.item)}"
+
+
+def named(items: Ints) -> str:
+    """Sorted, as ranges: `128–143, 200, …`."""
+    values = np.unique(items)
+    cuts = [0, *(np.flatnonzero(np.diff(values) != 1) + 1).tolist(), len(values)]
+    runs = [values[begin:end] for begin, end in itertools.pairwise(cuts)]
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs[:NAMED_RUNS]]
+    return ", ".join([*shown, "…"] if len(runs) > NAMED_RUNS else shown)

@@ -1,0 +1,287 @@
+"""What ranks consumed, against the fault-free run: histories as an observer of an unchanged trainer tells them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Logs, expecting, load, steps, trainers
+
+from harness.judge import consumed
+from harness.judge.analysis import Analysis
+from harness.judge.consumed import Consumed
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.theory.simulator import Job, Outage, simulate
+from harness.timeline.timeline import Timeline
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = [Outage(17, "rank", victim=1)]  # step 18 is not done, and the job goes on from step 10
+EXACT = {"loss_continuity": {"mode": "exact"}}
+SIZE, BATCH = 256, 16  # 8 steps of 2 ranks are one pass
+Told = Callable[[int, int, int], tuple[int, list[list[int]]]]  # step, rank, ranks → pass, runs
+
+
+def order(data_pass: int, padded: int, seed: int = 0, size: int = SIZE) -> list[int]:
+    """As a DistributedSampler has it: shuffled for each pass, and filled up with its first ones."""
+    shuffled = list(range(size))
+    random.Random(1000 * seed + data_pass).shuffle(shuffled)
+    return shuffled + shuffled[: padded - size]
+
+
+def sampler(seed: int = 0, shift: Callable[[int], int] = int, size: int = SIZE) -> Told:
+    """`shift`: the step that the sampler believes to be at."""
+
+    def told(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        per_pass = -(-size // (BATCH * ranks))
+        data_pass, place = divmod(shift(step) - 1, per_pass)
+        mine = order(data_pass, per_pass * BATCH * ranks, seed, size)[rank::ranks][place * BATCH : (place + 1) * BATCH]
+        return data_pass, [[index, 1] for index in mine]
+
+    return told
+
+
+def in_order(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    """Without shuffling: one run with the stride of a DistributedSampler."""
+    return 0, [[(step - 1) * BATCH * ranks + rank, BATCH, ranks]]
+
+
+def telling(logs: Logs, told: Told, last_lives: Told | None = None) -> Logs:
+    """The logs of an observed trainer: it tells indices, and no place in a shuffled order that it does not know."""
+    for lines in trainers(logs):
+        last = lines is trainers(logs, rank=lines[0]["rank"])[-1]
+        for line in steps(lines):
+            for field in ("first", "count", "digest"):
+                line.pop(field, None)
+            chosen = last_lives if last_lives and last else told
+            line["epoch"], line["samples"] = chosen(line["step"], lines[0]["rank"], lines[0]["world_size"])
+    return logs
+
+
+def run_of(told: Told, after: Told | None = None, outages: list[Outage] = KILL, expect: Any = EXACT) -> Timeline:
+    history = simulate(JOB, outages, seed=5)
+    return load(history, expecting(telling(history.logs(), told, after), expect))
+
+
+def twin_of(told: Told, job: Job = JOB, seed: int = 99) -> Timeline:
+    history = simulate(job, (), seed)
+    return load(history, telling(history.logs(), told))
+
+
+def found(run: Timeline, twin: Timeline, *calibration: Timeline) -> Consumed:
+    result = consumed.consumed(Evidence(run, twin, calibration))
+    assert result is not None
+    return result
+
+
+def card(run: Timeline, twin: Timeline, *calibration: Timeline) -> Scorecard:
+    return judge(Evidence(run, twin, calibration), "observed")
+
+
+@pytest.mark.parametrize("told", [sampler(), in_order], ids=["shuffled", "in order"])
+def test_a_healthy_run_passes_and_says_what_was_not_judged(told: Told) -> None:
+    judged = card(run_of(told), twin_of(told))
+    assert judged.verdict is Verdict.PASS, judged.reasons
+    assert judged.scores["loss_continuity"]["samples_repeated"] == 0
+    assert judged.scores["loss_continuity"]["samples_skipped"] == 0
+    assert "sample order" not in judged.not_judged and "sample contents" in judged.not_judged
+
+
+def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_seen() -> None:
+    """Lightning 2.6: the batch before the resume comes again, and everything after it comes one step late."""
+
+    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return in_order(step - 1, rank, ranks)
+
+    judged = card(run_of(in_order, late), twin_of(in_order))
+    assert judged.verdict is Verdict.FAIL
+    values = judged.scores["loss_continuity"]
+    assert (values["samples_repeated"], values["samples_skipped"]) == (32, 32)
+    reasons = "\n".join(judged.reasons)
+    assert "max_samples_repeated: 32 repeated (16 per rank): 288–319" in reasons
+    assert "max_samples_skipped: 32 never seen (16 per rank): 1248–1279" in reasons
+
+
+def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
+    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return in_order(step - 1, rank, ranks)
+
+    judged = card(run_of(in_order, late, expect={"recovery_time": {"max": "60s"}}), twin_of(in_order))
+    assert judged.verdict is Verdict.PASS
+    assert "32 repeated (16 per rank)" in judged.not_judged["sample order"]
+
+
+def test_a_pass_that_begins_again_after_the_resume() -> None:
+    """A script that saves its model and not its place in the pass."""
+
+    def again(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return sampler(shift=lambda step: step - 10)(step, rank, ranks)
+
+    result = found(run_of(sampler(), again), twin_of(sampler()))
+    assert result.repeated and result.skipped and result.repeated + result.others == result.skipped
+
+
+def test_padding_is_legal_as_the_fault_free_run_has_it() -> None:
+    told = sampler(size=SIZE - 11)
+    run = run_of(told)
+    assert len(set(in_pass(run, 0))) < len(in_pass(run, 0)), "nothing is repeated: the test shows nothing"
+    result = found(run, twin_of(told))
+    assert (result.repeated, result.skipped, result.moved) == (0, 0, 0)
+
+
+def in_pass(run: Timeline, data_pass: int) -> list[int]:
+    rows = np.flatnonzero((run.steps.data_pass == data_pass) & run.steps.survives)
+    return list(run.samples.expanded(run.steps.samples[rows]).tolist())
+
+
+def test_a_trainer_that_counts_its_passes_anew_in_each_life_is_not_accused() -> None:
+    def from_zero(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return 0, sampler()(step, rank, ranks)[1]
+
+    assert card(run_of(sampler(), from_zero), twin_of(sampler())).verdict is Verdict.PASS
+
+
+def test_the_same_samples_in_another_order_are_seen() -> None:
+    def swapped(step: int) -> int:
+        return {21: 22, 22: 21}.get(step, step)
+
+    run, twin = run_of(sampler(), sampler(shift=swapped)), twin_of(sampler())
+    result = found(run, twin)
+    assert (result.repeated, result.skipped, result.moved, result.first_moved) == (0, 0, 2, 21)
+    judged = card(run, twin)
+    assert judged.verdict is Verdict.FAIL
+    assert "2 steps consumed other samples than the twin's, the first is step 21" in judged.reasons[0]
+
+
+def test_ranks_that_changed_places_consumed_the_same() -> None:
+    def swapped(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return sampler()(step, ranks - 1 - rank, ranks)
+
+    assert card(run_of(sampler(), swapped), twin_of(sampler())).verdict is Verdict.PASS
+
+
+def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
+    judged = card(run_of(sampler(seed=1), sampler(seed=2)), twin_of(sampler(seed=3)))
+    assert judged.verdict is Verdict.PASS, judged.reasons
+    assert "not comparable" in judged.not_judged["sample order"]
+    asked = {"loss_continuity": {"mode": "exact", "max_samples_repeated": 0}}
+    strict = card(run_of(sampler(seed=1), expect=asked), twin_of(sampler(seed=3)))
+    assert strict.expectations  # the losses are the twin's bit for bit, so the samples are, too
+
+
+def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:
+    run, twin = run_of(sampler(), sampler(seed=2)), twin_of(sampler())
+    assert found(run, twin).repeated
+    assert found(run, twin, twin_of(sampler(), seed=7)).repeated
+    other = found(run, twin, twin_of(sampler(seed=4), seed=7))
+    assert not other.comparable and "another one in each fault-free run" in other.why
+
+
+def test_a_fault_before_the_first_step_proves_no_order() -> None:
+    early = [Outage(0, "rank", victim=1)]
+    judged = card(run_of(sampler(seed=1), outages=early), twin_of(sampler()))
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "nothing shows that the order is the same in every run" in "\n".join(judged.reasons)
+
+
+@pytest.mark.parametrize("defect", [False, True])
+def test_with_another_number_of_ranks_whole_passes_are_compared(defect: bool) -> None:
+    """One rank consumes half as much in a step: its passes take twice as many."""
+
+    def global_place(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        """Goes on where the two ranks stood after step 10: 320 samples, pass 1 at 64."""
+        if ranks == 2:
+            return sampler()(step, rank, ranks)
+        place = 320 + (step - 11) * BATCH
+        data_pass, first = divmod(place, SIZE)
+        if defect and data_pass == 1 and first >= 128:
+            first -= 16
+        return data_pass, [[index, 1] for index in order(data_pass, SIZE)[first : first + BATCH]]
+
+    outages = [Outage(17, "shrink", victim=1)]
+    run = run_of(global_place, outages=outages)
+    assert {epoch.size for epoch in run.epochs} == {1, 2}
+    result = found(run, twin_of(sampler()))
+    assert not result.why
+    assert (result.repeated, result.skipped) == ((16, 16) if defect else (0, 0))
+
+
+def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
+    history = simulate(JOB, KILL, seed=5)
+    logs = telling(history.logs(), sampler())
+    steps(trainers(logs, rank=1, life=-1)[0], 30, 30)[0].pop("samples")
+    result = found(load(history, logs), twin_of(sampler()))
+    assert result.repeated is None and "1 steps of a rank do not tell" in result.why
+
+
+def digests(logs: Logs, shift: int = 0, seed: str = "") -> Logs:
+    """Only the inputs' digests are told, each rank's own."""
+    for lines in trainers(logs):
+        moved = shift if lines is trainers(logs, rank=lines[0]["rank"])[-1] else 0
+        for line in steps(lines):
+            remove_places(line)
+            line["digest"] = f"{seed}{line['step'] - moved}/{lines[0]['rank']}"
+    return logs
+
+
+def remove_places(line: dict[str, Any]) -> None:
+    for field in ("first", "count"):
+        line.pop(field, None)
+
+
+def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> None:
+    history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
+    twin = load(quiet, digests(quiet.logs()))
+    assert card(load(history, expecting(digests(history.logs()), EXACT)), twin).verdict is Verdict.PASS
+    judged = card(load(history, expecting(digests(history.logs(), shift=1), EXACT)), twin)
+    assert judged.verdict is Verdict.FAIL
+    assert "2 inputs of steps repeated" in "\n".join(judged.reasons)
+    other = card(load(history, expecting(digests(history.logs(), seed="x"), EXACT)), twin)
+    assert other.verdict is Verdict.PASS and "not comparable" in other.not_judged["sample order"]
+
+
+def test_a_worker_that_died_by_itself_is_no_defect_of_the_samples() -> None:
+    crash = [Outage(17, "crash", victim=1)]
+    judged = card(run_of(sampler(), outages=crash), twin_of(sampler()))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "unexplained death" in judged.reasons[0]
+    assert judged.scores["loss_continuity"]["samples_repeated"] == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(11, 40), st.integers(0, 1), st.integers(0, 2000)), max_size=4))
+def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]]) -> None:
+    """Some steps after the resume consume one other sample than they should."""
+    changed = {(step, rank): index for step, rank, index in changes}
+
+    def odd(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        data_pass, runs = in_order(step, rank, ranks)
+        if (step, rank) not in changed:
+            return data_pass, runs
+        first, count, stride = runs[0]
+        return data_pass, [[changed[step, rank], 1], [first + stride, count - 1, stride]]
+
+    run, twin = run_of(in_order, odd), twin_of(in_order)
+    ours, usual = sorted(in_pass(run, 0)), sorted(in_pass(twin, 0))
+    extra = [index for index in set(ours) for _ in range(ours.count(index) - usual.count(index))]
+    lacking = [index for index in set(usual) for _ in range(usual.count(index) - ours.count(index))]
+    result = found(run, twin)
+    assert (result.repeated or 0) + result.others == len(extra)
+    assert result.repeated == sum(ours.count(index) > 1 for index in extra)
+    assert result.skipped == len(lacking)
+
+
+def test_what_is_named_is_short() -> None:
+    assert consumed.named(np.array([128, 129, 130, 7, 130])) == "7, 128–130"
+    assert consumed.named(np.arange(0, 100, 2)) == "0, 2, 4, 6, 8, 10, …"
+
+
+def test_the_analysis_is_made_once() -> None:
+    evidence = Analysis.of(Evidence(run_of(in_order), twin_of(in_order)))
+    assert evidence.consumed is evidence.consumed and evidence.consumed is not None
+    reference = Evidence(load(simulate(JOB, KILL, seed=5)), load(simulate(replace(JOB), (), 99)))
+    assert consumed.consumed(reference) is None, "places in the shuffled order are judged by themselves"
