@@ -65,7 +65,11 @@ def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() 
 def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
     given = workload(trainer={"command": ["train", "{index}"], "env": {"A": "1"}}, nodes=2)
     launch = given.trainer.launch(given, "run-1", 7)
-    assert (launch.command, launch.control, dict(launch.env)) == (("train", "{index}"), None, {"A": "1", "CHAOS_OBSERVE": "auto"})
+    assert (launch.command, launch.control, dict(launch.env)) == (
+        ("train", "{index}"),
+        None,
+        {"A": "1", "CHAOS_OBSERVE": "auto"},
+    )
 
 
 @pytest.mark.parametrize(
