@@ -84,6 +84,10 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
 	@PYTHONPATH=tests $(VENV)/bin/python -m kills $(ARGS)
 
+.PHONY: stacks
+stacks: $(VENV)/.ready-dev ## Example trainers killed and resumed under observation: STACKS=a virtual environment with them
+	@PYTHONPATH=tests $(VENV)/bin/python -m observer.stacks $(STACKS) $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
 	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import pathlib
 import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.emitter import EVENTS_DIR_ENV
 from harness.observer.ledger import Ledger
 from harness.observer.live import Live
 from harness.observer.restores import Restores
@@ -34,10 +31,8 @@ _OF: weakref.WeakKeyDictionary[Watch, Checkpointing] = weakref.WeakKeyDictionary
 def of(watch: Watch) -> Checkpointing:
     """The same one for all signals of a process."""
     if watch not in _OF:
-        folder = os.environ.get(EVENTS_DIR_ENV)
-        ledger, live = Ledger(pathlib.Path(folder) if folder else None), Live()
+        ledger, live = Ledger(), Live()
         _OF[watch] = Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
-        atexit.register(watch.guard("checkpoints")(_OF[watch].saves.flush))
     return _OF[watch]
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Union
 
+from harness.emitter import EVENTS_DIR_ENV
+
 NAME = "checkpoints.ledger"
 BYTES_MAX = 64 * 2**20  # of one node's ledger; what is beyond is not read
 FOLDERS_MAX = 10_000
@@ -56,15 +58,22 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """Of this process's node. `folder` is the node's folder of events; without it nothing is kept."""
+    """Of this process's node. `folder` is the node's folder of events, by default the one that the environment names;
+    without it nothing is kept."""
 
-    def __init__(self, folder: pathlib.Path | None):
-        self.folder = folder
+    def __init__(self, folder: pathlib.Path | None = None):
+        self._folder = folder
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        named = os.environ.get(EVENTS_DIR_ENV)
+        return self._folder or (pathlib.Path(named) if named else None)
 
     def add(self, entry: Entry) -> None:
         """Appends one entry. Raises `OSError` where the disk takes no more."""
         if self.folder is None:
             return
+        self.folder.mkdir(parents=True, exist_ok=True)
         kind = next(name for name, each in _KINDS.items() if isinstance(entry, each))
         line = json.dumps({"kind": kind, "at": time.time_ns(), **asdict(entry)}) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -80,13 +89,14 @@ class Ledger:
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
     def _paths(self) -> list[pathlib.Path]:
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             return []
-        mine = self.folder / NAME
+        mine = folder / NAME
         others: list[pathlib.Path] = []
-        with contextlib.suppress(OSError), os.scandir(self.folder.parent) as folders:
+        with contextlib.suppress(OSError), os.scandir(folder.parent) as folders:
             names = (each.name for each, _ in zip(folders, range(FOLDERS_MAX)) if each.is_dir(follow_symlinks=False))
-            others = [self.folder.parent / name / NAME for name in names]
+            others = [folder.parent / name / NAME for name in names]
         return [mine, *(path for path in others if path != mine)]
 
 

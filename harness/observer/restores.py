@@ -146,7 +146,7 @@ class Restores:
 
     def _tell(self, entered: Mapping[str, list[Load]]) -> None:
         entries = self.ledger.entries()
-        loads = list({id(load): load for part in (MODEL, OPTIMIZER) for load in entered.get(part, ())}.values())
+        loads = [load for part in (MODEL, OPTIMIZER) for load in reversed(entered.get(part, []))]  # the last one first
         steps = self._steps(loads, entries, OPTIMIZER in entered)
         for source, step in steps.items():
             self.watch.offer_step(source, step)
@@ -167,6 +167,8 @@ class Restores:
             "optimizer": self.live.count() if with_optimizer else None,
             "checkpoint": next((load.own_step for load in loads if load.own_step is not None), None),
         }
+        if not any(step is not None for step in found.values()) and not with_optimizer and not _any_saved(entries):
+            found["checkpoint"] = 0  # weights from elsewhere, before this run has saved anything: training begins
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
@@ -199,6 +201,10 @@ def _own_step(value: Any) -> int | None:
         if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
             return step
     return None
+
+
+def _any_saved(entries: list[Any]) -> bool:
+    return any(isinstance(entry, (Saved, Committed)) for entry in entries)
 
 
 def _saved_step(load: Load, entries: list[Any]) -> int | None:

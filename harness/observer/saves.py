@@ -7,6 +7,7 @@ else before training goes on.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -41,6 +42,7 @@ class Saves:
         self.open: list[Save] = []
         self._beside: list[str] = []  # files without live state, saved since the last step
         self._lock = threading.RLock()
+        self._at_exit = False
         self._next = Next(watch, watch.guard("checkpoints")(self.flush))
         watch.after_step(self._stepped)
 
@@ -55,7 +57,14 @@ class Saves:
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
         self._next.expect()
+        self._flush_at_exit()
         return save
+
+    def _flush_at_exit(self) -> None:
+        """Registered late, so that it comes before the last word of the log."""
+        if not self._at_exit:
+            self._at_exit = True
+            atexit.register(self.watch.guard("checkpoints")(self.flush))
 
     def _joined(self, save: Save, path: str, held: set[int]) -> Save:
         save.files.append(path)

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = ("ledger", "framework", "optimizer", "checkpoint")
 ERROR_CHARS_MAX = 1000
 UNWRITTEN_MAX = 64  # events that wait for a device
-SHOWS_TRAINER = ("step", "exiting")
+SHOWS_TRAINER = ("step", "restored", "exiting")
 OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its children are not the trainer
 
 
@@ -60,13 +60,15 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """In the job; `None` while nothing tells it."""
-        return _of_group("get_rank", "RANK")
+        """In the job; `None` while nothing tells it. torchft's replicas each count from 0: they follow each other."""
+        rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
+        return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
     @property
     def world(self) -> int | None:
-        """How many ranks the job has."""
-        return _of_group("get_world_size", "WORLD_SIZE")
+        """How many ranks the job has, in all replicas of torchft."""
+        world = _of_group("get_world_size", "WORLD_SIZE")
+        return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
 
     @property
     def local_rank(self) -> int | None:

@@ -62,6 +62,7 @@ def main() -> None:
     data = dataset()
     sampler = DistributedSampler(data, seed=2)
     loader = DataLoader(data, batch_size=16, sampler=sampler)
+    beside = dist.new_group(backend="gloo")  # saving in the background must not meet the training's collectives
     saving: Future | None = None
     while step < options.steps:
         epoch, skip = divmod(step, len(loader))
@@ -80,7 +81,7 @@ def main() -> None:
                     saving.result()
                 model_state, optimizer_state = get_state_dict(model, optimizer)
                 state = {"model": model_state, "optimizer": optimizer_state, "step": step}
-                saving = dcp.async_save(state, checkpoint_id=options.checkpoints / f"step-{step}")
+                saving = dcp.async_save(state, checkpoint_id=options.checkpoints / f"step-{step}", process_group=beside)
                 if dist.get_rank() == 0:
                     print(f"step {step} loss {loss.item():.4f}", flush=True)
     if saving:

@@ -1,0 +1,100 @@
+"""What observing costs: a plain DDP loop with and without it, in turns.
+
+    python benches/observer.py [PAIRS] [STEPS]
+
+Two figures: what the hooks take of a step by their own timers, and the paired difference of the median step with its
+95 % interval (bootstrapped over pairs). The first is the goal's (at most 1 % of a step of 50 ms); the second is noisy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from harness.backends import delivery
+from harness.backends.agent.boot import OBSERVE_ENV, with_delivered
+
+GOAL_MS = 0.5  # 1 % of a step of 50 ms
+WARM = 5  # first steps, that are left out
+LIMIT_S = 300
+TRAIN = """
+import gc, json, sys, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+steps, width = int(sys.argv[1]), 512
+data = TensorDataset(torch.randn(64 * steps, width), torch.randn(64 * steps, 1))
+layers = [layer for _ in range(4) for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+took = []
+begin = time.perf_counter()
+for x, y in DataLoader(data, batch_size=32, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    end = time.perf_counter()
+    took.append(end - begin)
+    begin = end
+watch = sys.modules.get("harness.observer.watch")
+spent = [each.spent_ns for each in gc.get_objects() if watch and isinstance(each, watch.Watch)]
+if dist.get_rank() == 0:
+    print(json.dumps({"steps": took, "spent_ns": sum(spent)}))
+dist.destroy_process_group()
+"""
+
+
+def measure(steps: int, observed: bool) -> tuple[float, float]:
+    """Milliseconds: the median step, and what the hooks took of each step by their own timers."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "train.py").write_text(TRAIN)
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        env |= {"CHAOS_EVENTS": str(folder / "events"), OBSERVE_ENV: "auto"} if observed else {}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [*command, str(folder / "train.py"), str(steps)],
+            env=with_delivered(env, str(delivery.deliver(folder))),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return 1000 * statistics.median(told["steps"][WARM:]), told["spent_ns"] / 1e6 / steps
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Of the mean: 95 % of bootstrapped ones."""
+    chance = random.Random(0)
+    means = sorted(statistics.fmean(chance.choices(values, k=len(values))) for _ in range(10_000))
+    return means[250], means[-251]
+
+
+def main(pairs: int = 5, steps: int = 200) -> int:
+    differences, hooks, alone = [], [], []
+    for number in range(pairs):
+        order = (True, False) if number % 2 else (False, True)
+        found = {observed: measure(steps, observed) for observed in order}
+        differences.append(found[True][0] - found[False][0])
+        hooks.append(found[True][1])
+        alone.append(found[False][0])
+    low, high = interval(differences)
+    mine = statistics.median(hooks)
+    print(f"a step without: {statistics.median(alone):.2f} ms (median of {pairs} runs of {steps} steps, 2 ranks)")
+    print(f"hooks by their own timers: {mine:.3f} ms a step; the goal is {GOAL_MS} ms")
+    print(f"paired difference of the median step: {statistics.fmean(differences):+.2f} ms [{low:+.2f}, {high:+.2f}]")
+    return int(mine > GOAL_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

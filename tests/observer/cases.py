@@ -1,0 +1,269 @@
+"""Trainings as anybody writes them: each in a fork of one process that has imported torch. `cases.py OUT`
+
+Each writes what it computed to `OUT/<case>.json`; where the process is observed, its log lies in `OUT/events/<case>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer would import it, in each fork
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+OUT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path()
+CASES: dict[str, Callable[[], Any]] = {}
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES[function.__name__] = function
+    return function
+
+
+def dataset() -> TensorDataset:
+    torch.manual_seed(0)
+    return TensorDataset(torch.randn(24, 8), torch.randn(24, 1))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def train(loader: Any, net: nn.Module | None = None, optimizer: Any = None, skip: int = 0) -> list[float]:
+    net = net or model()
+    optimizer = optimizer or torch.optim.AdamW(net.parameters(), lr=0.01)
+    losses = []
+    for number, (x, y) in enumerate(loader):
+        if number < skip:
+            continue
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@case
+def plain() -> Any:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    losses, rates, norms = [], [], []
+    for x, y in DataLoader(dataset(), batch_size=4):
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(net.parameters(), 1.0).item())
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        losses.append(loss.item())
+    return {"losses": losses, "rates": rates, "norms": norms, "end": [p.sum().item() for p in net.parameters()]}
+
+
+@case
+def accumulation() -> Any:
+    net, losses = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4), 1):
+        loss = nn.functional.mse_loss(net(x), y) / 2
+        loss.backward()
+        losses.append(loss.item())
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@case
+def scaler() -> Any:
+    """The third update meets an infinity."""
+    net, losses = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaling = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4)):
+        loss = nn.functional.mse_loss(net(x), y)
+        scaling.scale(loss).backward()
+        if number == 2:
+            next(net.parameters()).grad[0, 0] = float("inf")
+        scaling.step(optimizer)
+        scaling.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@case
+def two_optimizers() -> Any:
+    net = model()
+    first = torch.optim.SGD(net[0].parameters(), lr=0.01)
+    second = torch.optim.Adam(net[2].parameters(), lr=0.02)
+    losses = []
+    for x, y in DataLoader(dataset(), batch_size=4):
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        for optimizer in (first, second):
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@case
+def one_optimizer_never_steps() -> Any:
+    net = model()
+    kept = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    return train(DataLoader(dataset(), batch_size=4), net) + [kept.param_groups[0]["lr"]]
+
+
+class Outer(torch.optim.Optimizer):
+    """Steps another one, as sharded optimizers do."""
+
+    def __init__(self, parameters: Any):
+        self.inner = torch.optim.SGD(parameters, lr=0.01)
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+@case
+def sharded_optimizer() -> Any:
+    net = model()
+    return train(DataLoader(dataset(), batch_size=4), net, Outer(list(net.parameters())))
+
+
+@case
+def closures() -> Any:
+    """Forward and backward lie inside the optimizer's step, several times."""
+    net, losses = model(), []
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+    for x, y in DataLoader(dataset(), batch_size=12):
+
+        def closure(x: Any = x, y: Any = y) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).item())
+    return losses
+
+
+@case
+def workers() -> Any:
+    torch.manual_seed(3)
+    loader = DataLoader(dataset(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+    return train(loader) + train(loader)
+
+
+@case
+def subset() -> Any:
+    return train(DataLoader(Subset(dataset(), range(23, -1, -2)), batch_size=4))
+
+
+@case
+def skipping() -> Any:
+    """As a script does that resumes in the middle of an epoch."""
+    return train(DataLoader(dataset(), batch_size=4), skip=4)
+
+
+def ahead(loader: Any) -> Iterator[Any]:
+    """One batch is always fetched ahead."""
+    waiting: list[Any] = []
+    for batch in loader:
+        waiting.append(batch)
+        if len(waiting) == 2:
+            yield waiting.pop(0)
+    yield from waiting
+
+
+@case
+def fetching_ahead() -> Any:
+    return train(ahead(DataLoader(dataset(), batch_size=4)))
+
+
+@case
+def copied_inputs() -> Any:
+    return train((x.clone(), y.clone()) for x, y in ahead(DataLoader(dataset(), batch_size=4)))
+
+
+@case
+def validating() -> Any:
+    """A second loader is read between the steps, without training on it."""
+    net, losses = model(), []
+    for round_ in range(3):
+        losses += train(DataLoader(Subset(dataset(), range(8 * round_, 8 * round_ + 8)), batch_size=4), net)
+        net.eval()
+        with torch.no_grad():
+            losses += [nn.functional.mse_loss(net(x), y).item() for x, y in DataLoader(dataset(), batch_size=12)]
+        net.train()
+    return losses
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[Any]:
+        return iter(dataset())
+
+
+@case
+def stream() -> Any:
+    return train(DataLoader(Stream(), batch_size=4))
+
+
+@case
+def no_loader() -> Any:
+    x, y = dataset().tensors
+    return train([(x[i : i + 4], y[i : i + 4]) for i in range(0, 24, 4)])
+
+
+@case
+def own_error() -> Any:
+    train(DataLoader(dataset(), batch_size=12))
+    try:
+        raise ValueError("the first thing that went wrong")
+    except ValueError as error:
+        raise RuntimeError("could not clean up after it") from error
+
+
+@case
+def hook_fails() -> Any:
+    """Breaks the observer on purpose, where there is one."""
+    content = sys.modules.get("harness.observer.content")
+    if content is not None:
+        content.tensors = None  # type: ignore[attr-defined]
+    return train(DataLoader(dataset(), batch_size=4))
+
+
+@case
+def by_hand() -> Any:
+    from harness.events import Emitter
+
+    emit = Emitter.open("trainer", rank=0, world_size=1)
+    losses = train(DataLoader(dataset(), batch_size=12))
+    for number, loss in enumerate(losses, 1):
+        emit("step", step=100 + number, loss=loss)
+    return losses
+
+
+def main() -> None:
+    for name, function in CASES.items():
+        child = os.fork()
+        if child == 0:
+            if "CHAOS_EVENTS" in os.environ:
+                os.environ["CHAOS_EVENTS"] = str(OUT / "events" / name)
+            result = function()
+            (OUT / f"{name}.json").write_text(json.dumps(result))
+            return
+        os.waitpid(child, 0)
+
+
+main()

@@ -1,0 +1,150 @@
+"""What is told of checkpoints: saved, whole, loaded, and which step they hold. Real torch, several lives of each job."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+from observer import observing
+
+from harness.log.events import WriterLog, read_log
+from harness.observer.ledger import NAME
+
+CASES = pathlib.Path(__file__).with_name("checkpoint_cases.py")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("lives")
+    code, _, err = observing.run([str(CASES), str(folder)], observing.environment(folder), folder)
+    assert code == 0 and "Traceback" not in err, err
+    return folder
+
+
+def lives(told: pathlib.Path, case: str) -> list[WriterLog]:
+    """The trainer's logs, in the order of its lives."""
+    logs = [log for log in read_log(told / "events" / case) if log.header["role"] == "trainer"]
+    return sorted(logs, key=lambda log: int(log.header["mono_ns"]))
+
+
+def named(log: WriterLog, name: str) -> list[dict[str, Any]]:
+    return [event for event in log.events if event["event"] == name]
+
+
+def one(log: WriterLog, name: str) -> dict[str, Any]:
+    (found,) = named(log, name)
+    return found
+
+
+def steps(log: WriterLog) -> list[int]:
+    return [event["step"] for event in named(log, "step")]
+
+
+def test_no_hook_failed(told: pathlib.Path) -> None:
+    cases = [path.name for path in (told / "events").iterdir() if path.is_dir()]
+    failed = {case: named(log, "observer.failed") for case in cases for log in lives(told, case)}
+    unknown = {"unknown_step", "put_in_by_hand"}
+    assert {case: found for case, found in failed.items() if found and case not in unknown} == {}
+
+
+def test_a_resumed_job_goes_on_counting(told: pathlib.Path) -> None:
+    first, second, third = lives(told, "resumed")
+    assert [steps(log) for log in (first, second, third)] == [
+        list(range(1, 15)),
+        list(range(11, 16)),
+        list(range(16, 21)),
+    ]
+    assert one(first, "restored") | {"step": 0, "source": "scratch"} == one(first, "restored")
+    saved, restored = one(first, "checkpoint.committed"), one(second, "restored")
+    assert (saved["step"], restored["step"], restored["step_by"]) == (10, 10, "ledger")
+    assert saved["content"] == restored["saved"] == restored["content"]
+    assert saved["path"] == restored["source"] == str(told / "resumed" / "last.pt")
+    assert one(third, "restored")["step"] == 15
+
+
+def test_a_checkpoint_is_whole_when_it_gets_its_name(told: pathlib.Path) -> None:
+    first = lives(told, "resumed")[0]
+    order = [event["event"] for event in first.events if event["event"] == "step" or "checkpoint" in event["event"]]
+    assert order[9:13] == ["step", "checkpoint.started", "checkpoint.committed", "step"]
+
+
+def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
+    first, second = lives(told, "damaged")
+    restored = one(second, "restored")
+    assert restored["saved"] == one(first, "checkpoint.committed")["content"]
+    assert restored["content"] != restored["saved"]
+    assert restored["step"] == 10 and steps(second)[0] == 11
+
+
+def test_a_checkpoint_that_did_not_load_is_told_as_passed_over(told: pathlib.Path) -> None:
+    restored = one(lives(told, "fallen_back")[1], "restored")
+    assert restored["step"] == 5
+    assert [item["source"] for item in restored["fallback"]] == [str(told / "fallen_back" / "b.pt")]
+
+
+def test_other_files_are_no_checkpoints(told: pathlib.Path) -> None:
+    (log,) = lives(told, "no_checkpoint")
+    assert [event["event"] for event in log.events if "checkpoint" in event["event"]] == []
+    assert one(log, "restored")["source"] == "scratch" and steps(log) == [1, 2, 3, 4]
+
+
+def test_files_that_belong_together_are_one_checkpoint(told: pathlib.Path) -> None:
+    first, second = lives(told, "separate_files")
+    saved, restored = one(first, "checkpoint.committed"), one(second, "restored")
+    assert sorted(saved["files"]) == ["model.pt", "optimizer.pt", "scheduler.pt"]
+    assert (restored["step"], restored["source"]) == (6, saved["path"])
+    assert restored["content"] == restored["saved"] == saved["content"]
+
+
+def test_copies_are_recognised(told: pathlib.Path) -> None:
+    first, second = lives(told, "copied_before")
+    assert one(first, "checkpoint.committed")["step"] == 3
+    assert (one(second, "restored")["step"], steps(second)) == (3, [4])
+
+
+@pytest.mark.parametrize("case", ["unknown_step", "put_in_by_hand"])
+def test_a_step_that_nothing_tells_is_unknown_and_not_zero(told: pathlib.Path, case: str) -> None:
+    restored = one(lives(told, case)[1], "restored")
+    assert "step" not in restored and restored.get("source") != "scratch"
+    assert steps(lives(told, case)[1]) == []
+
+
+def test_the_checkpoints_own_entry_is_the_last_resort(told: pathlib.Path) -> None:
+    (log,) = lives(told, "own_entry")
+    restored = one(log, "restored")
+    assert (restored["step"], restored["step_by"], steps(log)) == (70, "checkpoint", [71])
+
+
+def test_weights_from_elsewhere_begin_a_training(told: pathlib.Path) -> None:
+    (log,) = lives(told, "weights_to_begin_with")
+    assert one(log, "restored")["step"] == 0 and steps(log) == [1, 2]
+
+
+def test_a_start_from_scratch_is_told(told: pathlib.Path) -> None:
+    second = lives(told, "again_from_scratch")[1]
+    assert (one(second, "restored")["source"], steps(second)) == ("scratch", [1])
+
+
+def test_distributed_checkpoints(told: pathlib.Path) -> None:
+    first, second, third = lives(told, "distributed")
+    saved = one(first, "checkpoint.committed")
+    assert set(saved["files"]) == {".metadata", "__0_0.distcp"} and saved["step"] == 4
+    restored = [one(log, "restored") for log in (second, third)]
+    assert [event["step"] for event in restored] == [4, 6]
+    assert [event["entered"] for event in restored] == [["model", "optimizer"]] * 2
+    assert all(event["content"] == event["saved"] for event in restored)
+    assert (steps(second), steps(third)) == ([5, 6], [7])
+
+
+def test_another_node_finds_the_step(told: pathlib.Path) -> None:
+    second = lives(told, "moved_node")[1]
+    assert second.header["node"] == "node1"
+    assert not (told / "events" / "moved_node" / "node1" / NAME).is_symlink()
+    assert (one(second, "restored")["step"], one(second, "restored")["step_by"]) == (10, "ledger")
+
+
+def test_a_save_that_fails_is_told(told: pathlib.Path) -> None:
+    (log,) = lives(told, "not_saved")
+    assert one(log, "checkpoint.failed")["step"] == 2
+    assert named(log, "checkpoint.committed") == []

@@ -1,0 +1,113 @@
+"""What files hold, and the ledger that outlives the processes that write it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import zipfile
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.observer import identity
+from harness.observer.ledger import NAME, Began, Committed, Ledger, Saved
+
+
+def archive(path: pathlib.Path, data: bytes, top: str = "archive") -> pathlib.Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        file.writestr(f"{top}/data.pkl", b"pickled")
+        file.writestr(f"{top}/data/0", data)
+    return path
+
+
+def test_an_archive_keeps_its_lineage_when_a_tensor_is_damaged(tmp_path: pathlib.Path) -> None:
+    path = archive(tmp_path / "a.pt", bytes(range(200)))
+    lineage, before = identity.lineage(str(path)), identity.of([str(path)])
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(bytes(range(50, 100)))] ^= 1
+    path.write_bytes(damaged)
+    after = identity.of([str(path)])
+    assert before and after and identity.lineage(str(path)) == lineage and after.digest != before.digest
+
+
+def test_an_archive_keeps_its_lineage_under_another_name(tmp_path: pathlib.Path) -> None:
+    one, other = archive(tmp_path / "a.pt", b"weights", "a"), archive(tmp_path / "b.pt", b"weights", "b")
+    assert identity.lineage(str(one)) == identity.lineage(str(other))
+    assert identity.lineage(str(one)) != identity.lineage(str(archive(tmp_path / "c.pt", b"others", "a")))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(data=st.binary(min_size=1, max_size=5000), place=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_every_flipped_bit_changes_the_digest(tmp_path: pathlib.Path, data: bytes, place: int, bit: int) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data)
+    before = identity.of([str(path)])
+    changed = bytearray(data)
+    changed[place % len(data)] ^= 1 << bit
+    path.write_bytes(changed)
+    after = identity.of([str(path)])
+    assert before and after and before.digest != after.digest and before.size == after.size
+
+
+def test_a_large_file_is_sampled_and_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(2**20))
+    monkeypatch.setattr(identity, "WHOLE_BYTES_MAX", 1000)
+    found = identity.of([str(path)])
+    assert found and found.digest.startswith("sampled:") and found.size == 2**20
+
+
+def test_what_cannot_be_read_has_no_content(tmp_path: pathlib.Path) -> None:
+    gone = str(tmp_path / "gone")
+    assert identity.lineage(gone) is None and identity.of([gone]) is None and identity.of([]) is None
+
+
+def test_entries_of_all_nodes_are_found_oldest_first(tmp_path: pathlib.Path) -> None:
+    one, other = Ledger(tmp_path / "node0"), Ledger(tmp_path / "node1")
+    entries = [
+        Saved("/x/a.pt", 10, "checksums:1"),
+        Committed("/x/a.pt", "/x", 10, "whole:1", ("a.pt",), ("checksums:1",)),
+        Began(0, "abc"),
+    ]
+    for ledger, entry in zip((one, other, one), entries, strict=True):
+        ledger.add(entry)
+    assert one.entries() == other.entries() == entries
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[]",
+        b'{"kind":"saved"}',
+        b'{"kind":"other","at":1}',
+        b'{"kind":"saved","at":1,"path":"a","step":-1,"lineage":"x"}',
+        b'{"kind":"saved","at":1,"path":"a","step":true,"lineage":"x"}',
+        b'{"kind":"saved","at":1,"path":"a","step":"9","lineage":"x"}',
+        b'{"kind":"saved","at":1,"path":7,"step":9,"lineage":"x"}',
+        b'{"kind":"committed","at":1,"path":"a","root":"b","step":1,"content":"c","files":3,"lineages":[]}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_malformed_line_is_passed_over(tmp_path: pathlib.Path, line: bytes) -> None:
+    ledger = Ledger(tmp_path / "node0")
+    ledger.add(Saved("a", 1, "x"))
+    with open(tmp_path / "node0" / NAME, "ab") as file:
+        file.write(line + b"\n")
+    ledger.add(Saved("b", 2, "y"))
+    assert [entry.path for entry in ledger.entries() if isinstance(entry, Saved)] == ["a", "b"]
+
+
+def test_a_ledger_that_is_a_link_is_not_read(tmp_path: pathlib.Path) -> None:
+    Ledger(tmp_path / "node0").add(Saved("a", 1, "x"))
+    (tmp_path / "node1").mkdir()
+    (tmp_path / "node1" / NAME).symlink_to(tmp_path / "node0" / NAME)
+    assert len(Ledger(tmp_path / "node0").entries()) == 1
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHAOS_EVENTS", raising=False)
+    ledger = Ledger()
+    ledger.add(Saved("a", 1, "x"))
+    assert ledger.entries() == []

@@ -1,0 +1,132 @@
+"""What is told of trainings that know nothing of us, and that they compute the same with and without it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from observer import observing
+
+CASES = pathlib.Path(__file__).with_name("cases.py")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return _run_cases(tmp_path_factory.mktemp("observed"), observed=True)
+
+
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return _run_cases(tmp_path_factory.mktemp("alone"), observed=False)
+
+
+def _run_cases(folder: pathlib.Path, observed: bool) -> pathlib.Path:
+    code, _, err = observing.run([str(CASES), str(folder)], observing.environment(folder, observed), folder)
+    assert code == 0, err
+    return folder
+
+
+def steps(told: pathlib.Path, case: str) -> list[dict[str, Any]]:
+    found = observing.events(told / "events" / case, "step")
+    assert [step["step"] for step in found] == list(range(1, len(found) + 1))
+    return found
+
+
+def result(folder: pathlib.Path, case: str) -> Any:
+    return json.loads((folder / f"{case}.json").read_text())
+
+
+def test_nothing_that_is_computed_changes(told: pathlib.Path, untold: pathlib.Path) -> None:
+    names = {path.name for path in untold.glob("*.json")}
+    assert len(names) > 15 and names == {path.name for path in told.glob("*.json")}
+    assert {name for name in names if (told / name).read_bytes() != (untold / name).read_bytes()} == set()
+
+
+def test_loss_norm_and_rate_are_those_of_the_script(told: pathlib.Path) -> None:
+    found, script = steps(told, "plain"), result(told, "plain")
+    assert [step["loss"] for step in found] == script["losses"]
+    assert [step["lr"] for step in found] == script["rates"]
+    assert [step["grad_norm"] for step in found] == script["norms"]
+
+
+def test_the_losses_of_micro_batches_are_added_up(told: pathlib.Path) -> None:
+    losses = result(told, "accumulation")
+    found = steps(told, "accumulation")
+    assert [step["loss"] for step in found] == [losses[i] + losses[i + 1] for i in (0, 2, 4)]
+    assert [observing.expanded(step) for step in found] == [list(range(i, i + 8)) for i in (0, 8, 16)]
+
+
+def test_a_skipped_update_is_a_step_that_was_not_applied(told: pathlib.Path) -> None:
+    found = steps(told, "scaler")
+    assert [step.get("applied", True) for step in found] == [True, True, False, True, True, True]
+    assert [step["loss"] for step in found] == result(told, "scaler"), "the loss is not the scaled one"
+
+
+@pytest.mark.parametrize("case", ["two_optimizers", "sharded_optimizer", "one_optimizer_never_steps"])
+def test_all_optimizers_of_a_step_make_one_step(told: pathlib.Path, case: str) -> None:
+    assert [step["loss"] for step in steps(told, case)] == result(told, case)[:6]
+
+
+def test_a_step_whose_closure_is_called_again_has_its_first_loss(told: pathlib.Path) -> None:
+    assert [step["loss"] for step in steps(told, "closures")] == result(told, "closures")
+
+
+@pytest.mark.parametrize("case", ["plain", "fetching_ahead", "copied_inputs"])
+def test_samples_are_those_that_the_model_was_given(told: pathlib.Path, case: str) -> None:
+    assert [observing.expanded(step) for step in steps(told, case)] == [list(range(i, i + 4)) for i in range(0, 24, 4)]
+
+
+def test_workers_of_a_loader_tell_each_sample_once_an_epoch(told: pathlib.Path) -> None:
+    found = [observing.expanded(step) for step in steps(told, "workers")]
+    first, second = sum(found[:6], []), sum(found[6:], [])
+    assert sorted(first) == sorted(second) == list(range(24)) and first != second
+    assert len(list((told / "events" / "workers").iterdir())) == 1, "the loader's workers are no trainers"
+
+
+def test_places_in_a_subset_are_no_identities(told: pathlib.Path) -> None:
+    found = steps(told, "subset")
+    assert [observing.expanded(step) for step in found] == [[23, 21, 19, 17], [15, 13, 11, 9], [7, 5, 3, 1]]
+
+
+def test_batches_that_were_passed_over_were_not_consumed(told: pathlib.Path) -> None:
+    assert [observing.expanded(step) for step in steps(told, "skipping")] == [[16, 17, 18, 19], [20, 21, 22, 23]]
+
+
+def test_batches_that_were_only_looked_at_were_not_consumed(told: pathlib.Path) -> None:
+    assert sum((observing.expanded(step) for step in steps(told, "validating")), []) == list(range(24))
+
+
+@pytest.mark.parametrize("case", ["stream", "no_loader"])
+def test_where_no_indices_are_known_the_inputs_have_a_digest(told: pathlib.Path, case: str) -> None:
+    found = steps(told, case)
+    assert len({step["digest"] for step in found}) == 6 and not any("samples" in step for step in found)
+
+
+def test_the_first_error_is_quoted(told: pathlib.Path) -> None:
+    (end,) = observing.events(told / "events" / "own_error", "exiting")
+    assert (end["reason"], end["code"], end["step"]) == ("error", 1, 2)
+    assert end["error"] == "ValueError: the first thing that went wrong"
+
+
+def test_who_finished_says_so(told: pathlib.Path) -> None:
+    (end,) = observing.events(told / "events" / "plain", "exiting")
+    assert (end["reason"], end["step"]) == ("finished", 6) and "code" not in end
+
+
+def test_a_hook_that_fails_says_so_once_and_steps_aside(told: pathlib.Path) -> None:
+    (failed,) = observing.events(told / "events" / "hook_fails", "observer.failed")
+    assert failed["signal"] == "batches" and "TypeError" in failed["error"]
+    found = steps(told, "hook_fails")
+    assert [step["loss"] for step in found] == result(told, "hook_fails"), "the other signals go on"
+
+
+def test_what_a_trainer_tells_by_hand_wins(told: pathlib.Path) -> None:
+    found = observing.events(told / "events" / "by_hand", "step")
+    assert [step["step"] for step in found] == [101, 102]
+
+
+def test_the_header_promises_what_is_hooked(told: pathlib.Path) -> None:
+    (log,) = observing.logs(told / "events" / "plain")
+    assert {"steps", "loss"} <= set(log.header["tells"])
