@@ -148,13 +148,13 @@ def test_the_room_of_a_copy_counts_each_file_once_and_holes_not_at_all(tmp_path:
 
 def test_a_drill_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = tmp_path / "run"
-    copy = drill._copy
+    copy = drill.copy_saved
 
     def killed(*arguments: Any) -> None:
         copy(*arguments)
         os._exit(9)
 
-    monkeypatch.setattr(drill, "_copy", killed)
+    monkeypatch.setattr(drill, "copy_saved", killed)
     monkeypatch.setattr(job, "start_reverter", lambda _: None)  # it is killed, too
     child = os.fork()
     if child == 0:
