@@ -98,9 +98,9 @@ def environment(stack: Stack) -> str:
 
 def scenario(stack: Stack, column: str) -> pathlib.Path:
     """Writes the scenario of one cell beside the stack's script, which it is found from."""
-    trainer = {**stack.workload["trainer"], "python": environment(stack)}
-    workload = {**stack.workload, "trainer": trainer}
-    text = propose(workload, stack.facts)["rank-kill.yaml" if column == FAULT_FREE else f"{column}.yaml"]
+    python = environment(stack)
+    written = json.dumps(stack.workload).replace("$PYTHON", python).replace("$BIN", str(pathlib.Path(python).parent))
+    text = propose(json.loads(written), stack.facts)["rank-kill.yaml" if column == FAULT_FREE else f"{column}.yaml"]
     data = yaml.safe_load(text)
     if column == FAULT_FREE:
         del data["faults"], data["expect"]["recovery_time"]

@@ -76,6 +76,7 @@ REHEARSALS = (
     when: {{step: {step}}}
     target: {{node: 0}}
     kind: bit_flip
+    what: tensor
   - id: kill
     fault: rank_kill
     when: {{following: rot, event: effect}}
@@ -97,6 +98,20 @@ REHEARSALS = (
     fault: rank_kill
     when: {{following: cut, event: effect}}
     target: {{rank: {{not_rank: 0}}}}
+""",
+        saves=2,
+    ),
+    Rehearsal(
+        "kill-during-checkpoint",
+        "The power of a node fails in the middle of a checkpoint",
+        "What is on the disk by then is half a checkpoint. It must never be taken for a whole one.",
+        """
+  - id: tear
+    fault: checkpoint_torn_write
+    when: {{step: {step}}}
+    target: {{node: 0}}
+    after_bytes: 4KiB
+    replacement: {{after: 5s}}
 """,
         saves=2,
     ),
