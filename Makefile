@@ -54,7 +54,7 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by two workers (tests/conftest.py says which one does what): WORKERS=0 for none
-	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute

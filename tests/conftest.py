@@ -1,4 +1,4 @@
-"""Two rules for all tests.
+"""What holds for all tests.
 
 In CI a skipped test is a failed one: what is missing there must not vanish silently. The exceptions are tests of what
 this machine, with all engines installed, cannot have.
@@ -29,20 +29,30 @@ JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "cli/test_wheel", "backen
 ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/")
 
 
-def _room(item: pytest.Item) -> str:
+def room_of(nodeid: str) -> str:
     """The group of a test: those of one group run in one worker, in their order."""
-    file, _, name = item.nodeid.removeprefix("tests/").partition("::")
-    if file.startswith("conformance/") and "[" in name:
+    file, _, name = nodeid.removeprefix("tests/").partition("::")
+    if file.startswith("conformance/test_conformance_") and "[" in name:
         return "jobs" if "[local-" in name else "engines"
     return "jobs" if file.startswith(JOBS) else "engines" if file.startswith(ENGINES) else file
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Rooms(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return room_of(nodeid)
+
+    return Rooms(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The two long groups come first, so that the workers end at about the same time."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_room(item)))
-    items.sort(key=lambda item: _room(item) not in ("jobs", "engines"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With workers, the two long groups come first, so that the workers end at about the same time."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: room_of(item.nodeid) not in ("jobs", "engines"))
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport) -> bool:
