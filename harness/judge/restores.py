@@ -137,17 +137,18 @@ def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding
         if start.own_decision:
             left_behind += [(start.moment, min(steps))] if steps else []
             continue
-        good = [event for event in commits if event["at"] < start.moment - run.uncertainty_ns]
-        good = [event for event in good if not any(_same(event, bad) for bad in known_bad)]
-        good = [e for e in good if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
+        there = [event for event in commits if event["at"] < start.moment - run.uncertainty_ns]
+        there = [e for e in there if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
+        saved = max((int(event["step"]) for event in there), default=0)
+        good = (event for event in there if not any(_same(event, bad) for bad in known_bad))
         newest = max((int(event["step"]) for event in good), default=0)
-        saved = max((int(e["step"]) for e in commits if e["at"] < start.moment - run.uncertainty_ns), default=0)
         if not _may_be_spoilt(run, start):
             yield from _older(run, start, newest, saved)
 
 
 def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:
-    """`newest`: of the checkpoints that were not passed over. `saved`: of all of them."""
+    """`newest`: of the checkpoints that were not passed over. `saved`: of all but those that the job left behind by its
+    own decision."""
     for row, step in start.restored.items():
         lost_all = not step and saved > 0
         if (step < newest and not start.fallback) or lost_all:

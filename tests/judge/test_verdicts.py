@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
 from mutants.bent import (
@@ -517,6 +517,9 @@ HEALTHY = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 2), HEALTHY, st.integers(0, 10**6), st.booleans())
+@example(
+    1, 1, [Outage(1, "rank"), Outage(6, "rollback"), Outage(1, "rank")], 0, False
+)  # back to the start, by decision
 def test_healthy_trainers_are_never_accused(
     nodes: int, ranks: int, outages: list[Outage], seed: int, foreign: bool
 ) -> None:
