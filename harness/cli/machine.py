@@ -77,8 +77,8 @@ def heal(reports: ReportsOption = REPORTS) -> None:
     healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
     swept, left = fault_free.sweep(reports)
     failed += left
-    say(f"healed {', '.join(healed)}" if healed else "nothing to heal")
     if swept:
-        say(f"removed what unfinished runs left: {', '.join(swept)}")
+        healed.append(f"what {len(swept)} unfinished run{'s' if len(swept) > 1 else ''} left among the kept ones")
+    say(f"healed {', '.join(healed)}" if healed else "nothing to heal")
     if failed:
         raise ChaosError("\n".join(failed))

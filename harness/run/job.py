@@ -32,6 +32,7 @@ from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
+DESERTED_S = 2.0  # without any node before the job has failed
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Job:
         reader = plan.workload.trainer.reader()
         self.readings = reader and Readings(reader, self.run_dir, plan.workload.world_size, self._first_node)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
+        self._deserted_s = 0.0  # since when no node is left
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
         journal.record(f"backends.{plan.backend}", found_again)
         write_data(plan.workload, self.run_dir)
@@ -245,8 +247,11 @@ class Job:
         codes = [self.ended.get((node.name, node.incarnation)) for node in living]
         if any(code is None for code in codes):
             return None
-        if not living:
-            return Outcome("failed", "no node is left, and no replacement comes")
+        now_s = time.monotonic()
+        self._deserted_s = 0.0 if living else self._deserted_s or now_s
+        if not living:  # a backend that broke, and lost sight of all nodes over it, says so within a moment
+            over = now_s - self._deserted_s > DESERTED_S
+            return Outcome("failed", "no node is left, and no replacement comes") if over else None
         bad = [(node, code) for node, code in zip(living, codes, strict=True) if code not in (0, EXIT_LEFT)]
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")

@@ -7,6 +7,7 @@ What Kubernetes itself does is only stood in for; `tests/backends/kubernetes/tes
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import http.server
 import itertools
@@ -80,6 +81,7 @@ class StandIn:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._links: list[socket.socket] = []  # of lines to pods
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(self._config()))
         for work in (self._server.serve_forever, self._control_jobs):
@@ -94,6 +96,15 @@ class StandIn:
                     pipe.close()
         self._server.shutdown()
         self._server.server_close()
+
+    def restart(self) -> None:
+        """As an API server does: every line to a pod ends, and the container runtime closes the pod's input."""
+        for link in self._links:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+        for pod in self.pods.values():
+            assert pod.process.stdin is not None
+            pod.process.stdin.close()
 
     def create(self, plural: str, wanted: Object) -> Object:
         with self.lock:
@@ -234,6 +245,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
         self.end_headers()
         self.close_connection = True
+        self.server_is._links.append(self.connection)
         threading.Thread(target=self._copy_output, args=(pod,), daemon=True).start()
         while (data := self._frame()) is not None:
             try:

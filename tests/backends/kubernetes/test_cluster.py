@@ -16,6 +16,12 @@ from harness.backends.contract import Node, Workload
 from harness.backends.kubernetes import backend
 from harness.backends.kubernetes.api import Refused
 from harness.errors import NodeGone
+from harness.judge.evidence import load_evidence
+from harness.judge.score import Verdict, judge
+from harness.log.journal import is_closed
+from harness.plan.model import Plan
+from harness.run.job import execute
+from harness.run.observers import Silent, Status
 
 WAIT_S = 60.0
 LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
@@ -178,3 +184,30 @@ def test_what_a_killed_harness_leaves_is_removed_by_its_label(
 def _stranger(server: StandIn) -> dict[str, Any]:
     pod = next(each for (plural, _), each in server.objects.items() if plural == "pods")
     return {**pod, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}}
+
+
+RESTARTED = {
+    "version": 1,
+    "run_id": "restarted",
+    "seed": 1,
+    "backend": "kubernetes",
+    "scenario": {"name": "restarted", "title": "The API server restarts"},
+    "workload": {"trainer": {"command": list(LOOP)}, "nodes": 1, "steps": 10},
+    "faults": [],
+    "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+}
+
+
+def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn, tmp_path: pathlib.Path) -> None:
+    class Restarts(Silent):
+        def status(self, status: Status) -> None:
+            if any("started" in log.read_text() for log in (run_dir / "logs").glob("node0.1.log")):
+                server.restart()
+
+    run_dir = tmp_path / "run"
+    outcome = execute(Plan.from_json(RESTARTED), run_dir, backend.BACKEND, Restarts())
+    assert outcome.outcome == "broken" and "the control host is lost" in outcome.reason, outcome
+    card = judge(load_evidence(run_dir), "restarted")
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert any("the control host is lost" in reason for reason in card.reasons)
+    assert not server.objects and is_closed(run_dir)
