@@ -57,6 +57,9 @@ def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     if idle := _not_struck(bird.cards[0]):
         reason = f"the canary failed before {idle} struck it ({bird.result.reasons[0]}): this says nothing of the gate"
         return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
+    if suite.canary_reason and not any(suite.canary_reason in reason for reason in bird.cards[0].reasons):
+        reason = f"the canary failed over something else than {suite.canary_reason!r} ({bird.result.reasons[0]})"
+        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
     rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
     verdict = merge(row.result.verdict for row in rows)
     return _report(Answer(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), bird, rows), gate)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from harness.backends.agent import skew
 from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
 from harness.units import Duration
 
 SEEN_WITHIN_S = 30.0
@@ -27,6 +29,7 @@ class ClockSkew(Fault):
     duration: Duration = Field(Duration("20s"), description="After that it jumps back.")
 
     needs = frozenset({Verb.CLOCK})
+    _before_s: dict[int, float] = PrivateAttr(default_factory=dict)  # rank → how far its clock was off
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return skew.prepare(run_dir)
@@ -41,6 +44,7 @@ class ClockSkew(Fault):
         if not ranks:
             raise FaultError(f"no rank has started on {name_nodes(targets)}: nobody there would see the jump")
         before_s = {rank: (context.wall_offset_ns(rank) or 0) / 1e9 for rank in ranks}
+        self._before_s |= before_s
         for node in nodes:
             node.skew_clock(offset_s)
         context.injected()
@@ -54,6 +58,17 @@ class ClockSkew(Fault):
             ok = abs(jump_s(rank) - offset_s) <= tolerance_s
             context.effect(round(jump_s(rank), 3), offset_s, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
         context.wait(self.duration.s)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """By the first steps that end after it was healed."""
+        since_ns = time.monotonic_ns()
+        tolerance_s = TOLERANCE_S + self.offset.s / 10
+        for rank, before_s in self._before_s.items():
+            seen = functools.partial(context.step_times_ns, rank, since_ns)
+            if context.wait(END_SEEN_WITHIN_S, until=lambda seen=seen: bool(seen())):  # type: ignore[misc]
+                left_s = (context.wall_offset_ns(rank) or 0) / 1e9 - before_s
+                ok = abs(left_s) <= tolerance_s
+                context.ended(round(left_s, 3), 0, "s of wall clock", ok=ok, detail=f"rank {rank}'s events")
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         for target in targets:

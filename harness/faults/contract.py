@@ -43,6 +43,7 @@ from harness.log import hostile
 from harness.trainers.checkpoints.contract import AUTO
 from harness.units import Duration
 
+END_SEEN_WITHIN_S = 2.0
 RunPath = Annotated[str, AfterValidator(hostile.below)]
 """A path relative to the run's folder that does not leave it."""
 
@@ -124,6 +125,10 @@ class Context(Protocol):
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
+        ...
+
+    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        """What was measured once it was healed. `ok=False` makes the run invalid; nothing at all is not judged."""
         ...
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
@@ -223,6 +228,10 @@ class Fault(BaseModel, abc.ABC):
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Undoes what still acts. Runs at the end of the fault or of the run, also after a failed `inject`."""
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """Measures after `heal`, as `inject` did, that the effect is over, and reports it by `context.ended`. Takes
+        `END_SEEN_WITHIN_S` at most: the job goes on meanwhile. Not called when the job is over, too."""
 
     def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
         """How many nodes the job must do without from then on."""

@@ -73,6 +73,12 @@ class Hang(Fault):
             with contextlib.suppress(NodeGone):  # then nothing hangs there any more
                 context.node(target).thaw()
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """Nothing there is in the state T any more; who was killed meanwhile is not, either."""
+        for node in {context.node(target) for target in targets if self.how != "stuck_in_collective"}:
+            context.wait(STOPS_WITHIN_S, until=lambda n=node: not _stopped(n))  # type: ignore[misc]
+            context.ended(_stopped(node), 0, "processes stopped", ok=not _stopped(node), detail=node.name)
+
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
         """All of it in the state T, no CPU time used, no step of this rank."""
 
@@ -104,6 +110,10 @@ class Hang(Fault):
 
     def _duration_s(self) -> float:
         return self.duration.s
+
+
+def _stopped(node: Node) -> int:
+    return sum(each.state == "T" for each in node.processes())
 
 
 def _is_there(node: Node, pid: int) -> bool:

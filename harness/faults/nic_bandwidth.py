@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import NicFault, near, way
+from harness.faults.shared.network import TOLERANCE, NicFault, near, way
 from harness.units import Rate
 
-BEFORE_S, DURING_S = 0.3, 1.0  # of measuring
+BEFORE_S, DURING_S, AFTER_S = 0.3, 1.0, 0.15  # of measuring
 LOOKS_MAX, CLOSE = 3, 0.9  # what else a busy host does makes a path slower, never faster: the best look counts
 RATE_BITS_MIN = 64_000
 
@@ -23,6 +23,7 @@ class NicBandwidth(NicFault):
     percent: float | None = Field(None, gt=0, lt=100, description="Or: so much of the speed measured just before.")
 
     needs = frozenset({Verb.NET_RATE})
+    _limited: list[tuple[Node, Node | None, int]] = PrivateAttr(default_factory=list)  # node, partner, bits a second
 
     @model_validator(mode="after")
     def _one_of_both(self) -> NicBandwidth:
@@ -45,6 +46,7 @@ class NicBandwidth(NicFault):
         partner = self.partner(node, context)
         before = {back: node.fill_path(partner, BEFORE_S, back) for back in self.ways()}
         rate = self._rate_bits(min(before.values()))
+        self._limited.append((node, partner, rate))
         limit = self.begin(lambda: node.limit_rate(rate, self.traffic(node, context)))
         context.injected()
         for back in self.ways():
@@ -55,6 +57,18 @@ class NicBandwidth(NicFault):
                     break
             detail = f"{node.name}, {way(back)}: {before[back] / 1e6:.0f} Mbit/s before"
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """Beyond what the limit let through. The job uses the path, too: how fast it was before cannot be asked for."""
+        for node, partner, rate in self._limited:
+            for back in self.ways():
+                reached, wanted = 0.0, (1 + TOLERANCE) * rate
+                for _ in range(LOOKS_MAX):
+                    reached = max(reached, node.fill_path(partner, AFTER_S, back))
+                    if reached > wanted:
+                        break
+                detail = f"{node.name}, {way(back)}: limited to {rate / 1e6:g} Mbit/s before"
+                context.ended(reached / 1e6, wanted / 1e6, "Mbit/s at least", ok=reached > wanted, detail=detail)
 
     def _rate_bits(self, before: float) -> int:
         if self.rate is not None:

@@ -44,6 +44,11 @@ class NicFlap(NetworkFault):
             if cycle < self.cycles:
                 context.wait(self.up.s)
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for node in [context.node(target) for target in targets]:
+            through = [node.send_packets(None, PACKETS, INTERVAL_S, back).received for back in self.ways()]
+            context.ended(min(through), PACKETS, "packets through", ok=min(through) > 0, detail=node.name)
+
     def _measure(self, node: Node, cycle: int, context: Context) -> None:
         for back in self.ways():
             through = node.send_packets(None, PACKETS, INTERVAL_S, back).received

@@ -6,7 +6,7 @@ import functools
 import statistics
 from collections.abc import Callable, Sequence
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.agent.types import Arrivals, Impairment
 from harness.backends.contract import Node, Verb
@@ -15,7 +15,7 @@ from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, median_ms, near, way
 from harness.units import Duration
 
-PACKETS = 80
+PACKETS, PACKETS_AFTER = 80, 20
 INTERVAL_S = 0.005
 INTERVAL_S_MAX = 0.05
 LATE_S = 0.5  # what a packet may take beyond its delay
@@ -32,6 +32,7 @@ class NicLatency(NicFault):
     reorder_percent: float = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
 
     needs = frozenset({Verb.NET_DELAY})
+    _usual_ms: dict[tuple[Node, bool], float] = PrivateAttr(default_factory=dict)  # node and direction → before it
 
     @model_validator(mode="after")
     def _possible(self) -> NicLatency:
@@ -52,12 +53,23 @@ class NicLatency(NicFault):
             self._delay(context.node(target), context)
         self.stay(context)
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for (node, back), usual_ms in self._usual_ms.items():
+            partner, half_ms, added = self.partner(node, context), self.delay.s * 1e3 / 2, 0.0
+            for _ in range(LOOKS):
+                added = median_ms(node.send_packets(partner, PACKETS_AFTER, INTERVAL_S / 2, back)) - usual_ms
+                if added < half_ms:
+                    break
+            detail = f"{node.name}, {way(back)}: {usual_ms:.2f} ms before the fault"
+            context.ended(added, 0, "ms added one way", ok=added < half_ms, detail=detail)
+
     def _delay(self, node: Node, context: Context) -> None:
         partner = self.partner(node, context)
         # Far enough apart for the jitter to have moved on, so that its mean is measured.
         interval_s = min(max(INTERVAL_S, 2 * self.jitter.s), INTERVAL_S_MAX)
         wait_s = self.delay.s + self.jitter.s + LATE_S
         before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
+        self._usual_ms |= {(node, back): median_ms(arrivals) for back, arrivals in before.items()}
         asked = Impairment(self.delay.s, self.jitter.s, self.reorder_percent / 100, seed=context.seed % 2**32)
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         context.injected()

@@ -13,7 +13,7 @@ from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
 
-PACKETS_MIN, PACKETS_MAX = 500, 10_000
+PACKETS_MIN, PACKETS_MAX, PACKETS_AFTER_MAX = 500, 10_000, 2000
 INTERVAL_S = 0.0002
 SIGMAS = 4.0
 
@@ -67,6 +67,15 @@ class NicLoss(NicFault):
                 slack = SIGMAS * math.sqrt(asked * (1 - asked) * (2 * burst - 1) / count)
                 ok = share > 0 and near(share, asked, slack)
                 context.effect(share * 100, asked * 100, f"% of packets {what}", ok=ok, detail=where)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        asked, count = max(self.loss_percent, self.damage_percent), min(self._packets(), PACKETS_AFTER_MAX)
+        for node in [context.node(target) for target in targets]:
+            for back in self.ways():
+                found = node.send_packets(self.partner(node, context), count, INTERVAL_S, back)
+                bad = 100 * (1 - found.received / count)
+                where = f"{node.name}, {way(back)}: {count} packets"
+                context.ended(bad, 0, "% of packets lost or damaged", ok=bad < asked / 2, detail=where)
 
     def _packets(self) -> int:
         """Enough that chance alone is off by 5 % of what was asked, where that does not take too long."""

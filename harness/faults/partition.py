@@ -51,6 +51,14 @@ class Partition(LastingFault):
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        for node in nodes:
+            for outsider in self._outsiders(nodes, context):
+                through = [node.send_packets(outsider, PACKETS, INTERVAL_S, back).received for back in self.ways()]
+                detail = f"{node.name} and {outsider.name if outsider is not None else 'the control host'}"
+                context.ended(min(through), PACKETS, "packets through", ok=min(through) > 0, detail=detail)
+
     def _measure(self, node: Node, outsider: Node | None, context: Context) -> None:
         for back in self.ways():
             through = node.send_packets(outsider, PACKETS, INTERVAL_S, back).received

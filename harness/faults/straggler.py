@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from harness.backends.agent.types import CpuUse
 from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
-from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
 from harness.units import Duration
 
 BASELINE_STEPS = 60  # at most
@@ -23,6 +23,8 @@ BASELINE_STEPS_MIN = 10
 OUTLIER = 5.0  # a step of the baseline that takes so many times the median is a hiccup
 WINDOW_S = 1.0  # of one measurement: ten turns of a duty cycle
 WINDOW_STEPS_MIN = 4
+END_WINDOW_S = 0.5  # of the measurement once it is over
+DENIED_MAX = 0.02  # of the time without a CPU: nothing holds the node back
 SILENT_STEPS_MAX = 20  # no step for so many slowed ones: the job is over, or stuck
 GAIN, GAIN_HELD = 0.7, 0.3  # of one correction: less than all, as a measurement is noisy
 CORRECTION_MAX = 2.0
@@ -50,6 +52,7 @@ class Straggler(Fault):
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
     needs = frozenset({Verb.CPU})
+    _hold_seen: Hold | None = PrivateAttr(None)
 
     def needed(self) -> frozenset[Verb]:
         return frozenset({Verb.CPU_QUOTA}) if self.how == "quota" else self.needs
@@ -65,7 +68,7 @@ class Straggler(Fault):
             raise FaultError(f"no rank has started on {nodes[0].name}: there is nothing to slow down")
         before_ns = baseline_ns(context.step_times_ns(ranks[0]))
         brakes = [self._brake(node) for node in nodes]
-        hold = Hold(self.factor, before_ns, brakes)
+        hold = self._hold_seen = Hold(self.factor, before_ns, brakes)
         context.injected()
         try:
             self._hold(hold, ranks[0], context)
@@ -79,6 +82,26 @@ class Straggler(Fault):
                 # `auto` does not tell which way was taken: one that is not there was not.
                 with contextlib.suppress(NodeGone, *((CannotRunError, UsageError) if self.how == "auto" else ())):
                     BRAKES[way](node, self.neighbour).release()
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """Steps take less than halfway from the old to the slowed time; or, on a host that is busy with something else,
+        nobody is denied a CPU any more."""
+        if self._hold_seen is None:
+            return
+        hold, since_ns = self._hold_seen, time.monotonic_ns()
+        rank = context.ranks_on(hold.brakes[0].node)[0]
+        used = [brake.node.cpu_use() for brake in hold.brakes]
+        context.wait(END_WINDOW_S)
+        context.wait(END_SEEN_WITHIN_S - END_WINDOW_S, _enough(context, rank, since_ns))
+        times_ns = context.step_times_ns(rank, since_ns)
+        if len(times_ns) < WINDOW_STEPS_MIN:
+            return
+        ratio = statistics.fmean(times_ns) / hold.before_ns
+        denied = max(brake.denied_share(before) for brake, before in zip(hold.brakes, used, strict=True))
+        free = denied < DENIED_MAX and all(brake.tells_denial for brake in hold.brakes)
+        ok = ratio < (1 + self.factor) / 2 or free
+        detail = f"{len(times_ns)} steps; {denied:.0%} of the time without a CPU"
+        context.ended(round(ratio, 3), 1.0, "times the step time", ok=ok, detail=detail)
 
     def _brake(self, node: Node) -> Brake:
         if self.how != "auto":
@@ -166,6 +189,7 @@ class Brake(abc.ABC):
     """Slows a node. The node's own time is 1; `extra` is how much longer everything takes."""
 
     way: ClassVar[str]
+    tells_denial: ClassVar[bool] = True  # `denied_share` is 0 when it does not act
 
     def __init__(self, node: Node, neighbour: str):
         self.node = node
@@ -212,6 +236,7 @@ class DutyCycle(Brake):
 
 class NoisyNeighbour(Brake):
     way = "noisy neighbour"
+    tells_denial = False
 
     def press(self, extra: float) -> None:
         self.node.crowd(self.neighbour, min(extra, BURNERS_MAX))

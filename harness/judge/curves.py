@@ -11,6 +11,7 @@ from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps
 
 HOLES_MAX = 1  # steps in which a figure may be left out by chance
+MISSING_MAX = 100_000  # steps that are counted as missing
 NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
@@ -176,11 +177,12 @@ def ulps(values: Floats) -> Floats:
 
 
 def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:
-    """Steps that no surviving epoch did, of those that are told: `told` by the twin, or else every so many."""
-    if not len(curve) or curve.step[-1] >= 1 << 40:
+    """Steps that no surviving epoch did, of those that are told: `told` by the twin, or else every so many. The first
+    `MISSING_MAX` of them: a log may claim a step of any number."""
+    if not len(curve):
         return np.zeros(0, np.int64)
-    last = int(curve.step[-1])
-    expected = np.arange(stride, last + 1, stride)
-    if told is not None:
-        expected = told[told <= last]
-    return np.setdiff1d(expected, curve.step, assume_unique=True)
+    if told is None:
+        last = min(int(curve.step[-1]), (len(curve) + MISSING_MAX) * stride)
+        told = np.arange(stride, last + 1, stride)
+    expected = told[told <= curve.step[-1]]
+    return np.setdiff1d(expected, curve.step, assume_unique=True)[:MISSING_MAX]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.judge.analysis import Analysis
+from harness.judge.curves import MISSING_MAX
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 
@@ -67,7 +68,8 @@ def _missing(run: Timeline, missing: Ints) -> Iterator[Finding]:
 def named(numbers: Ints) -> str:
     shown = ", ".join(str(number) for number in numbers[:NAMED_STEPS].tolist())
     more = ", …" if len(numbers) > NAMED_STEPS else ""
-    return f"steps {shown}{more} ({len(numbers)})" if len(numbers) > 1 else f"step {shown}"
+    many = " or more" if len(numbers) >= MISSING_MAX else ""
+    return f"steps {shown}{more} ({len(numbers)}{many})" if len(numbers) > 1 else f"step {shown}"
 
 
 def _went_ahead(run: Timeline) -> Iterator[Finding]:

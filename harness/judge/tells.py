@@ -1,12 +1,14 @@
 """What a run's log tells, what its writers promised to tell, and what follows for the verdict.
 
 A *kind* of evidence is told when the log holds some of it. It is *promised* by the schema that a writer declares in its
-header (`tells`), and, in the steps of a rank, by another process of that rank that tells it. What is promised and not
-there is missing: the verdict is inconclusive. What nobody promised is not judged, and the verdict says so.
+header (`tells`), by the plan where it names the trainer's, and, in the steps of a rank, by those that tell it. What is
+promised and not there is missing: the verdict is inconclusive. What nobody promised is not judged, and the verdict says
+so.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from harness.emitter.vocabulary import TELLS
 from harness.judge.evidence import Evidence
+from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Timeline
 
 # What each kind lets us judge. Kinds of one item stand in for each other.
@@ -44,6 +47,7 @@ EVENTS = {
     "phases": ("rendezvous", "phase", "agent.rendezvous"),
     "exits": ("exiting", "worker.exit"),
 }
+REGULAR = 0.9  # of the steps that tell a figure follow the one before by the same distance: then it is told by a rule
 # Which kinds a phase of a recovery is measured by; where one is not told, the phase is not measured.
 PHASE_NEEDS = {
     "interrupted_step": {"exits"},
@@ -70,7 +74,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 def told(run: Timeline) -> frozenset[str]:
     """The kinds that the log holds. Clocks are told unless a host's was never compared."""
     found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
-    found |= {kind for kind, names in EVENTS.items() if not run.told_events.isdisjoint(names)}
+    found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
     found |= set() if any("was never compared" in problem for problem in run.problems) else {"clocks"}
     return frozenset(found)
@@ -81,14 +85,13 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     run = evidence.run
     here = told(run)
     promised = [process.tells for process in run.processes if process.tells is not None]
-    trainer = (run.plan.get("workload") or {}).get("trainer")
-    promised += [declared(run.plan) or frozenset()] if isinstance(trainer, dict) else []
+    promised.append(_planned(evidence))
     for kind in TELLS if len(run.steps) else ():
         if kind in here:
             yield from ((kind, text) for text in _ceased(run, kind))
         elif kind in stood_in_for(here):
             continue
-        elif any(kind in names for names in promised) and (kind != "checkpoints" or _was_due(run)):
+        elif any(kind in names for names in promised) and _was_due(run, kind):
             yield kind, "its trainer declares that it tells it, and the log holds none"
         elif kind == "checkpoints" and _never_saved(evidence):
             yield kind, "the fault-free run saves, and nothing shows that this one ever did"
@@ -100,6 +103,15 @@ def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
+def _planned(evidence: Evidence) -> frozenset[str]:
+    """What the plan promises. A log under the name of the reference trainer may be of another one: then the fault-free
+    run does not tell it either."""
+    trainer = (evidence.run.plan.get("workload") or {}).get("trainer")
+    names = declared(evidence.run.plan) if trainer is not None else None
+    usual = names if evidence.twin is None or trainer != "reference" else told(evidence.twin)
+    return (names or frozenset()) & (usual or frozenset())
+
+
 def _never_saved(evidence: Evidence) -> bool:
     """A job that tells no checkpoint and restored none either; its trainer tells them in the fault-free run."""
     run, twin = evidence.run, evidence.twin
@@ -108,17 +120,42 @@ def _never_saved(evidence: Evidence) -> bool:
     )
 
 
-def _was_due(run: Timeline) -> bool:
-    """Whether the job came so far that a checkpoint must have been begun."""
-    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    return isinstance(every, int) and run.reached_step > every
+def _was_due(run: Timeline, kind: str) -> bool:
+    """Whether there was an occasion to tell it. The job came so far that a checkpoint must have been begun; or a node's
+    command ended by itself, so that its workers had ended."""
+    if kind == "checkpoints":
+        return run.saves_every is not None and run.reached_step > run.saves_every
+    return kind != "exits" or any(exit_["rank"] is None and exit_["code"] in CLEAN_CODES for exit_ in run.exits)
 
 
 def _ceased(run: Timeline, kind: str) -> Iterator[str]:
-    """A rank that told a figure in its steps, and whose later process tells it in none of them any more."""
-    if kind not in COLUMNS:
-        return
-    rows = COLUMNS[kind](run.steps)
+    """A rank that told a figure in its steps, and then in many that count does not tell it any more."""
+    if kind in COLUMNS:
+        rows = COLUMNS[kind](run.steps)
+        expected = np.ones(len(rows), np.bool_)
+        if kind == "loss":  # of which none is told where it is no number: that is judged as a loss
+            expected = np.isin(run.steps.step, run.steps.step[rows])
+        yield from itertools.islice((*_in_another_life(run, rows), *_within_a_life(run, rows, expected)), 1)
+
+
+def _within_a_life(run: Timeline, rows: Bools, expected: Bools) -> Iterator[str]:
+    """A process that tells it in every so many of the steps that count, and not in its last ones. A hole before is
+    held against the fault-free run, where each figure is compared."""
+    counts = run.steps.survives & expected
+    for row, process in enumerate(run.processes):
+        told = rows[counts & (run.steps.process == row)]
+        gaps = np.diff(np.flatnonzero(told))
+        if not len(gaps):
+            continue
+        silent = len(told) - 1 - int(np.flatnonzero(told)[-1])
+        usual = int(np.median(gaps))
+        longest = 2 * usual if (gaps == usual).mean() >= REGULAR else 5 * int(gaps.max())
+        if silent > longest:
+            yield f"rank {process.rank} stopped telling it, {silent} steps before its process did its last one"
+
+
+def _in_another_life(run: Timeline, rows: Bools) -> Iterator[str]:
+    """A rank of which one process tells it, and a later one in none of its steps."""
     lives = len(run.processes)
     all_rows = np.bincount(run.steps.process, minlength=lives)
     told_rows = np.bincount(run.steps.process, weights=rows, minlength=lives).astype(np.int64)
@@ -132,7 +169,6 @@ def _ceased(run: Timeline, kind: str) -> Iterator[str]:
         silent = [row for row in mine if not told_rows[row] and gap and all_rows[row] > 2 * gap]
         if silent:
             yield f"rank {rank} told it in one of its lives and not in another"
-            return
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -192,8 +228,8 @@ def _kept_something(run: Timeline) -> bool:
 def from_scratch(run: Timeline) -> str:
     """Why a job that tells neither a committed checkpoint nor one it restored may have lost all it had, or an empty
     text: it began again with its first step, though by the plan a checkpoint had been due."""
-    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    if _kept_something(run) or not isinstance(every, int) or not len(run.epochs):
+    every = run.saves_every
+    if _kept_something(run) or every is None or not len(run.epochs):
         return ""
     lowest = min(epoch.first for epoch in run.epochs)
     for episode in run.episodes:

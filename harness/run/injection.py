@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -74,8 +75,16 @@ class Injection:
         except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
             self.log("fault.failed", error=f"could not be healed: {error}")
             return
+        self._see_end()
         self._moment("healed")
         self.log("fault.healed")
+
+    def _see_end(self) -> None:
+        """Before it is told to be healed: what the measuring costs the job is the fault's doing. Where its end cannot
+        be measured, as of a node that is gone, nothing is told, and the verdict says that it was not judged."""
+        if "effect" in self.firing.moments_ns and not self._cancelled.is_set():
+            with contextlib.suppress(Exception):
+                self.fault.see_end(self.targets, self)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -135,6 +144,9 @@ class Injection:
         self._moment("effect")
         self._release_hold()
         self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
+
+    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.log("fault.ended", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         return [took for began, took in list(self.progress.step_times.get(rank, ())) if began >= since_ns]

@@ -38,6 +38,9 @@ class Suite(_Model):
     name: Name
     title: Line
     canary: Line = Field("canary", description="The scenario that must fail; looked up beside the suite.")
+    canary_reason: Line | None = Field(
+        None, description="What a reason of its failure must say: its own, no other one."
+    )
     scenarios: list[Line | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)
 
     @property

@@ -457,13 +457,15 @@ def _labels(life: Life) -> Ints:
     if not len(step):
         return np.zeros(0, np.int64)
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
-    world = np.array(life.worlds)[np.maximum(position, 0)] << _TURN_BITS
-    fell = np.flatnonzero(np.diff(step) <= 0) + 1
-    fell = fell if life.repeated is None else np.setdiff1d(fell, np.flatnonzero(life.repeated))
-    for row in fell.tolist():  # rare: a job that goes back without starting its processes again
-        stretch = slice(row, int(np.searchsorted(world >> _TURN_BITS, world[row] >> _TURN_BITS, side="right")))
-        world[stretch] += int(world[row - 1] >> _TURN_BITS == world[row] >> _TURN_BITS)
-    return np.asarray(world, np.int64)
+    world = np.array(life.worlds)[np.maximum(position, 0)]
+    same = np.diff(world, prepend=-1) == 0
+    fell = same & (np.diff(step, prepend=step[0]) <= 0)  # it went back without starting its processes again
+    if life.repeated is not None:
+        fell = fell & ~life.repeated
+    turn = np.cumsum(fell)
+    first = np.flatnonzero(np.diff(world, prepend=-1))
+    turn -= np.repeat(turn[first], np.diff(first, append=len(step)))
+    return np.asarray((world << _TURN_BITS) + turn, np.int64)
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:

@@ -80,10 +80,11 @@ class Story:
         inner = event.get("environment")
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
-    def told_events(self) -> frozenset[str]:
-        """The names of all events that workers and launchers wrote; steps are elsewhere."""
+    def told_events(self) -> dict[str, int]:
+        """The names of all events that workers and launchers wrote, and when they last did; steps are elsewhere."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
-        return frozenset(str(event.get("event", "")) for writer in writers for event in writer.events)
+        events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
+        return {name: at for at, name in events}
 
     def drill(self) -> dict[str, Any] | None:
         """What the harness told last of the restore drill; `None` when none was begun."""

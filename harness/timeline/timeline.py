@@ -134,12 +134,18 @@ class Timeline:
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
-    told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
+    told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
 
     @property
     def planned_steps(self) -> int | None:
         steps = self.plan.get("workload", {}).get("steps")
+        return steps if isinstance(steps, int) else None
+
+    @property
+    def saves_every(self) -> int | None:
+        """A checkpoint is planned every so many steps."""
+        steps = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
         return steps if isinstance(steps, int) else None
 
     @property

@@ -138,6 +138,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
             if process[each.process] >= 0 and epoch[each.epoch] >= 0
         ],
         evidence=whole.evidence[whole.evidence >= start],
+        told_events=_told(whole, start),
     )
 
 
@@ -247,6 +248,21 @@ def _renumbered(kept: Sequence[bool]) -> Ints:
 
 def _rows(table: Table, rows: Bools) -> Table:
     return replace(table, **{each.name: getattr(table, each.name)[rows] for each in fields(table)})
+
+
+def _told(whole: Timeline, start: int) -> dict[str, int]:
+    """The events that were told since then, and those that there was no occasion to tell."""
+    born = [process for process in whole.processes if process.started > start]
+    before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
+    replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
+    steps, every = whole.progress.step[whole.progress.end > start], whole.saves_every
+    saves = not len(steps) or every is None or int(steps.max() - steps.min()) > every
+    occasions = {
+        **dict.fromkeys(("rendezvous", "restored", "phase", "agent.rendezvous"), bool(born)),
+        **dict.fromkeys(("exiting", "worker.exit"), replaced),
+        **dict.fromkeys(("checkpoint.started", "checkpoint.committed", "checkpoint.failed"), saves),
+    }
+    return {name: at for name, at in whole.told_events.items() if at > start or not occasions.get(name, True)}
 
 
 def _segment(segment: Segment, epoch: Ints) -> Segment:

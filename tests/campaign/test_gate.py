@@ -84,6 +84,18 @@ def test_a_canary_that_does_not_fail_makes_the_answer_invalid(rehearse: Any, goo
     assert "this gate is blind" in answer.reason and not answer.rows
 
 
+@pytest.mark.parametrize("caught", [True, False], ids=["over its own", "over another one"])
+def test_a_canary_must_fail_over_its_own_bug(rehearse: Any, caught: bool) -> None:
+    """The bundled one starts from scratch, and the suite says so."""
+    asked = load_suite(SCENARIOS / "suites" / "pre-launch.yaml").canary_reason
+    suite = SUITE.replace("scenarios:", f"canary_reason: {asked}\nscenarios:")
+    failing = [each.judge() for each in BROKEN if (each.name == "starts_from_scratch") is caught]
+    card = next(card for card in failing if card.verdict is Verdict.FAIL)
+    answer = rehearse(card, {}, suite)
+    assert answer.verdict is (Verdict.PASS if caught else Verdict.INVALID)
+    assert caught or "the canary failed over something else than 'resumed from step 0'" in answer.reason
+
+
 def test_a_canary_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any, tmp_path: pathlib.Path) -> None:
     def crashes(logs: Logs) -> None:
         remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))

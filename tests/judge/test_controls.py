@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, remove, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, by_a_command, remove, steps, trainers, twin_of, verdict
 
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
@@ -67,6 +67,7 @@ def test_survivors_that_say_nothing_of_it_are_a_smaller_world_too(seed: int) -> 
     """A trainer that tells its steps and nothing else."""
 
     def bare(logs: Logs) -> None:
+        by_a_command(logs)
         for lines in trainers(logs):
             remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
 
@@ -84,6 +85,7 @@ def test_ranks_may_be_given_anew_to_survivors(told: bool) -> None:
     def renumbered(logs: Logs) -> None:
         trainers(logs, rank=0, life=-1)[0][0]["rank"] = 1
         if not told:
+            by_a_command(logs)
             for lines in trainers(logs):
                 remove(lines, lambda line: line.get("event") == "restored")
 
@@ -97,6 +99,7 @@ def test_a_job_that_shrinks_and_grows_without_a_word() -> None:
     history = simulate(Job(nodes=2, steps=60, every=10), [Outage(21, "replica", victim=1)], 3)
 
     def bare(logs: Logs) -> None:
+        by_a_command(logs)
         late = trainers(logs, rank=1, life=-1)[0]
         remove(late, lambda line: line.get("event") == "step" and line["step"] < 40)
         late[0].update({key: steps(late)[0][key] - 10**6 for key in ("wall_ns", "mono_ns")})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from judging import Logs, load, steps, trainers, twin_of, verdict
 
-from harness.judge import curves
+from harness.judge import curves, steps_done
 from harness.judge.analysis import Analysis
 from harness.judge.curves import Curve
 from harness.judge.score import Verdict
@@ -161,3 +162,26 @@ def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:
     complete, survives = np.array([True, True, True, False]), np.array([False, False, True, True])
     rows = dataclasses.replace(rows, complete=complete, survives=survives)
     assert curves._tail(rows).tolist() == [False, True, False, True]
+
+
+def test_a_step_of_any_number_costs_no_memory() -> None:
+    """A log may claim step 10^9: the steps before it are named as far as they are counted, and never enumerated."""
+    forged = curve([0, 16, 32], [16, 16, 16], [1, 2, 10**9])
+    tracemalloc.start()
+    missing = curves.missing(forged, None, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert (missing[0], len(missing)) == (3, curves.MISSING_MAX)
+    assert steps_done.named(missing) == f"steps 3, 4, 5, 6, 7, … ({curves.MISSING_MAX} or more)"
+    assert curves.missing(forged, np.array([1, 2, 4, 10**9, 10**9 + 1]), 1).tolist() == [4]
+    assert curves.missing(curve([0, 16], [16, 16], [5, 15]), None, 5).tolist() == [10]
+
+
+def test_samples_that_are_skipped_are_counted_whatever_their_number() -> None:
+    """Eight jumps of 2^61 are more than 64 bits hold; a sum that overflows would be none at all."""
+    first = [0, 2**60] * 8
+    told = loss_continuity.sample_ledger(curve(first, [0] * 16))
+    assert (told.skipped, told.repeated) == (8 * 2**60, 7 * 2**60)
+    many = loss_continuity.sample_ledger(curve([0, 2**60] * 64, [0] * 128))
+    assert many.skipped == 64 * 2**60 > 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, expecting, load, remove, steps, trainers
+from judging import EXPECT, Logs, by_a_command, expecting, load, remove, steps, trainers
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import EventLogError
@@ -95,6 +95,48 @@ def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
     assert both(lambda logs: (declaring(silent)(logs), KINDS[kind](logs))).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> None:
+    """Its headers need not say so. Where the fault-free run does not tell it either, it is another trainer."""
+    card = both(KINDS[kind], twin=False)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
+    other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), twin=False)
+    promised = [text for text in other.reasons if "its trainer declares" in text]
+    assert promised == []
+
+
+def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 1) -> Bend:
+    """One rank leaves these fields out of its steps from the first one on, in the same process."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines):
+                if first <= line["step"] <= last or line["step"] % every:
+                    for field in fields:
+                        line.pop(field, None)
+
+    return bend
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("fields", "kind"), [(("loss",), "loss"), (("first", "count"), "positions")])
+@pytest.mark.parametrize("every", [1, 5])
+def test_what_a_process_stops_telling_is_missing(fields: tuple[str, ...], kind: str, rank: int, every: int) -> None:
+    card = both(ceases(*fields, rank=rank, first=40, every=every), twin=False)
+    assert card.verdict is not Verdict.PASS
+    text = f"evidence is missing: {tells.ITEMS[kind]}: rank {rank} stopped telling it, "
+    assert any(reason.startswith(text) for reason in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize("first", [38, 58])
+def test_what_is_told_by_a_rule_is_not_missing_between(first: int) -> None:
+    """A figure of every fifth step is not told in the last four; one that is left out twice by chance has not ceased."""
+    for bend in (ceases("digest", rank=1, first=10**9, every=5), ceases("digest", rank=1, first=first, last=first + 1)):
+        card = both(bend)
+        assert not [text for text in card.reasons if "evidence is missing" in text], card.reasons
+
+
 @pytest.mark.parametrize("odd", [None, 7, "steps", {"loss": 1}, [None, 3, ["x"]]])
 def test_an_odd_declaration_is_refused(odd: object) -> None:
     def bend(logs: Logs) -> None:
@@ -117,6 +159,7 @@ def test_what_a_rank_told_before_is_missing_after() -> None:
 
 def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
     def from_the_start(logs: Logs) -> None:
+        by_a_command(logs)
         KINDS["checkpoints"](logs)
         KINDS["restores"](logs)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Logs, load, remove, steps, trainers, twin_of, verdict
+from judging import Logs, by_a_command, load, remove, steps, trainers, twin_of, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
 
 from harness.judge.score import Verdict
@@ -289,6 +289,7 @@ def test_a_crash_that_only_the_worker_told_of_is_unexplained(agents: bool) -> No
 
 def untold(logs: Logs) -> None:
     """Nobody says how any worker ended."""
+    by_a_command(logs)
     for lines in logs.values():
         remove(lines, lambda line: line.get("event") in ("worker.exit", "exiting"))
 

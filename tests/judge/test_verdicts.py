@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, by_a_command, load, remove, steps, trainers, twin_of, verdict
 from mutants.bent import (
     JOB,
     KILL,
@@ -341,6 +341,7 @@ def test_a_trainer_that_does_not_tell_its_samples() -> None:
     """Losses that are the twin's bit for bit speak for the samples, too; a band around them does not."""
 
     def silent(logs: Logs) -> None:
+        by_a_command(logs)
         for lines in trainers(logs):
             for line in steps(lines):
                 del line["first"], line["count"], line["digest"]

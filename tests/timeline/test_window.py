@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, remove, trainers, twin_of
 
+from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
@@ -102,6 +103,42 @@ def card_of_job(folder: pathlib.Path, history: History, logs: Logs) -> Scorecard
     card = judged(folder, history, logs, None)
     assert len(card.evidence.run.episodes) == len(history.truth.episodes)
     return card
+
+
+@pytest.mark.parametrize(
+    ("names", "item"),
+    [
+        (("restored",), "what was restored"),
+        (("rendezvous", "phase", "agent.rendezvous"), "phases of recoveries"),
+        (("checkpoint.started", "checkpoint.committed"), "checkpoints"),
+    ],
+)
+def test_what_was_told_before_the_window_only_is_missing_in_it(
+    tmp_path: pathlib.Path, names: tuple[str, ...], item: str
+) -> None:
+    history, logs = in_sequence(2)
+    since = recovered(history, 0) + 500 * MS
+    for name, lines in logs.items():
+        if name != "harness":
+            remove(lines, lambda line: line.get("event") in names and line["mono_ns"] > since)
+    first, second = (judged(tmp_path, history, logs, name) for name in ("first", "second"))
+    text = f"evidence is missing: {item}"
+    assert first.verdict is Verdict.PASS, first.reasons
+    assert second.verdict is not Verdict.PASS
+    assert any(reason.startswith(text) for reason in second.reasons), second.reasons
+
+
+def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing(tmp_path: pathlib.Path) -> None:
+    """Nothing ended, started or was due to be saved in it."""
+    history = simulate(JOB, (), 2)
+    logs = expecting(history.logs(), {})
+    for lines in trainers(logs):
+        lines[0]["tells"] = list(TELLS)
+    rehearse(logs, "calm", "none", step_ended(logs, 101), step_ended(logs, 109), expect={})
+    rehearse(logs, "other", "none", step_ended(logs, 120), None)
+    card = judged(tmp_path, history, logs, "calm")
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert {"checkpoints", "restores", "phases"} <= set(card.metrics["tells"])
 
 
 @pytest.mark.parametrize("seed", range(4))

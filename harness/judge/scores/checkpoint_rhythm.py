@@ -85,7 +85,7 @@ def _after_the_fault(run: Timeline, due: Ints) -> Bools:
     committed = np.append(_committed(run), np.iinfo(np.int64).max)
     disturbed = undisturbed.windows(run)
     step, end = _last_time(run)
-    due = due[due <= (step[-1] if len(step) else 0)]
+    due = due[(due >= step[0]) & (due <= step[-1])] if len(step) else due[:0]
     if not len(due):
         return np.zeros(0, np.bool_)
     made = committed[np.searchsorted(committed, due - interval / 2)] < due + interval

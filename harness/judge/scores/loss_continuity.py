@@ -170,8 +170,9 @@ def sample_ledger(curve: Curve) -> Samples:
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
     jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
     rows = np.flatnonzero(jump)
-    where = f"at step {curve.step[rows[0] + 1]}" if len(rows) else ""
-    return Samples(int(np.maximum(-jump, 0).sum()), int(np.maximum(jump, 0).sum()), where)
+    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
+    where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
+    return Samples(sum(-each for each in jumps if each < 0), sum(each for each in jumps if each > 0), where)
 
 
 def _curve_line(

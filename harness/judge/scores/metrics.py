@@ -75,7 +75,7 @@ def _throughput(run: Timeline) -> float | None:
         return None
     chosen = rows[np.unique(steps.step[rows], return_index=True)[1]]
     span = int(run.progress.end[-1] - run.progress.begin[0])
-    return float(steps.count[chosen].sum()) * S / span if span else None
+    return float(steps.count[chosen].sum(dtype=np.float64)) * S / span if span else None
 
 
 @dataclass

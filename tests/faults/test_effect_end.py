@@ -1,0 +1,158 @@
+"""Once a fault was healed, what it did is measured again: over or not."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from run.test_injection import injection_of, living_on
+
+from harness.backends.agent.types import Arrivals, CpuUse, ProcessState
+from harness.faults.contract import Cancelled, Context, Target, build_fault
+from harness.faults.straggler import Hold, Quota
+from harness.run.injection import Injection
+from harness.run.trigger import Progress
+
+
+class Net:
+    """A node whose paths have this rate and delay, and lose every so many packets."""
+
+    alive, incarnation = True, 1
+
+    def __init__(self, index: int, rate_bits: float = 1e9, delay_s: float = 0.001, through: float = 1.0):
+        self.index, self.name = index, f"node{index}"
+        self.rate_bits, self.delay_s, self.through, self.stopped = rate_bits, delay_s, through, 0
+        self.throttled_ns = self.now_ns = 0
+
+    def fill_path(self, partner: Any, seconds: float, back: bool, through: Any = None) -> float:
+        return self.rate_bits
+
+    def send_packets(self, partner: Any, count: int, interval_s: float, back: bool = False, wait_s: float = 0) -> Any:
+        arrived = int(count * self.through)
+        return Arrivals(count, arrived, 0, 0, (self.delay_s,) * arrived)
+
+    def processes(self) -> list[ProcessState]:
+        return [ProcessState(10, "T" if number < self.stopped else "S", 0) for number in range(2)]
+
+    def cpu_use(self) -> CpuUse:
+        self.now_ns += 10**9
+        return CpuUse(0, self.throttled_ns * self.now_ns // 10**9, self.now_ns)
+
+
+class Seeing:
+    """The context of a fault that has been healed."""
+
+    seed = 1
+
+    def __init__(self, *nodes: Net, times_ns: tuple[int, ...] = ()):
+        self.nodes, self.times_ns = list(nodes), times_ns
+        self.cluster = self
+        self.told: list[dict[str, Any]] = []
+
+    def node(self, target: Target) -> Net:
+        return self.nodes[target.node_index]
+
+    def wait(self, seconds: float, until: Any = None) -> bool:
+        return bool(until and until())
+
+    def ranks_on(self, node: Net) -> list[int]:
+        return [node.index]
+
+    def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
+        return list(self.times_ns)
+
+    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.told.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok})
+
+
+def seen(fault: Any, context: Seeing) -> list[dict[str, Any]]:
+    fault.see_end([Target(0)], cast(Context, context))
+    return context.told
+
+
+@pytest.mark.parametrize(("rate_bits", "over"), [(1e9, True), (505e6, True), (405e6, False), (0.0, False)])
+def test_a_path_that_is_still_limited_is_told(rate_bits: float, over: bool) -> None:
+    fault: Any = build_fault("nic_bandwidth", {"rate": "400mbit"})
+    node = Net(0, rate_bits=rate_bits)
+    fault._limited.append((node, None, 400_000_000))
+    told = seen(fault, Seeing(node))
+    assert [each["ok"] for each in told] == [over, over]  # out, and back
+    assert told[0] == {"measured": rate_bits / 1e6, "expected": 500, "unit": "Mbit/s at least", "ok": over}
+
+
+@pytest.mark.parametrize(("delay_s", "over"), [(0.001, True), (0.008, True), (0.021, False)])
+def test_packets_that_still_take_longer_are_told(delay_s: float, over: bool) -> None:
+    fault: Any = build_fault("nic_latency", {"delay": "20ms"})
+    node = Net(0, delay_s=delay_s)
+    fault._usual_ms |= {(node, False): 1.0, (node, True): 1.0}
+    assert [each["ok"] for each in seen(fault, Seeing(node, Net(1)))] == [over, over]
+
+
+@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.99, True), (0.9, False)])
+def test_packets_that_are_still_lost_are_told(through: float, over: bool) -> None:
+    fault = build_fault("nic_loss", {"loss_percent": 10})
+    assert [each["ok"] for each in seen(fault, Seeing(Net(0, through=through), Net(1)))] == [over, over]
+
+
+@pytest.mark.parametrize("kind", ["partition", "nic_flap"])
+@pytest.mark.parametrize(("through", "over"), [(1.0, True), (0.5, True), (0.0, False)])
+def test_a_node_that_is_still_cut_off_is_told(kind: str, through: float, over: bool) -> None:
+    told = seen(build_fault(kind, {}), Seeing(Net(0, through=through), Net(1)))
+    assert [each["ok"] for each in told] == [over]
+    assert told[0]["measured"] == 10 * through
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_what_is_still_frozen_is_told(stopped: int) -> None:
+    node = Net(0)
+    node.stopped = stopped
+    told = seen(build_fault("hang", {"how": "freeze_node"}), Seeing(node))
+    assert [(each["measured"], each["ok"]) for each in told] == [(stopped, not stopped)]
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "throttled", "told"),
+    [(10, 0.0, True), (14, 0.5, True), (20, 0.5, False), (20, 0.0, True), (None, 0.5, None)],
+    ids=["as before", "nearly", "still slow", "a busy host", "no steps"],
+)
+def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float, told: bool | None) -> None:
+    fault: Any = build_fault("straggler", {"factor": 2.0})
+    node: Any = Net(0)
+    node.throttled_ns = int(throttled * 10**9)
+    fault._hold_seen = Hold(2.0, 10e6, [Quota(node, "cpu")])
+    context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
+    assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
+
+
+def events(log: list[dict[str, Any]]) -> list[str]:
+    return [entry["event"].removeprefix("fault.") for entry in log]
+
+
+def hung(monkeypatch: pytest.MonkeyPatch, progress: Progress) -> tuple[Injection, list[dict[str, Any]]]:
+    monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
+    monkeypatch.setattr("harness.faults.hang.STOPS_WITHIN_S", 0.0)
+    injection, _, log = injection_of("hang", progress, how="freeze_node", duration="0s")
+    return injection, log
+
+
+def test_the_end_is_measured_before_it_is_told_to_be_healed(monkeypatch: pytest.MonkeyPatch) -> None:
+    injection, log = hung(monkeypatch, living_on(0))
+    injection.run()
+    assert events(log) == ["injecting", "injected", "effect", "ended", "healed"]
+    assert log[-2]["ok"] is False, "the fake never thaws"
+
+
+@pytest.mark.parametrize("why", ["the job is over", "it cannot be measured", "it never acted"])
+def test_what_cannot_be_measured_is_not_told_and_is_healed(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    injection, log = hung(monkeypatch, living_on(0))
+
+    def fails(*_: object) -> None:
+        raise Cancelled if why == "it never acted" else OSError("gone")
+
+    if why == "the job is over":
+        monkeypatch.setattr(type(injection.fault), "see_end", lambda *_: injection.ended(0, 0, "", ok=False))
+        injection.cancel()
+    else:
+        monkeypatch.setattr(type(injection.fault), "inject" if why == "it never acted" else "see_end", fails)
+    injection.run()
+    assert "ended" not in events(log) and events(log)[-1] == "healed"
