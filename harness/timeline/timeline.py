@@ -131,6 +131,7 @@ class Timeline:
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
     told_events: frozenset[str] = frozenset()  # names of the events that workers and launchers wrote
+    apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
 
     @property
@@ -206,6 +207,7 @@ def build(log: reading.Log) -> Timeline:
         drill=story.drill(),
         told_events=story.told_events(),
         samples=log.samples,
+        apart=any(life.apart for life in story.lives),
         evidence=np.array(marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)

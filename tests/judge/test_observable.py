@@ -1,0 +1,110 @@
+"""A healthy script is not accused: no steps told, steps counted anew in each life, own errors and lost peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, expecting, load, remove, steps, trainers
+
+from harness.judge.observable import APART, NO_STEPS
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.theory.simulator import History, Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=40, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+
+
+def histories(outages: list[Outage] = KILL) -> tuple[History, Logs, History, Logs]:
+    run, twin = simulate(JOB, outages, seed=5), simulate(JOB, (), seed=99)
+    return run, expecting(run.logs(), EXPECT), twin, twin.logs()
+
+
+def card(run: History, logs: Logs, twin: History, usual: Logs) -> Scorecard:
+    return judge(Evidence(load(run, logs), load(twin, usual)), "observed")
+
+
+def without_steps(logs: Logs) -> None:
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event") in ("step", "restored") or "checkpoint" in line.get("event", ""))
+
+
+@pytest.mark.parametrize("outcome", ["completed", "aborted"])
+def test_a_script_that_tells_no_step_is_not_observable(outcome: str) -> None:
+    run, logs, twin, usual = histories()
+    without_steps(logs)
+    logs["harness"][-1]["outcome"] = outcome
+    without_steps(usual)
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
+    assert NO_STEPS in judged.reasons
+    assert not any("step 0" in text for text in judged.reasons)
+
+
+def test_a_job_that_does_no_step_although_its_fault_free_run_does_has_failed() -> None:
+    run, logs, twin, usual = histories()
+    without_steps(logs)
+    logs["harness"][-1]["outcome"] = "aborted"
+    assert card(run, logs, twin, usual).verdict is Verdict.FAIL
+
+
+def test_a_command_that_fails_has_failed_though_nothing_is_told() -> None:
+    run, logs, twin, usual = histories()
+    without_steps(logs), without_steps(usual)
+    logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node0 ended with 1: ImportError"}
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.FAIL and "ImportError" in judged.reasons[0]
+
+
+def counted_anew(logs: Logs, **names: Any) -> None:
+    """The last lives do not know which step they restored, and count from 1."""
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        restored = next(line for line in lines if line.get("event") == "restored")
+        base = restored.pop("step")
+        restored.pop("source", None)
+        restored |= names
+        for line in lines:
+            if "step" in line:
+                line["step"] -= base
+
+
+def test_steps_that_nobody_can_join_accuse_nobody() -> None:
+    run, logs, twin, usual = histories()
+    counted_anew(logs)
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
+    assert APART in judged.reasons
+
+
+@pytest.mark.parametrize("name", ["content", "path"])
+def test_steps_are_joined_by_the_checkpoint_that_was_loaded(name: str) -> None:
+    run, logs, twin, usual = histories()
+    for lines in trainers(logs):
+        for line in lines:
+            if line.get("event") == "checkpoint.committed":
+                line.pop("path", None)
+                line[name] = f"checkpoint-{line['step']}"
+    counted_anew(logs, **{"source" if name == "path" else name: "checkpoint-10"})
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.PASS, judged.reasons
+    assert judged.evidence.run.reached_step == 40 and not judged.evidence.run.apart
+    assert {each.restored_step for each in judged.evidence.run.processes} >= {10}
+
+
+def test_a_path_that_is_used_again_is_the_checkpoint_that_was_there_then() -> None:
+    run, logs, twin, usual = histories()
+    for lines in trainers(logs):
+        for line in lines:
+            if line.get("event") == "checkpoint.committed":
+                line |= {"path": "ckpt.pt"}
+    counted_anew(logs, source="ckpt.pt")
+    assert card(run, logs, twin, usual).verdict is Verdict.PASS
+
+
+def test_absolute_steps_after_a_restore_without_its_step_need_no_joining() -> None:
+    run, logs, _, _ = histories()
+    for rank in (0, 1):
+        next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored").pop("step")
+    assert not load(run, logs).apart
+    assert len(steps(trainers(logs, rank=0, life=-1)[0])) == 30
