@@ -99,6 +99,7 @@ class Process:
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
     cut: bool = False  # its log lost its end, though nothing killed it
+    exit_error: str | None = None  # the first error that it met, as it told it itself
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ def _process(life: Life, launched: int) -> Process:
         exited=(life.exit_event or told).get("at"),
         exit_code=None if code is None else int(code),
         exit_reason=told.get("reason"),
+        exit_error=told.get("error"),
         first_step=life.first_step,
         torn=life.writer.torn,
         tells=_declared(life.writer.header.get("tells")),

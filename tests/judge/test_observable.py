@@ -108,3 +108,25 @@ def test_absolute_steps_after_a_restore_without_its_step_need_no_joining() -> No
         next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored").pop("step")
     assert not load(run, logs).apart
     assert len(steps(trainers(logs, rank=0, life=-1)[0])) == 30
+
+
+def test_an_unexplained_death_quotes_the_first_error_of_the_worker() -> None:
+    run, logs, twin, usual = histories([Outage(17, "crash", victim=1)])
+    dead = next(lines for lines in trainers(logs, rank=1) if not any(step["step"] == 40 for step in steps(lines)))
+    stamp = {key: dead[-1][key] for key in ("wall_ns", "mono_ns")}
+    remove(dead, lambda line: line.get("event") == "exiting")
+    dead.append({"event": "exiting", "code": 1, "reason": "error", "error": "ValueError: bad\n batch"} | stamp)
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "whose first error was: ValueError: bad batch" in "\n".join(judged.reasons)
+
+
+def test_a_step_that_gradient_scaling_skipped_is_no_flaw() -> None:
+    run, logs, twin, usual = histories()
+    for told in (logs, usual):
+        for lines in trainers(told):
+            for line in (*steps(lines, 5, 5), *steps(lines, 25, 26)):
+                line |= {"loss": "inf", "applied": False}
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is Verdict.PASS, judged.reasons
+    assert judged.scores["loss_continuity"]["nonfinite_steps"] == 0

@@ -219,7 +219,8 @@ def _percent(value: float | None) -> str:
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.twin.loss).any()
-    return int((~np.isfinite(curve.loss)).sum()) if reported else None
+    counts = ~np.isfinite(curve.loss) & (curve.applied != 0)  # of an update that was skipped nothing came
+    return int(counts.sum()) if reported else None
 
 
 def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
