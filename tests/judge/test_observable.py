@@ -130,3 +130,24 @@ def test_a_step_that_gradient_scaling_skipped_is_no_flaw() -> None:
     judged = card(run, logs, twin, usual)
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert judged.scores["loss_continuity"]["nonfinite_steps"] == 0
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1, Verdict.INCONCLUSIVE), (11, Verdict.FAIL)])
+def test_losses_that_differ_before_any_fault_accuse_nobody(first: int, expected: Verdict) -> None:
+    run, logs, twin, usual = histories()
+    for lines in trainers(logs):
+        for line in steps(lines, first):
+            if first == 1 or lines in [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]:
+                line["loss"] += 0.01
+    judged = card(run, logs, twin, usual)
+    assert judged.verdict is expected, judged.reasons
+    assert any("does not do the same in every run" in text for text in judged.reasons) is (first == 1)
+
+
+def test_nor_do_losses_of_their_own_that_each_rank_tells() -> None:
+    run, logs, twin, usual = histories()
+    for told, shift in ((logs, 0.01), (usual, 0.0)):
+        for lines in trainers(told):
+            for line in steps(lines):
+                line["loss"] += shift + lines[0]["rank"]
+    assert card(run, logs, twin, usual).verdict is Verdict.INCONCLUSIVE
