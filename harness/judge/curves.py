@@ -17,7 +17,7 @@ FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24
-_COLUMNS = ("step", *CURVES, "digest", "first", "count")
+_COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Curve:
     digest: Ints
     first: Ints
     count: Ints
+    applied: Ints  # 0: the update was skipped
     took_ns: Ints  # by the slowest rank
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration
 
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
+ERROR_CHARS = 200  # of a worker's own words that are quoted
 _SURVIVED_NS = 60_000_000_000
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
@@ -50,6 +51,7 @@ class Death:
     at: int
     started: int
     processes: tuple[int, ...]  # rows in Timeline.processes
+    met: str = ""  # the first error that the worker met, in its own words
     error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
 
     def was_alive(self, run: Timeline, moment: int) -> bool:
@@ -76,7 +78,8 @@ class Death:
         if self.code is None:
             return f"{who} on {self.node} was gone without a word before {format_duration(self.at - since)}"
         own = ", over what it called an error" if self.error else ""
-        return f"{who} on {self.node} ended with {self.code}{own} at {format_duration(self.at - since)}"
+        first = f", whose first error was: {self.met}" if self.met else ""
+        return f"{who} on {self.node} ended with {self.code}{own} at {format_duration(self.at - since)}{first}"
 
 
 def deaths(run: Timeline) -> list[Death]:
@@ -146,7 +149,13 @@ def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], 
         rows = [i for i in there if run.processes[i].exited == at]
         started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
     error = rank is not None and any(run.processes[i].exit_reason == "error" for i in rows)
-    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows), error)
+    met = next((text for i in rows if rank is not None and (text := run.processes[i].exit_error)), "")
+    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows), _on_one_line(met), error)
+
+
+def _on_one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= ERROR_CHARS else f"{line[: ERROR_CHARS - 1]}…"
 
 
 class _Root(NamedTuple):

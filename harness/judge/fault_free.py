@@ -29,6 +29,8 @@ def _has_nan(timeline: Timeline) -> bool:
     finite = np.isfinite(steps.loss)
     if not finite.any():
         return False
+    if len(steps.applied):
+        finite |= steps.applied == 0  # an overflow that gradient scaling is there for
     mine = finite[steps.rank == steps.rank[finite].min()]
     told = np.flatnonzero(mine)
     gaps = np.diff(told)

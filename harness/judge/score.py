@@ -22,6 +22,7 @@ from harness import units
 from harness.errors import UsageError
 from harness.judge.analysis import Analysis
 from harness.judge.evidence import Evidence as Evidence
+from harness.judge.observable import blindness
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
@@ -196,6 +197,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
+    if blind := blindness(evidence.run, evidence.twin):
+        results = {name: each if name == "job" else _unaccused(each, blind) for name, each in results.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}") for name in expect if name not in results]
@@ -240,6 +243,20 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
     except Exception as error:
         reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
         return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
+
+
+def _unaccused(result: ScoreResult, why: str) -> ScoreResult:
+    """What would fail by its steps is not known."""
+    told = f"{why}; so it is not judged"
+    lines = [
+        replace(e, verdict=Verdict.INCONCLUSIVE, reason=told) if e.verdict is Verdict.FAIL else e
+        for e in result.expectations
+    ]
+    reasons = [
+        (Verdict.INCONCLUSIVE, f"{text}: {told}") if verdict is Verdict.FAIL else (verdict, text)
+        for verdict, text in result.reasons
+    ]
+    return replace(result, expectations=lines, reasons=reasons)
 
 
 def _findings(result: ScoreResult) -> list[Finding]:

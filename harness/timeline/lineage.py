@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from harness.emitter import EXIT_LEFT
 from harness.log.reading import COLUMNS, Column, Log, Writer
+from harness.timeline import joined
+from harness.timeline.joined import step_of as step_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -30,7 +32,6 @@ _TURN_BITS = 32
 _TIES_MAX = 1000
 _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
 CLEAN_CODES = (0, EXIT_LEFT)
-SCRATCH = "scratch"  # the source of a state that no checkpoint holds
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Life:
     last_step_end: int = -NEVER
     cut: bool = False  # its log lost its end, though nothing killed it
     repeated: Bools | None = None  # which of its rows were logged before, where any were
+    apart: bool = False  # its steps are counted from 1, from a state of an unknown step on
 
     @property
     def restored(self) -> dict[str, Any] | None:
@@ -160,7 +162,9 @@ class Progress:
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
     """One life per trainer file, in order of start. Of two copies of one file only the longer one counts."""
     found: list[Life] = []
-    for writer in _originals(log):
+    originals = _originals(log)
+    joined.join(originals)
+    for writer in originals:
         header = writer.header
         rank = int(header.get("rank", 0))
         life = Life(
@@ -202,6 +206,7 @@ def _read_life(life: Life) -> None:
                 life.restores.append(event)
             case "exiting":
                 life.exiting = event
+    life.apart = joined.apart(life.restores, life.writer.steps)
     life.told_joins = bool(life.joins)
     if len(life.step_ends):
         life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])
@@ -543,13 +548,6 @@ def _final_restore(lives: Sequence[Life]) -> int | None:
     at, step = max(restores, key=lambda each: (each[0], -1 if each[1] is None else each[1]))
     last_step = max(life.last_step_end for life in lives)
     return step if at > last_step else None
-
-
-def step_of(restored: Mapping[str, Any]) -> int | None:
-    """The step whose state a `restored` event tells of; 0: from scratch; `None`: it is not known."""
-    if "step" in restored:
-        return int(restored["step"])
-    return 0 if restored.get("source") == SCRATCH else None
 
 
 def _lineage(

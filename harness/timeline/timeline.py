@@ -103,6 +103,7 @@ class Process:
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
     cut: bool = False  # its log lost its end, though nothing killed it
+    exit_error: str | None = None  # the first error that it met, as it told it itself
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Timeline:
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
+    apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
 
     @property
@@ -216,6 +218,7 @@ def build(log: reading.Log) -> Timeline:
         drill=story.drill(),
         told_events=story.told_events(),
         samples=log.samples,
+        apart=any(life.apart for life in story.lives),
         evidence=np.array(marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)
@@ -244,6 +247,7 @@ def _process(life: Life, launched: int) -> Process:
         exited=(life.exit_event or told).get("at"),
         exit_code=None if code is None else int(code),
         exit_reason=told.get("reason"),
+        exit_error=told.get("error"),
         first_step=life.first_step,
         torn=life.writer.torn,
         tells=_declared(life.writer.header.get("tells")),

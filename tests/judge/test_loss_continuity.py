@@ -32,6 +32,7 @@ def curve(first: list[int], count: list[int], step: list[int] | None = None, **c
         "grad_norm": [1.0] * len(step),
         "lr": [0.1] * len(step),
         "digest": [0] * len(step),
+        "applied": [1] * len(step),
         "took_ns": [1] * len(step),
     }
     told = {"step": step, "first": first, "count": count} | usual | columns

@@ -14,6 +14,7 @@ from harness.emitter import EXIT_LEFT
 from harness.judge import acted, deaths, restores, steps_done
 from harness.judge.acted import place_of
 from harness.judge.analysis import Analysis
+from harness.judge.observable import blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
@@ -34,8 +35,10 @@ class Job(Score):
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
-        reasons = [*acted.findings(run), *_ending(run), *_left_untold(run)]
-        reasons += [*steps_done.findings(evidence), *_worlds(run), *_absent(run), *restores.findings(evidence)]
+        blind = blindness(run, evidence.twin)
+        reasons = [*acted.findings(run), *(_blind_ending(run, blind) if blind else _ending(run)), *_left_untold(run)]
+        reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
+        reasons += [*_worlds(run), *_absent(run)]
         reasons += [*_evidence(run), *_without_a_launcher(run, evidence.twin), *_ledger(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
@@ -50,6 +53,15 @@ class Job(Score):
             "logs_torn": len(run.torn),
         }
         return ScoreResult(values, reasons=reasons)
+
+
+def _blind_ending(run: Timeline, blind: str) -> Iterator[Finding]:
+    """Of a job whose steps are not known: a command that failed has failed, all else is not known."""
+    yield Verdict.INCONCLUSIVE, blind
+    if run.outcome == "failed":
+        yield Verdict.FAIL, f"the job failed: {run.outcome_reason}"
+    elif run.outcome != "completed":
+        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome or 'nothing'}: {run.outcome_reason}"
 
 
 def _ending(run: Timeline) -> Iterator[Finding]:

@@ -83,8 +83,10 @@ class LossContinuity(Score):
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
+        same = comparison is None or not len(comparison.step) or not _never_the_same(run, comparison)
+        by_rank = bounds.mode if same else "final"  # of a rank's own losses nothing is held against the twin's then
         reasons = [
-            *ranks_agree.findings(evidence, bounds.mode, bounds.max_ulp, moved, evidence.consumed is not None),
+            *ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None),
             *(_other_samples(comparison, bounds) if evidence.consumed is None else _moved(evidence.consumed, moved)),
         ]
         summary = {
@@ -184,6 +186,8 @@ def _curve_line(
     if comparison is None or problem:
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, problem), {}
     if bounds.mode == "exact":
+        if reason := _never_the_same(evidence.run, comparison):
+            return Expectation(name, "exact", "—", Verdict.INCONCLUSIVE, reason), {}
         return _judged(name, "exact", comparison, comparison.differs), {}
     if bounds.mode == "final":
         return _final(name, bounds, comparison), {}
@@ -192,6 +196,19 @@ def _curve_line(
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source), {}
     outside = {c: distance(getattr(comparison.run, c), getattr(comparison.twin, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
+
+
+def _never_the_same(run: Timeline, comparison: Comparison) -> str:
+    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: its very first step
+    differs, and a fault struck only after that."""
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+    first = comparison.step[0]
+    if struck is None or not any(rows[0] for rows in comparison.differs.values()):
+        return ""
+    if int(run.steps.end[run.steps.step == first].max()) >= struck:
+        return ""
+    why = f"step {first} already differs from the twin's, before any fault struck: the trainer does not do the same"
+    return f"{why} in every run; fix its seeds, or compare with mode: envelope or final"
 
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
@@ -220,7 +237,8 @@ def _percent(value: float | None) -> str:
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.twin.loss).any()
-    return int((~np.isfinite(curve.loss)).sum()) if reported else None
+    counts = ~np.isfinite(curve.loss) & (curve.applied != 0)  # of an update that was skipped nothing came
+    return int(counts.sum()) if reported else None
 
 
 def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:

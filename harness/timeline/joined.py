@@ -1,0 +1,79 @@
+"""Steps across restarts: a process that restored a state of an unknown step counts its steps from 1 again.
+
+Where it names the checkpoint, by its content or its path, and somebody told of which step that was when it was
+committed, its steps follow that one. Else they stay apart, and what depends on them is not judged.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.log.reading import Writer
+
+SCRATCH = "scratch"  # the source of a state that no checkpoint holds
+_Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value) → (when, step), in order of time
+
+
+def step_of(restored: Mapping[str, Any]) -> int | None:
+    """The step whose state a `restored` event tells of; 0: from scratch; `None`: it is not known."""
+    if "step" in restored:
+        return int(restored["step"])
+    return 0 if restored.get("source") == SCRATCH else None
+
+
+def join(writers: Sequence[Writer]) -> None:
+    """Renumbers the steps of these trainers' logs, which are in order of their start, as far as the checkpoints they
+    name allow. In place."""
+    commits: _Commits = {}
+    for writer in writers:
+        base = 0
+        for event in writer.events:
+            if event.get("event") == "restored" and step_of(event) is None:
+                base = _joined(writer, event, commits) or base
+            elif str(event.get("event", "")).startswith("checkpoint.") and "step" in event:
+                event["step"] += base
+                if event["event"] == "checkpoint.committed":
+                    for name in _names(event, "path"):
+                        bisect.insort(commits.setdefault(name, []), (event["at"], event["step"]))
+
+
+def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits) -> int:
+    """By how much the steps after this restore are moved."""
+    found = next((step for name in _names(restored, "source") if (step := _of(commits, name, restored["at"]))), None)
+    if found is None:
+        return 0
+    restored["step"] = found
+    rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
+    mine = writer.steps["step"][rows]
+    if not len(mine) or mine[0] > found:  # they are numbered right
+        return 0
+    mine += found
+    return found
+
+
+def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]:
+    """By what a checkpoint may be known: its content, else where it is."""
+    for kind, field in (("content", "content"), ("path", place)):
+        if event.get(field):
+            yield kind, event[field]
+
+
+def _of(commits: _Commits, name: tuple[str, object], at: int) -> int | None:
+    """The step of the last checkpoint of that name that was committed by then."""
+    told = commits.get(name, [])
+    place = bisect.bisect(told, (at, 2**62))
+    return told[place - 1][1] if place else None
+
+
+def apart(restores: Sequence[Mapping[str, Any]], steps: Mapping[str, Any]) -> bool:
+    """Whether a process counted its steps from 1 after it had restored a state of an unknown step."""
+    for event in restores:
+        if step_of(event) is None:
+            following = steps["step"][int(np.searchsorted(steps["end"], event["at"], "right")) :]
+            if len(following) and following[0] <= 1:
+                return True
+    return False
