@@ -86,7 +86,9 @@ def test_what_is_no_trainer_is_refused_with_those_there_are(trainer: object, mes
 
 
 def test_an_unknown_name_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="unknown trainer 'nope'; choose one of: accelerate, command, .*reference, torchrun"):
+    with pytest.raises(
+        UsageError, match=r"unknown trainer 'nope'; choose one of: accelerate, command, .*reference, torchrun"
+    ):
         load_trainer("nope")
 
 
