@@ -61,6 +61,7 @@ class Workload:
     `{run_dir}`, `{python}` (the interpreter there that has the harness and its trainer); `{{index}}` is the text
     `{index}`.
     `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
+    `sources` are folders of this machine that the commands read, and that nodes must see by the same path.
     `mounts` are folders below the run's that `Node.disturb_storage` can act on. `notice_s` is the longest notice that
     any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
     """
@@ -72,6 +73,7 @@ class Workload:
     control: tuple[str, ...] | None = None
     mounts: tuple[str, ...] = ()
     notice_s: float = 0.0
+    sources: tuple[str, ...] = ()
 
 
 PLACEHOLDERS = ("address", "control", "head", "index", "incarnation", "python", "run_dir")

@@ -34,6 +34,7 @@ class AccelerateTrainer(ScriptTrainer):
             *("--main_process_port", str(rendezvous.PORT)),
             *("--rdzv_conf", rendezvous.options(self.rdzv_conf)),
             *("--max_restarts", str(self.max_restarts), "--monitor_interval", rendezvous.MONITOR_INTERVAL_S),
+            *("--log_dir", rendezvous.LOGS),
             *self.launch_args,
             *self.script(),
         )

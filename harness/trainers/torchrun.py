@@ -31,6 +31,7 @@ class TorchrunTrainer(ScriptTrainer):
             # Its own address: in a process table of its own every agent has the same number, and a node is told from
             # another by address and number alone. The others reach the store of the workers there.
             *("--local-addr", "{address}"),
+            *("--log-dir", rendezvous.LOGS),
             *self.script(),
         )
         return command, rendezvous.store(self.interpreter)

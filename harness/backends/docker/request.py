@@ -138,7 +138,8 @@ def _mounts(workload: Workload, place: Place, node: str, incarnation: int) -> li
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
     disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}
-    mounts = [_bind(place.run_dir, place.run_dir, read_only=True)]
+    mounts = [_bind(path, path, read_only=True) for path in workload.sources]
+    mounts.append(_bind(place.run_dir, place.run_dir, read_only=True))
     mounts += [_bind(path, path) for name in run_folder.writable(workload, node, key) for path in [place.below(name)]]
     mounts.append(disk | {"VolumeOptions": {"Labels": labels}})
     if not place.egress:

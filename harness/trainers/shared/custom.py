@@ -74,6 +74,7 @@ class CustomTrainer(Trainer):
             workload.ranks_per_node,
             fixed,
             None if control is None else (*_assigned(_for_control(late)), *placeholders.fill(control, values)),
+            sources=() if self.scenario_dir is None else (self.scenario_dir,),
         )
 
     def beside(self, folder: pathlib.Path) -> Trainer:

@@ -33,6 +33,8 @@ OPTIONS: Mapping[str, str] = {
 
 MONITOR_INTERVAL_S = "0.1"  # how soon an agent notices that a worker has ended; 5 s by default before torch 2.3
 
+LOGS = "{run_dir}/launcher"  # its own folders, which it would leave in /tmp
+
 Option = Annotated[str, Field(pattern=r"^[a-z_]+$")]
 RESTARTS_MAX = 1_000_000
 MAX_RESTARTS: Any = Field(

@@ -322,3 +322,31 @@ def test_the_run_directory_must_be_absolute(open_lab: OpenLab) -> None:
 
     with pytest.raises(UsageError, match="absolute"):
         LocalBackend().open(Workload(SLEEP, 1, 1), pathlib.Path("here"), "x")
+
+
+def test_nodes_find_each_other_by_name(open_lab: OpenLab, mode: str) -> None:
+    """Also a replacement, which has another address; without namespaces there are no names of our own."""
+    if mode == "plain":
+        pytest.skip("nodes without namespaces share the machine's names")
+    code = """
+import pathlib, socket, sys, time
+while not pathlib.Path(sys.argv[1], "go").exists():
+    time.sleep(0.01)
+for _ in range(int(sys.argv[2])):
+    print(*(socket.gethostbyname(name) for name in ("node0", "node1", "control")), flush=True)
+time.sleep(300)
+"""
+    lab = open_lab((*script(code), "{run_dir}", "1"), nodes=2)
+    lab.cluster.nodes[1].kill()
+    fresh = lab.cluster.replace(lab.cluster.nodes[1])
+    (lab.run_dir / "go").touch()
+    first = lab.cluster.nodes[0]
+    control = first.address.rsplit(".", 1)[0] + ".254"
+    for key in ("node0.1", "node1.2"):
+        assert lab.wait_log(key, "\n").split() == [first.address, fresh.address, control]
+
+
+def test_the_head_is_node_0(open_lab: OpenLab) -> None:
+    lab = open_lab(("echo", "{head}", "{{head}}"), nodes=2)
+    lab.wait_exits(2)
+    assert lab.log("node1.1").split() == [lab.cluster.nodes[0].address, "{head}"]
