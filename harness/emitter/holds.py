@@ -57,11 +57,17 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any]) -> None:
-        """Ends or misleads the process if one of the planned strikes is left for it."""
-        if any(_take(token) for token in hold["tokens"]):
-            if not hold["mislead"]:
-                os._exit(hold["code"])
+        """Ends or misleads the process, or does to it what is planned, if one of the planned strikes is left for it."""
+        if not any(_take(token) for token in hold["tokens"]):
+            return
+        if hold.get("does"):
+            from harness.emitter import strikes
+
+            strikes.strike(hold["does"], hold["argument"], self._append)
+        elif hold["mislead"]:
             self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
+        else:
+            os._exit(hold["code"])
 
 
 def _take(token: str) -> bool:

@@ -586,6 +586,19 @@ _HARNESS = (
         (_FAULT, *_place(optional=True), _size("times", "how often", most=BYTES_MAX)),
     ),
     Event(
+        "checkpoint.published",
+        ("harness",),
+        "The harness saw a finished checkpoint for the first time, or saw that its bytes have changed.",
+        (
+            _text("path", "its folder or first file, below the run's", optional=False),
+            _name("layout", "how it looks", optional=True),
+            _step("whose state it holds; none: it is not known", optional=True),
+            _size("bytes", "its size", "bytes", BYTES_MAX),
+            _name("sha256", "digest of its files", optional=True),
+            Field("sampled", FLAG, "whether files over 256 MiB were digested by 64 samples of 1 MiB", optional=True),
+        ),
+    ),
+    Event(
         "fault.damaged",
         ("harness",),
         "A file of a finished checkpoint is no longer what was saved.",
@@ -595,6 +608,7 @@ _HARNESS = (
             _text("checkpoint", "the folder or first file of the checkpoint"),
             Field("names", TEXTS, "what a restore may call it: its own name, the file's, the pointer's", optional=True),
             _step("of the checkpoint; none: it is not known", optional=True),
+            _name("sha256", "digest of the checkpoint as the damage left it", optional=True),
             _size("copies", "other checkpoints of the same step", most=BYTES_MAX),
             _name("part", "what was struck", values=("tensor", "header", "metadata", "pointer")),
             _name("how", "what was done to it", optional=True),

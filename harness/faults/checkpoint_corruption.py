@@ -23,6 +23,7 @@ from harness.faults.shared import checkpoint_damage as damages
 from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, Damage, Kind, Order, Part
 from harness.log import hostile
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
+from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.names import is_temporary
 from harness.trainers.checkpoints.shared.place import Place
 
@@ -121,11 +122,18 @@ class CheckpointCorruption(Fault):
 
     def _report(self, damage: Damage, listing: Listing, context: Context) -> None:
         measured, unit = damage.measure()
-        told = _names(damage, listing) if damage.checkpoint else {}
+        told = _names(damage, listing) | self._left(damage, context) if damage.checkpoint else {}
         changed = {"part": damage.part, "how": self.kind, "tensor_bytes": damage.tensor_bytes}
         context.log("fault.damaged", path=damage.path, **changed, **told)
         ok = measured == damage.expected > 0 and (damage.tensor_bytes > 0 or self.what != "tensor")
         context.effect(measured, damage.expected, unit, ok=ok, detail=f"{damage.path}: {self.kind}, {damage.part}")
+
+    def _left(self, damage: Damage, context: Context) -> dict[str, str]:
+        """The digest of the checkpoint as it is now."""
+        assert damage.checkpoint is not None
+        place = Place.look(context.run_dir, self.directory or context.checkpoints.folder)
+        files = [path for path in damage.checkpoint.files if path in place.sizes]
+        return {"sha256": digests.digest(place, files)}
 
 
 def _being_written(place: Place, listing: Listing) -> bool:

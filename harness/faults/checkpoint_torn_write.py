@@ -77,7 +77,11 @@ class CheckpointTornWrite(TakesNodes):
                 if disturbance.counts()["cut"]:
                     return number
             context.wait(LOOK_S)
-        raise FaultError(f"{name_nodes(targets)}: no such write in {self.directory}/{self.path} within {self.within}")
+        what, hint = (
+            ("write", "") if self._counts_bytes() else ("rename", "; a trainer without renames needs kind prefix")
+        )
+        where = f"{self.directory}/{self.path}"
+        raise FaultError(f"{name_nodes(targets)}: no such {what} in {where} within {self.within}{hint}")
 
     def _judge(self, counts: dict[str, int], context: Context) -> None:
         detail = f"{self.kind}: {counts['bytes']} bytes had been written, {counts['lost_bytes']} of them lost"

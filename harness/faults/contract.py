@@ -63,7 +63,8 @@ class Hold:
     """A place in the trainer: the event whose fields are these, of this rank.
 
     Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
-    with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told.
+    with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told, or `does` to themselves
+    what `harness.emitter.strikes` has under that name, with `argument`.
     """
 
     match: Mapping[str, Any]
@@ -72,6 +73,8 @@ class Hold:
     strikes: int = 0
     code: int = 1
     mislead: str = ""
+    does: str = ""
+    argument: str | float = ""
 
 
 @dataclass(frozen=True)

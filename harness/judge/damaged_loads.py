@@ -2,7 +2,8 @@
 
 Proved where all of this is in the log: the fault said that bytes of tensors of this checkpoint were lost or changed; a
 later restore took this checkpoint, by its step and its name, and told of none that it passed over; and nobody saved
-that step again in between. A restore that does not say its step is not judged.
+that step again in between, by the trainer's word or by the digests that the harness took. A restore that does not say
+its step is not judged.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _loaded(run: Timeline, damage: Mapping[str, Any], event: Mapping[str, Any]) 
         return False
     if step != damage.get("step", _told_step(run, damage)) or not _by_name(damage, event.get("source")):
         return False
-    return not any(damage["at"] < at < event["at"] for at in _saves(run, step))
+    return not any(damage["at"] < at < event["at"] for at in [*_saves(run, step), *_written_again(run, damage)])
 
 
 def _by_name(damage: Mapping[str, Any], source: object) -> bool:
@@ -63,6 +64,13 @@ def _told_step(run: Timeline, damage: Mapping[str, Any]) -> int | None:
 
 def _saves(run: Timeline, step: int) -> Iterator[int]:
     yield from (event["at"] for event in run.checkpoints if event.get("step") == step)
+
+
+def _written_again(run: Timeline, damage: Mapping[str, Any]) -> Iterator[int]:
+    """When the harness saw other bytes there than the damage had left."""
+    for event in run.published:
+        if event.get("path") == damage.get("checkpoint") and event.get("sha256") != damage.get("sha256"):
+            yield event["at"]
 
 
 def _in_words(fault: FaultRecord, damage: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, Emitter, clock_id
 from harness.errors import BackendError, ChaosError, FaultError
+from harness.faults.contract import CheckpointPlace
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
@@ -23,6 +24,7 @@ from harness.run import drill
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
+from harness.run.publications import Publications
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
@@ -121,6 +123,8 @@ class Job:
         holds = Holds(self.run_dir, plan.faults)
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
+        saved = plan.workload.checkpoint
+        self._publications = Publications(journal, CheckpointPlace(saved.folder, saved.layout), emit)
 
     def _workload(self, holds: Holds) -> Workload:
         """The plan's, with what its faults need from the start."""
@@ -141,7 +145,7 @@ class Job:
             for rehearsal in self.rehearsals:
                 rehearsal.begin(self.live, self.start_ns)
             self.cluster.start()
-            with stop.attended():
+            with stop.attended(), self._publications.watched():
                 outcome = self._follow(observer, stop)
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", "stopped by the user")

@@ -301,7 +301,7 @@ class Holds:
         if hold.strikes:
             names = (f"{fault_id}.act.strike-{hold.rank}-{each}" for each in range(hold.strikes))
             entry |= {"tokens": [str(self.directory / name) for name in names]}
-            entry |= {"code": hold.code, "mislead": hold.mislead}
+            entry |= {"code": hold.code, "mislead": hold.mislead, "does": hold.does, "argument": hold.argument}
         return entry
 
     def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:

@@ -127,6 +127,7 @@ class Timeline:
     torn: Sequence[str]  # writers whose last line was cut
     dropped: int  # events lost to a full disk
     problems: Sequence[str] = field(default=())  # contradictions found while reading
+    published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published`, as the harness saw them
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
     stretches: Sequence[Stretch] = field(default=())  # what each process did in each epoch
@@ -203,6 +204,7 @@ def build(log: reading.Log) -> Timeline:
         segments=(),
         episodes=(),
         checkpoints=story.of_trainers("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
+        published=[event for event in story.harness if event["event"] == "checkpoint.published"],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         exits=story.exits,

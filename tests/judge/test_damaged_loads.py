@@ -47,6 +47,17 @@ def sourced(logs: Logs, source: str | None = SOURCE, **more: Any) -> None:
             line.pop("source", None)
 
 
+def published(logs: Logs, sha256: str) -> None:
+    """The harness saw the checkpoint between the damage and the restore."""
+    at = next(number for number, line in enumerate(logs["harness"]) if line.get("event") == "fault.damaged")
+    found = logs["harness"][at]
+    found["sha256"] = "left"
+    stamp = {key: found[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
+    told = {"event": "checkpoint.published", "path": found["checkpoint"], "sha256": sha256}
+    after = next(n for n, line in enumerate(logs["harness"]) if line["mono_ns"] > stamp["mono_ns"])
+    logs["harness"].insert(after, stamp | told)
+
+
 def judged(*bends: Callable[[Logs], object]) -> Scorecard:
     def bend(logs: Logs) -> None:
         for each in bends:
@@ -67,6 +78,7 @@ def test_the_history_restores_step_30() -> None:
         (rotten, lambda logs: sourced(logs, None)),
         (rotten, lambda logs: sourced(logs, f"{SOURCE}/model.pt")),
         (lambda logs: rotten(logs, copies=1), sourced),
+        (rotten, sourced, lambda logs: published(logs, "left")),
     ],
 )
 def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
@@ -83,6 +95,7 @@ def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
         (lambda logs: rotten(logs, copies=1), lambda logs: sourced(logs, None)),
         (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000040", "reason": "damaged"}])),
         (lambda logs: rotten(logs, step=None, names=None), sourced),
+        (rotten, sourced, lambda logs: published(logs, "another")),
     ],
 )
 def test_a_neighbour_is_not_accused(bends: tuple[Callable[[Logs], object], ...]) -> None:

@@ -1,0 +1,75 @@
+"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock.
+
+Loaded only for a strike that the harness has granted. Each tells by a failpoint that it acts, and when it is over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+RAISED, SEIZED, LET_GO = "exception_raised", "interpreter_seized", "interpreter_let_go"
+LEAVES_S_MAX = 1.0
+TICK_S = 0.005
+
+Append = Callable[[dict[str, Any]], int]
+
+
+def strike(what: str, argument: Any, append: Append) -> None:
+    """`raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for so many
+    seconds."""
+    if what == "raise":
+        append({"event": "failpoint", "name": RAISED, "text": str(argument)})
+        _raise_soon(str(argument))
+    elif what == "seize":
+        append({"event": "failpoint", "name": SEIZED})
+        stood_still_s = _seize(float(argument))
+        append({"event": "failpoint", "name": LET_GO, "stood_still_s": stood_still_s})
+
+
+def _raise_soon(text: str) -> None:
+    """From outside of whatever the caller is in: code that guards its telemetry must not swallow it."""
+    victim = threading.get_ident()
+    kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
+
+    def deliver() -> None:
+        deadline = time.monotonic() + LEAVES_S_MAX
+        while _is_ours(sys._current_frames().get(victim)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(victim), ctypes.py_object(kind))
+
+    threading.Thread(target=deliver, name="injected-error", daemon=True).start()
+
+
+def _is_ours(frame: types.FrameType | None) -> bool:
+    """Whether code of the harness is at work in this thread: an emitter, or an observer that guards it."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("harness."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _seize(seconds: float) -> float:
+    """Sleeps in a C function that is called without letting the lock go. Returns for how long another thread stood."""
+    over, gap = threading.Event(), [0.0]
+
+    def tick() -> None:
+        before = time.monotonic()
+        while not over.wait(TICK_S):
+            now = time.monotonic()
+            before, gap[0] = now, max(gap[0], now - before)
+
+    ticker = threading.Thread(target=tick, name="seized", daemon=True)
+    ticker.start()
+    time.sleep(4 * TICK_S)
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
+    time.sleep(4 * TICK_S)
+    over.set()
+    ticker.join(1.0)
+    return gap[0]

@@ -1,0 +1,57 @@
+"""A C extension holds the interpreter lock: no thread of the process runs Python, neither heartbeats nor watchdogs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from harness.backends.contract import Verb
+from harness.emitter.strikes import LET_GO, SEIZED
+from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.shared import inside
+from harness.units import Duration
+
+SHARE_MIN, SLACK_S = 0.9, 5.0
+
+
+class GilHold(Fault):
+    """The interpreter lock of a rank is held, right after a step: none of its Python threads runs.
+
+    The trainer must emit our events itself, or be observed."""
+
+    duration: Duration = Field(Duration("5s"), description="For so long.")
+
+    needs = frozenset({Verb.SIGNAL})
+    aims_at = "rank"
+    stops = True
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        return inside.at_the_next_step(targets, "seize", self.duration.s)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        return f"rank {ranks}: the interpreter lock is held for {self.duration} after its next step"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Measured by the rank's own events before and after; a rank that was ended over it held it to its end."""
+        for rank in inside.strike_each(targets, context, SEIZED):
+            node, pid = context.pid_of(rank)
+            begin_ns = context.reached(rank, SEIZED)
+
+            def over(rank: int = rank, begin_ns: int = begin_ns) -> bool:
+                return context.reached(rank, LET_GO) >= begin_ns
+
+            context.wait(self.duration.s + SLACK_S, until=lambda: over() or pid not in node.pids())  # noqa: B023
+            held_s = (context.reached(rank, LET_GO) - begin_ns) / 1e9 if over() else 0.0
+            steps = sum(took / 1e9 > self.duration.s for took in context.step_times_ns(rank, begin_ns))
+            ended = not over() and pid not in node.pids()
+            detail = f"rank {rank}: " + ("the job ended it meanwhile" if ended else f"{steps} long steps")
+            ok = ended or held_s >= SHARE_MIN * self.duration.s
+            context.effect(held_s, self.duration.s, "s without the interpreter", ok=ok, detail=detail)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        context.let_go()
+
+
+FAULT = GilHold

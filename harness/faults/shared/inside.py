@@ -1,0 +1,39 @@
+"""What faults inside a trainer's process share: each targeted rank is struck once, at its next step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from harness.errors import FaultError
+from harness.faults.contract import Context, Hold, Target
+
+COMES_WITHIN_S = 60.0
+
+
+def at_the_next_step(targets: Sequence[Target], does: str, argument: str | float) -> list[Hold]:
+    return [Hold({"event": "step"}, target.rank, strikes=1, does=does, argument=argument) for target in targets]
+
+
+def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> list[int]:
+    """Strikes each rank when it comes to its step, and returns those that told of the failpoint, in order.
+
+    Raises `FaultError` where one does not come: it does no step, or does not take part in holds.
+    """
+    waiting, struck, begin_ns = {target.rank for target in targets}, list[int](), time.monotonic_ns()
+    context.hold()
+    context.injected()
+    while waiting:
+        if not context.wait(COMES_WITHIN_S, until=lambda: context.caught() is not None):
+            ranks = ", ".join(str(rank) for rank in sorted(rank for rank in waiting if rank is not None))
+            raise FaultError(
+                f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s: nothing was struck there"
+            )
+        rank = context.caught()
+        if rank is None:  # killed just now, by something else
+            continue
+        context.strike()
+        waiting.discard(rank)
+        if context.wait(COMES_WITHIN_S, until=lambda: context.reached(rank, failpoint) >= begin_ns):  # noqa: B023
+            struck.append(rank)
+    return struck
