@@ -40,8 +40,13 @@ class _Worlds:
         if quorum is None or not quorum.done() or manager._quorum_id in (self._told, -1):
             return
         self._told = manager._quorum_id
-        size = manager.replica_world_size() if hasattr(manager, "replica_world_size") else manager.num_participants()
-        self._watch.emit("rendezvous", world_size=size, world=f"quorum {self._told}")
+        ranks = manager._pg.size() * _number_of_ranks(manager)
+        self._watch.emit("rendezvous", world_size=ranks, world=f"quorum {self._told}")
+
+
+def _number_of_ranks(manager: Any) -> int:
+    """Of one replica."""
+    return int(getattr(manager, "_group_world_size", 1))
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
