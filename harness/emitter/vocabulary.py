@@ -252,7 +252,7 @@ _TRAINER = (
             Field(
                 "saved",
                 LABEL,
-                "what this checkpoint held when it was committed; another `content` is damage, or a save that was not seen",
+                "what it held when it was committed; another `content` is damage, or a save that was not seen",
                 optional=True,
                 most=1000,
             ),

@@ -59,6 +59,7 @@ def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
             with state.restores.during(Load(PEER)):
                 return load_state_dict(value)
 
+        state.restores.await_step()
         return register(manager, key, load, state_dict)
 
     module.Manager.register_state_dict_fn = registering
