@@ -16,6 +16,7 @@ class Next:
 
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
+        self.steps_only = False  # a forward pass is too early: the state may still be replaced before the step
         self._expected = False
         self._forward: Any = None
         # Kept for good: removing it while the optimizer calls its hooks would be an error.
@@ -37,7 +38,7 @@ class Next:
             self._callback()
 
     def _before_forward(self, module: Any, _: Any) -> None:
-        if module.training and sys.modules["torch"].is_grad_enabled():
+        if module.training and not self.steps_only and sys.modules["torch"].is_grad_enabled():
             self.now()
 
     def _before_step(self, *_: Any) -> None:

@@ -52,6 +52,10 @@ class Restores:
         self._next = Next(watch, watch.guard("restores")(self.told))
         self._next.expect()
 
+    def await_step(self) -> None:
+        """From now on a state may enter as late as just before the step."""
+        self._next.steps_only = True
+
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:

@@ -40,8 +40,13 @@ class _Worlds:
         if quorum is None or not quorum.done() or manager._quorum_id in (self._told, -1):
             return
         self._told = manager._quorum_id
-        size = manager.replica_world_size() if hasattr(manager, "replica_world_size") else manager.num_participants()
-        self._watch.emit("rendezvous", world_size=size, world=f"quorum {self._told}")
+        ranks = manager._pg.size() * _number_of_ranks(manager)
+        self._watch.emit("rendezvous", world_size=ranks, world=f"quorum {self._told}")
+
+
+def _number_of_ranks(manager: Any) -> int:
+    """Of one replica."""
+    return int(getattr(manager, "_group_world_size", 1))
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
@@ -54,6 +59,7 @@ def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
             with state.restores.during(Load(PEER)):
                 return load_state_dict(value)
 
+        state.restores.await_step()
         return register(manager, key, load, state_dict)
 
     module.Manager.register_state_dict_fn = registering
