@@ -64,11 +64,13 @@ class Steps:
             self.close(self._last)
         if not self._done:
             _note_rate(self._watch, optimizer)
+        self._watch.evaluates_again = type(optimizer).__name__ == "LBFGS"
 
     def ended(self, optimizer: Any, *_: Any) -> None:
         if self._watch.quiet or id(optimizer) not in self._inside:
             return
         del self._inside[self._inside.index(id(optimizer)) :]
+        self._watch.evaluates_again = False
         if not self._inside:
             self.over(optimizer, applied=True)
 
@@ -76,6 +78,7 @@ class Steps:
         """This optimizer is done with its part of the step."""
         if self._watch.step is None:
             _offer(self._watch, optimizer, applied)
+        self._watch.freeze()
         self._done[id(optimizer)] = applied
         self._last = now()
         expected = self._together or {id(each) for each in self.made} - self._nested
@@ -83,11 +86,10 @@ class Steps:
             self.close(self._last)
 
     def close(self, at: Moment) -> None:
-        if not any(self._done.values()):
-            self._watch.note(applied=False)
+        applied = any(self._done.values())
         self._together = set(self._done)
         self._done.clear()
-        self._watch.stepped(at)
+        self._watch.stepped(at, applied)
 
     def tried(self, optimizer: Any) -> None:
         """Gradient scaling skipped this optimizer's update."""
