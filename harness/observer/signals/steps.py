@@ -8,6 +8,7 @@ an infinity, is a step that was tried: `applied` says that it changed nothing.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import weakref
 from typing import Any
@@ -29,6 +30,7 @@ def install(watch: Watch, module: Any) -> None:
         module.register_optimizer_step_post_hook(ended),
     ]
     _count(steps, module.Optimizer, watch)
+    atexit.register(watch.guard("steps")(steps.finish))
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     _watch_scaler(steps, scaler, watch)
 
@@ -90,6 +92,11 @@ class Steps:
         self._together = set(self._done)
         self._done.clear()
         self._watch.stepped(at, applied)
+
+    def finish(self) -> None:
+        """At the end of the process no further optimizer steps."""
+        if self._done and not self._watch.in_child:
+            self.close(self._last)
 
     def tried(self, optimizer: Any) -> None:
         """Gradient scaling skipped this optimizer's update."""
