@@ -65,6 +65,7 @@ class Watch:
         self._fields: dict[str, Any] = {}
         self._frozen: dict[str, Any] = {}
         self._of_step: list[Callable[[], dict[str, Any] | None]] = []
+        self._when_made: list[Callable[[], None]] = []
         self._after_step: list[Callable[[int | None], None]] = []
         self._missing: dict[str, str] = {}
         self._emitter: Emitter | None = None
@@ -123,6 +124,14 @@ class Watch:
     def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
         """Asks this for further fields whenever a step is done."""
         self._of_step.append(self.guard("of_step")(fields))
+
+    def when_optimizer_made(self, callback: Callable[[], None]) -> None:
+        """Calls it whenever an optimizer was made: what it optimizes is there by then."""
+        self._when_made.append(self.guard("when_optimizer_made")(callback))
+
+    def optimizer_made(self) -> None:
+        for callback in self._when_made:
+            callback()
 
     def after_step(self, callback: Callable[[int | None], None]) -> None:
         """Calls it after every step with the absolute step."""

@@ -83,7 +83,8 @@ class Steps:
         self._watch.freeze()
         self._done[id(optimizer)] = applied
         self._last = now()
-        expected = self._together or {id(each) for each in self.made} - self._nested
+        alive = {id(each) for each in self.made}
+        expected = self._together & alive or alive - self._nested
         if expected <= self._done.keys():
             self.close(self._last)
 
@@ -132,11 +133,13 @@ def _count(steps: Steps, base: Any, watch: Watch) -> None:
     """Every optimizer that is made, so that the first step is over when all have stepped."""
     made = base.__init__
     note = watch.guard("steps")(steps.made.add)
+    tell = watch.optimizer_made
 
     @functools.wraps(made)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         note(self)
+        tell()
 
     base.__init__ = init
 
