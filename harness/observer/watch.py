@@ -197,6 +197,8 @@ class Watch:
                 identity["local_rank"] = self.local_rank
             identity |= {"began": self._began, "tells": sorted(self.tells)}
             self._emitter = by_hand.emitter or by_hand.open_ours(**identity)
+            if by_hand.emitter is None:
+                self._emitter.tell("started", {}, self._began)
         if name not in by_hand.names:
             self._emitter.tell(name, fields, at)
 

@@ -130,3 +130,5 @@ def test_what_a_trainer_tells_by_hand_wins(told: pathlib.Path) -> None:
 def test_the_header_promises_what_is_hooked(told: pathlib.Path) -> None:
     (log,) = observing.logs(told / "events" / "plain")
     assert {"steps", "loss"} <= set(log.header["tells"])
+    began = log.events[0]
+    assert (began["event"], began["mono_ns"]) == ("started", log.header["mono_ns"]), "triggers count from there"
