@@ -18,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Who may say how many steps are done: the first that says anything is believed.
 SOURCES = ("ledger", "framework", "optimizer", "checkpoint")
 ERROR_CHARS_MAX = 1000
+ADD_UP = ("loss", "samples", "data_ns", "checkpoint_ns", "sync_ns")  # over the parts of a step
 UNWRITTEN_MAX = 64  # events that wait for a device
 SHOWS_TRAINER = ("step", "restored", "exiting")
 OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its children are not the trainer
@@ -31,6 +32,19 @@ class Later:
 
     def value(self) -> Any:
         raise NotImplementedError
+
+
+class _Both(Later):
+    """The sum of two figures, one of which at least is late."""
+
+    def __init__(self, *parts: Any):
+        self._parts = parts
+
+    def ready(self) -> bool:
+        return all(part.ready() for part in self._parts if isinstance(part, Later))
+
+    def value(self) -> Any:
+        return sum(part.value() if isinstance(part, Later) else part for part in self._parts)
 
 
 class Watch:
@@ -47,8 +61,11 @@ class Watch:
         self._began = began
         self._offers: dict[str, int] = {}
         self._done: int | None = None
+        self.evaluates_again = False  # an optimizer that calls its closure several times is at work
         self._fields: dict[str, Any] = {}
+        self._frozen: dict[str, Any] = {}
         self._of_step: list[Callable[[], dict[str, Any] | None]] = []
+        self._when_made: list[Callable[[], None]] = []
         self._after_step: list[Callable[[int | None], None]] = []
         self._missing: dict[str, str] = {}
         self._emitter: Emitter | None = None
@@ -110,22 +127,37 @@ class Watch:
         """Asks this for further fields whenever a step is done."""
         self._of_step.append(self.guard("of_step")(fields))
 
+    def when_optimizer_made(self, callback: Callable[[], None]) -> None:
+        """Calls it whenever an optimizer was made: what it optimizes is there by then."""
+        self._when_made.append(self.guard("when_optimizer_made")(callback))
+
+    def optimizer_made(self) -> None:
+        for callback in self._when_made:
+            callback()
+
     def after_step(self, callback: Callable[[int | None], None]) -> None:
         """Calls it after every step with the absolute step."""
         self._after_step.append(self.guard("after_step")(callback))
 
-    def stepped(self, at: Moment | None = None) -> None:
-        """One more step is done: called by the signal `steps`. A step of an unknown number is counted, and not told."""
-        if self._done is None and self.fresh:
-            self._done = 0
+    def freeze(self) -> None:
+        """What was gathered so far belongs to the step that is being done, whatever comes before it is told."""
         for ask in self._of_step:
             self._fields.update(ask() or {})
-        fields, self._fields = self._fields, {}
+        for name, value in self._fields.items():
+            self._frozen[name] = _together(name, self._frozen[name], value) if name in self._frozen else value
+        self._fields = {}
+
+    def stepped(self, at: Moment, applied: bool = True) -> None:
+        """One more step is done, with what is frozen: called by the signal `steps`. A step of an unknown number is
+        not told."""
+        if self._done is None and self.fresh:
+            self._done = 0
+        fields, self._frozen = self._frozen, {}
         if self._done is None:
             self.missing("steps", ValueError("a state was loaded, and nothing tells how many steps it holds"))
         else:
             self._done += 1
-            self._tell("step", {"step": self._done, **fields}, at or now())
+            self._tell("step", {"step": self._done, **fields, **({} if applied else {"applied": False})}, at)
         for callback in self._after_step:
             callback(self._done)
 
@@ -167,6 +199,8 @@ class Watch:
                 identity["local_rank"] = self.local_rank
             identity |= {"began": self._began, "tells": sorted(self.tells)}
             self._emitter = by_hand.emitter or by_hand.open_ours(**identity)
+            if by_hand.emitter is None:
+                self._emitter.tell("started", {}, self._began)
         if name not in by_hand.names:
             self._emitter.tell(name, fields, at)
 
@@ -214,6 +248,14 @@ class Watch:
 
 def now() -> Moment:
     return time.time_ns(), time.monotonic_ns()
+
+
+def _together(name: str, first: Any, more: Any) -> Any:
+    """A field that two parts of a step tell. Of what does not add up, the first counts."""
+    if name not in ADD_UP:
+        return first
+    late = isinstance(first, Later) or isinstance(more, Later)
+    return _Both(first, more) if late else first + more
 
 
 def _of_device(value: Any, may_wait: bool) -> Any:

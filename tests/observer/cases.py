@@ -121,7 +121,7 @@ def two_optimizers() -> Any:
 def one_optimizer_never_steps() -> Any:
     net = model()
     kept = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    return train(DataLoader(dataset(), batch_size=4), net) + [kept.param_groups[0]["lr"]]
+    return [*train(DataLoader(dataset(), batch_size=4), net), kept.param_groups[0]["lr"]]
 
 
 class Outer(torch.optim.Optimizer):

@@ -70,6 +70,7 @@ def events(folder: pathlib.Path, name: str) -> list[dict[str, Any]]:
     return [event for event in trainers[0].events if event["event"] == name]
 
 
-def expanded(step: Mapping[str, Any]) -> list[int]:
-    """The samples of a step, one by one."""
-    return [run[0] + at * (run[2] if len(run) > 2 else 1) for run in step["samples"] for at in range(run[1])]
+def expanded(*steps: Mapping[str, Any]) -> list[int]:
+    """The samples of these steps, one by one."""
+    runs = [run for step in steps for run in step["samples"]]
+    return [run[0] + at * (run[2] if len(run) > 2 else 1) for run in runs for at in range(run[1])]

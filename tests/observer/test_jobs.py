@@ -62,7 +62,7 @@ def test_a_job_is_the_same_with_and_without_and_tells_its_world(tmp_path: pathli
         assert [event["step"] for event in named(events, "step")] == list(range(1, 9))
     for epoch in (0, 1):
         steps = [step for _, events in ranks for step in named(events, "step") if step["epoch"] == epoch]
-        assert sorted(sum(map(observing.expanded, steps), [])) == list(range(16))
+        assert sorted(observing.expanded(*steps)) == list(range(16))
 
 
 def test_who_lost_a_peer_says_so(tmp_path: pathlib.Path) -> None:

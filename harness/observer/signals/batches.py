@@ -53,21 +53,28 @@ class Batches:
         self._consumed: list[Batch] = []
         self._digests: list[str] = []
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._looked = False
+        self._looked: set[str] = set()
         self._backward = 0
 
     def fetched(self, iterator: Any, data: Any, began_ns: int) -> None:
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
+        self.look("batch")
         indices = _indices_of(iterator)
         self._waiting.append(Batch(weakref.ref(iterator), indices, _epoch_of(iterator), data))
 
     def backward(self) -> None:
-        """By the first backward pass the modules are there: their outermost ones are watched from now on."""
         self._backward += 1
-        if not self._looked:
-            self._looked = True
+        self.look("backward")
+
+    def look(self, moment: str) -> None:
+        """Watches the outermost modules, once at each of a few moments: some are wrapped only after the optimizer is
+        made, and all are there when the first batch is."""
+        if moment not in self._looked:
+            self._looked.add(moment)
             for root in _outermost(self._torch):
-                self._watch_root(root)
+                if root not in self._roots:
+                    self._roots.add(root)
+                    self._watch_root(root)
 
     def _watch_root(self, root: Any) -> None:
         compiling = self._torch.compiler.is_compiling
@@ -90,7 +97,9 @@ class Batches:
         if best is not None and best.likeness(inputs, prints):
             self._consume(best)
         elif not self._waiting:
-            self._digests.append(content.digest(inputs) or "")
+            digest = content.digest(inputs) or ""
+            if self._digests[-1:] != [digest]:  # a module and the one that wraps it are given the same
+                self._digests.append(digest)
 
     def _consume(self, batch: Batch) -> None:
         """Those of the same loader that came before it were passed over."""
@@ -131,6 +140,7 @@ def install(watch: Watch, module: Any) -> None:
     _watch_iterators(watch, batches, module._BaseDataLoaderIter)
     _watch_epochs(watch, torch.utils.data.distributed.DistributedSampler)
     _watch_backward(watch, batches, torch.autograd)
+    watch.when_optimizer_made(lambda: batches.look("optimizer"))
     watch.of_step(batches.of_step)
 
 

@@ -40,7 +40,7 @@ class Loss:
         if grad_tensors is not None and any(each is not None for each in _several(grad_tensors)):
             return
         for tensor in given:
-            if tensor.numel() == 1:
+            if tensor.numel() == 1 and not (self._watch.evaluates_again and (self._host or self._device)):
                 self._add(self._unscaled(tensor).detach())
 
     def _add(self, value: Any) -> None:

@@ -8,6 +8,7 @@ an infinity, is a step that was tried: `applied` says that it changed nothing.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import weakref
 from typing import Any
@@ -29,6 +30,7 @@ def install(watch: Watch, module: Any) -> None:
         module.register_optimizer_step_post_hook(ended),
     ]
     _count(steps, module.Optimizer, watch)
+    atexit.register(watch.guard("steps")(steps.finish))
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     _watch_scaler(steps, scaler, watch)
 
@@ -64,11 +66,13 @@ class Steps:
             self.close(self._last)
         if not self._done:
             _note_rate(self._watch, optimizer)
+        self._watch.evaluates_again = type(optimizer).__name__ == "LBFGS"
 
     def ended(self, optimizer: Any, *_: Any) -> None:
         if self._watch.quiet or id(optimizer) not in self._inside:
             return
         del self._inside[self._inside.index(id(optimizer)) :]
+        self._watch.evaluates_again = False
         if not self._inside:
             self.over(optimizer, applied=True)
 
@@ -76,18 +80,24 @@ class Steps:
         """This optimizer is done with its part of the step."""
         if self._watch.step is None:
             _offer(self._watch, optimizer, applied)
+        self._watch.freeze()
         self._done[id(optimizer)] = applied
         self._last = now()
-        expected = self._together or {id(each) for each in self.made} - self._nested
+        alive = {id(each) for each in self.made}
+        expected = self._together & alive or alive - self._nested
         if expected <= self._done.keys():
             self.close(self._last)
 
     def close(self, at: Moment) -> None:
-        if not any(self._done.values()):
-            self._watch.note(applied=False)
+        applied = any(self._done.values())
         self._together = set(self._done)
         self._done.clear()
-        self._watch.stepped(at)
+        self._watch.stepped(at, applied)
+
+    def finish(self) -> None:
+        """At the end of the process no further optimizer steps."""
+        if self._done and not self._watch.in_child:
+            self.close(self._last)
 
     def tried(self, optimizer: Any) -> None:
         """Gradient scaling skipped this optimizer's update."""
@@ -123,11 +133,13 @@ def _count(steps: Steps, base: Any, watch: Watch) -> None:
     """Every optimizer that is made, so that the first step is over when all have stepped."""
     made = base.__init__
     note = watch.guard("steps")(steps.made.add)
+    tell = watch.optimizer_made
 
     @functools.wraps(made)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         note(self)
+        tell()
 
     base.__init__ = init
 
