@@ -57,7 +57,9 @@ def test_what_cannot_be_measured_is_no_pass() -> None:
 
 
 def test_a_score_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match=r"no score 'speed'; there is checkpoint_rhythm, effect_end, .*recovery_time"):
+    with pytest.raises(
+        UsageError, match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, effect_end, .*recovery_time"
+    ):
         score.load_score("speed")
     assert [score.load_score(name).name for name in score.score_names()] == score.score_names()
 

@@ -53,7 +53,7 @@ def test_what_the_scenario_says_wins() -> None:
     assert launch.command[0] == "/venv/bin/python" == (launch.control or ("",))[0]
     assert launch.command[-2:] == ("-m", "pkg.train") and after(launch.command, "--max-restarts") == "9"
     assert "last_call_timeout=7" in after(launch.command, "--rdzv-conf")
-    assert launch.env == {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+    assert launch.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "0"
 
 
 def test_accelerate_is_told_what_it_has_no_option_for_by_variables() -> None:
@@ -85,7 +85,7 @@ def test_the_environment_is_filled_too_and_what_only_a_node_knows_is_set_there()
     env = {"A": "{seed} {{seed}}", "B": "at {address}", "C": "{run_dir}/x", "TOKEN": "${TOKEN}"}
     trainer = {"command": ["train", "--to={checkpoints}"], "control": ["store"], "env": env}
     launch = launched(trainer=trainer)
-    assert launch.env == {"A": "7 {seed}", "TOKEN": "${TOKEN}"}
+    assert launch.env == {"A": "7 {seed}", "TOKEN": "${TOKEN}", "CHAOS_OBSERVE": "auto"}
     assert launch.command == ("env", "B=at {address}", "C={run_dir}/x", "train", "--to={run_dir}/checkpoints")
     assert launch.control == ("env", "C={run_dir}/x", "store")
 
