@@ -46,20 +46,9 @@ class LossContinuity(Score):
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         run = evidence.run
         mode = bounds.mode if bounds else "exact"
-        curve, comparison = evidence.curve, evidence.comparison
+        comparison = evidence.comparison
         samples = _samples(evidence)
-        values: dict[str, Any] = {
-            "mode": mode,
-            "max_abs_diff": comparison.max_abs_diff if comparison else None,
-            "first_divergent_step": comparison.first_divergent_step if comparison else None,
-            "final_gap_percent": comparison.final_gap_percent if comparison else None,
-            "nonfinite_steps": _nonfinite(curve, comparison),
-            "steps_compared": len(comparison.step) if comparison else 0,
-            "samples_repeated": samples.repeated,
-            "samples_skipped": samples.skipped,
-            "steps_missing": len(evidence.missing),
-            "resumes": list(_resumes(run, curve, comparison)),
-        }
+        values = _values(evidence, mode, samples)
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
         if bounds is None:
             return ScoreResult(values, not_judged=_in_passing(samples))
@@ -95,6 +84,23 @@ class LossContinuity(Score):
         }.get(mode, f"losses within the {mode} band")
         untold = [] if samples.comparable else [("sample order", samples.why)]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
+
+
+def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
+    """As in report.json."""
+    curve, comparison = evidence.curve, evidence.comparison
+    return {
+        "mode": mode,
+        "max_abs_diff": comparison.max_abs_diff if comparison else None,
+        "first_divergent_step": comparison.first_divergent_step if comparison else None,
+        "final_gap_percent": comparison.final_gap_percent if comparison else None,
+        "nonfinite_steps": _nonfinite(curve, comparison),
+        "steps_compared": len(comparison.step) if comparison else 0,
+        "samples_repeated": samples.repeated,
+        "samples_skipped": samples.skipped,
+        "steps_missing": len(evidence.missing),
+        "resumes": list(_resumes(evidence.run, curve, comparison)),
+    }
 
 
 def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
