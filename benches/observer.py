@@ -8,6 +8,7 @@ Two figures: what the hooks take of a step by their own timers, and the paired d
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -34,7 +35,9 @@ data = TensorDataset(torch.randn(64 * steps, width), torch.randn(64 * steps, 1))
 layers = [layer for _ in range(4) for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())]
 model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-took = []
+took, spent = [], []
+module = sys.modules.get("harness.observer.watch")
+watches = [each for each in gc.get_objects() if module and isinstance(each, module.Watch)]
 begin = time.perf_counter()
 for x, y in DataLoader(data, batch_size=32, sampler=DistributedSampler(data)):
     optimizer.zero_grad()
@@ -43,17 +46,16 @@ for x, y in DataLoader(data, batch_size=32, sampler=DistributedSampler(data)):
     optimizer.step()
     end = time.perf_counter()
     took.append(end - begin)
+    spent.append(sum(each.spent_ns for each in watches))
     begin = end
-watch = sys.modules.get("harness.observer.watch")
-spent = [each.spent_ns for each in gc.get_objects() if watch and isinstance(each, watch.Watch)]
 if dist.get_rank() == 0:
-    print(json.dumps({"steps": took, "spent_ns": sum(spent)}))
+    print(json.dumps({"steps": took, "spent_ns": spent}))
 dist.destroy_process_group()
 """
 
 
 def measure(steps: int, observed: bool) -> tuple[float, float]:
-    """Milliseconds: the median step, and what the hooks took of each step by their own timers."""
+    """Milliseconds: the median step, and what the hooks took of the median one by their own timers."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(TRAIN)
@@ -70,7 +72,8 @@ def measure(steps: int, observed: bool) -> tuple[float, float]:
     if done.returncode:
         raise SystemExit(done.stderr)
     told = json.loads(done.stdout.splitlines()[-1])
-    return 1000 * statistics.median(told["steps"][WARM:]), told["spent_ns"] / 1e6 / steps
+    spent = [after - before for before, after in itertools.pairwise(told["spent_ns"][WARM:])]
+    return 1000 * statistics.median(told["steps"][WARM:]), statistics.median(spent) / 1e6
 
 
 def interval(values: list[float]) -> tuple[float, float]:
