@@ -84,10 +84,11 @@ class _Matrix:
         newest, tolerance = self._newest(healthy, outcome, usual)
         rows = []
         for number, cell in enumerate(cells(place, listing), 1):
-            if self.stop.asked:
+            row = self._row(f"{number:03d}", cell, newest, healthy, usual, tolerance)
+            if self.stop.asked:  # then this restart was cut short: nothing follows from it
                 break
-            rows.append(self._row(f"{number:03d}", cell, newest, healthy, usual, tolerance))
-            self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {rows[-1].answer.came}")
+            rows.append(row)
+            self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {row.answer.came}")
         for name in drill.saved_folders(self.plan.launch()):
             hostile.remove_tree(self.base, name)
         in_words = self.plan.workload.trainer.in_words()
