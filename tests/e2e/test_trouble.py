@@ -100,12 +100,12 @@ def test_a_trainer_that_hangs_before_its_first_step(
         name: hang
         title: A trainer that never takes a step
         workload: {trainer: {command: [sleep, "1000"]}, nodes: 2, steps: 10}
-        abort: {if_no_step_for: 3s, wall_clock: 60s}
+        abort: {if_not_started_for: 3s, wall_clock: 60s}
     """,
     )
     done = chaos(reports, "run", path)
     assert done.code == 1, done.out
-    assert "no step for 3 s" in done.out.lower()
+    assert "no first step within 3 s" in done.out.lower()
     assert leftovers("hang") == []
 
 

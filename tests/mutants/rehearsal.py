@@ -63,7 +63,7 @@ def rehearsal(
         "workload": shape,
         "faults": list(faults),
         "expect": {**EXPECT, **expect},
-        "abort": {"if_no_step_for": patience, "wall_clock": "5m"},
+        "abort": {"if_not_started_for": patience, "if_no_step_for": patience, "wall_clock": "5m"},
     }
 
 

@@ -507,6 +507,9 @@ class KubernetesBackend(Backend):
     def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
+        if workload.sources:
+            text = f"pods do not see {', '.join(workload.sources)}: put the trainer's files into the image"
+            raise UsageError(f"{text}, and name them in the scenario by absolute paths")
         settings = read_settings()
         api = Api(settings)
         try:
