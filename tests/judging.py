@@ -1,4 +1,4 @@
-"""Judging simulated histories: write the log (perhaps bent), read it back, judge it against a fault-free twin."""
+"""Judging simulated histories: write the log (perhaps bent), read it back, judge it against a fault-free run."""
 
 from __future__ import annotations
 

@@ -76,9 +76,10 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
     end = "the job had not ended" if facts.steps_total is None else "then the job ended by itself"
     times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
     say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
-    say(f"  judged from: {', '.join(item for kind, item in ITEMS.items() if kind in facts.told)}")
-    if unseen := [item for kind, item in ITEMS.items() if kind not in facts.told and kind != "restores"]:
-        say(f"  not seen, so not judged: {', '.join(unseen)}")
+    seen = dict.fromkeys(item for kind, item in ITEMS.items() if kind in facts.told)
+    say(f"  judged from: {', '.join(seen)}")
+    if unseen := [item for kind, item in ITEMS.items() if item not in seen and kind != "restores"]:
+        say(f"  not seen yet: {', '.join(unseen)}")
     if facts.saves:
         say(f"  checkpoints at steps {', '.join(map(str, facts.saves[:5]))}")
     else:

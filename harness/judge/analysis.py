@@ -72,7 +72,7 @@ class Analysis(Evidence):
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Steps that both runs have, and the largest difference of a rank's loss from the same rank's of the twin."""
+        """Steps that both runs have, and the largest difference of a rank's loss from that in the fault-free run."""
         return curves.apart(self.run.steps, self.twin.steps) if self.twin else None
 
     @cached_property

@@ -116,7 +116,7 @@ class _History:
 
 
 class _Pairs(NamedTuple):
-    """Steps that both runs did: `ours`, `twins` are the rows in which they are not the same."""
+    """Steps that both runs did: `ours`, `fault-free runs` are the rows in which they are not the same."""
 
     step: Ints
     ours: Ints
@@ -179,7 +179,7 @@ def _first_step_ending_after(steps: Steps, moment: int) -> int:
 
 
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
-    """Which of these steps consumed others than the twin's, whichever rank did."""
+    """Which of these steps consumed others than the fault-free run's, whichever rank did."""
     sides = []
     for history, rows in ((mine, pairs.ours), (theirs, pairs.twins)):
         rows = rows[np.isin(history.run.steps.step[rows], steps)]
@@ -204,7 +204,7 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
 
 
 def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
-    """The passes are the twin's: a trainer that starts again may count its own from 0."""
+    """The passes are the fault-free run's: a trainer that starts again may count its own from 0."""
     pass_of = _pass_of(theirs, pairs.step)
     ours, twins = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.twins, pass_of)
     beyond, skipped = _difference(ours, twins)
@@ -241,7 +241,7 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 
 def _pass_of(theirs: _History, step: Ints) -> Ints:
-    """The pass that the twin was in, per step; its lowest rank's."""
+    """The pass that the fault-free run was in, per step; its lowest rank's."""
     steps = theirs.run.steps
     order = np.argsort(theirs.step, kind="stable")[::-1]
     found = np.full(len(step), -1)

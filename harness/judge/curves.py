@@ -91,7 +91,7 @@ class Comparison:
     twin: Curve
     differs: dict[str, Bools]  # per curve, bit for bit
     twin_last: int
-    run_steps: int  # with those that the twin does not have
+    run_steps: int  # with those that the fault-free run does not have
 
     @property
     def max_abs_diff(self) -> float | None:
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """How far the mean loss of the last steps is off the twin's, in percent of that; `None`: not comparable."""
+        """Mean loss of the last steps less the fault-free run's, in percent of that; `None`: not comparable."""
         last = max(1, round(FINAL_SHARE * len(self.step)))
         mine, other = self.run.loss[-last:], self.twin.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
@@ -123,7 +123,7 @@ class Comparison:
 
 
 def _differ(mine: Floats, twin: Floats) -> Bools:
-    """Bit for bit. One hole in what the twin tells is no difference; it hides none either, as other steps are told."""
+    """Bit for bit. One hole in the fault-free run is no difference; it hides none either, as other steps are told."""
     unlike = bits(mine) != bits(twin)
     hole = np.isnan(twin) & np.isfinite(mine)
     return np.asarray(unlike & ~hole if int(hole.sum()) <= HOLES_MAX else unlike, np.bool_)
@@ -149,8 +149,8 @@ def distance(a: Floats, b: Floats) -> Floats:
 
 
 def apart(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
-    """Surviving steps that both have, ascending, and |run - twin| of the loss: the largest over the ranks that tell
-    one in both. Two that are no number differ by nothing, a single one by infinity."""
+    """Surviving steps that both have, ascending, and |run - fault-free run| of the loss: the largest over the ranks
+    that tell one in both. Two that are no number differ by nothing, a single one by infinity."""
     ours, theirs = by_rank(run), by_rank(twin)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
@@ -178,8 +178,8 @@ def ulps(values: Floats) -> Floats:
 
 
 def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:
-    """Steps that no surviving epoch did, of those that are told: `told` by the twin, or else every so many. The first
-    `MISSING_MAX` of them: a log may claim a step of any number."""
+    """Steps that no surviving epoch did, of those that are told: `told` by the fault-free run, or else every so many.
+    The first `MISSING_MAX` of them: a log may claim a step of any number."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:

@@ -1,4 +1,4 @@
-"""Where a run's evidence lies: its own events, its twin's and its calibration runs', all inside the run's folder."""
+"""Where a run's evidence lies: its own events, and those of its fault-free and calibration runs, in its folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Do the ranks of a step agree? Replicas that drift apart are broken, whatever rank 0 says.
 
-Ranks that agree on a value at hardly any step of the twin tell values of their own: then each rank is compared with the
-same rank of the twin. A value that a rank leaves out now and then switches no check off.
+Ranks that agree on a value at hardly any step of the fault-free run tell values of their own: then each rank is
+compared with the same rank there. A value that a rank leaves out now and then switches no check off.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of
 
 
 def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followed: bool = False) -> Iterator[Finding]:
-    """`mode` and `max_ulp` as in the bounds of loss continuity; `moved`: samples may be others than the twin's;
-    `followed`: what each rank consumed is judged elsewhere."""
+    """`mode` and `max_ulp` as in the bounds of loss continuity; `moved`: samples may be others than in the fault-free
+    run; `followed`: what each rank consumed is judged elsewhere."""
     run, twin = evidence.run, evidence.twin
     for name, words in (*WORDS.items(), *({} if followed else _SAMPLES).items()):
         telling = _telling(twin.steps if twin else run.steps, name)
@@ -29,14 +29,14 @@ def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followe
             allowed = {"exact": 0.0, "ulp": max_ulp}.get(mode) if name in CURVES else None if moved else 0.0
             if allowed is not None and (row := _off_the_twin(run.steps, twin.steps, name, allowed)) is not None:
                 whose = f"the {words} of rank {run.steps.rank[row]}"
-                text = f"at step {run.steps.step[row]} {whose} is not that of the same rank of the twin"
+                text = f"at step {run.steps.step[row]} {whose} is not that of the same rank of the fault-free run"
                 yield Verdict.FAIL, f"loss_continuity: {text}"
         elif bad := _split(run.steps, name, telling):
             yield Verdict.FAIL, f"loss_continuity: at step {bad[0]} ranks {bad[1]} disagree on the {words}"
 
 
 def own_losses(evidence: Analysis) -> bool:
-    """Whether each rank tells a loss of its own, as far as the twin shows."""
+    """Whether each rank tells a loss of its own, as far as the fault-free run shows."""
     twin = evidence.twin
     return twin is not None and _is_local(twin.steps, "loss", _telling(twin.steps, "loss"))
 
@@ -110,7 +110,7 @@ def _by_chance(steps: Steps, name: str, rows: Ints) -> Bools:
 
 
 def _off_the_twin(run: Steps, twin: Steps, name: str, max_ulp: float) -> int | None:
-    """The first row whose value is not the same rank's in the twin. The lowest rank is compared anyway."""
+    """The first row whose value is not the same rank's in the fault-free run. The lowest rank is compared anyway."""
     ours, theirs = by_rank(run), by_rank(twin)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]

@@ -61,7 +61,7 @@ def phases_used(run: Chronicle) -> list[str]:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """The curves that were judged, the step times, and how far each rank's loss is off the same rank's of the twin."""
+    """The curves that were judged, the step times, and how far each rank's loss is off that of the fault-free run."""
     run = analysis.run
     return Curves(
         ours=line(analysis.curve),

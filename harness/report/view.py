@@ -139,14 +139,14 @@ def _continuity(report: Report) -> Figure:
     values = report.loss_continuity
     expectation = _bound(report, "loss_continuity")
     if report.run.twin is False or values.mode is None:
-        return _figure("Loss continuity", DASH, "no fault-free twin to compare with", expectation)
+        return _figure("Loss continuity", DASH, "no fault-free run to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
     if difference == 0 and at is None:
-        return _figure("Loss continuity", "Identical", f"bit for bit with the twin; {samples}", expectation)
+        return _figure("Loss continuity", "Identical", f"bit for bit with the fault-free run; {samples}", expectation)
     if at is not None:
         samples = f"differs from step {at:,}; {samples}"
     if values.mode == "final" and values.final_gap_percent is not None:
-        detail = f"mean of the last steps against the twin's; {samples}"
+        detail = f"mean of the last steps against the fault-free run's; {samples}"
         return _figure("Loss continuity", f"{values.final_gap_percent:+.2g} %", detail, expectation)
     shown = f"{difference:.2g}" if difference is not None else DASH
     return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation)

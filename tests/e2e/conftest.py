@@ -1,4 +1,4 @@
-"""Real runs: real processes, real namespaces, the real trainer. Fault-free twins are shared by the whole session."""
+"""Real runs: real processes, real namespaces, the real trainer. Fault-free runs are shared by the whole session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaos_cli import SHORT
 
 @pytest.fixture(scope="session")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("twins")
+    return tmp_path_factory.mktemp("fault-free runs")
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     reports: pathlib.Path, short: pathlib.Path, mode: str
 ) -> None:
     env = {"CHAOS_LOCAL_MODE": mode} if mode else {}
-    assert chaos(reports, "run", short, **env).code == 0  # the twin is cached from now on
+    assert chaos(reports, "run", short, **env).code == 0  # the fault-free run is cached from now on
     for moment in (random.uniform(0.3, 2.0), random.uniform(2.0, 5.0), random.uniform(5.0, 9.0)):
         before = set(reports.glob("short-*"))
         harness = start(reports, "run", short, **env)
@@ -59,7 +59,9 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
 def test_an_interrupted_run_is_healed_and_scoreable(
     tmp_path: pathlib.Path, short: pathlib.Path, number: signal.Signals
 ) -> None:
-    reports = tmp_path / "fresh"  # without the twins of other tests, whose events would be taken for this run's
+    reports = (
+        tmp_path / "fresh"
+    )  # without the fault-free runs of other tests, whose events would be taken for this run's
     harness = start(reports, "run", short)
     assert wait_for(lambda: bool(list(reports.glob(".twins/*/events/*/trainer*"))), 60)
     harness.send_signal(number)

@@ -54,4 +54,4 @@ def test_each_figure_is_worked_out_once() -> None:
         for spy in spies:
             spy.stop()
     assert [call.call_count for call in calls] == [1, 1, 1, 1]
-    assert surviving.call_count == 2, "once for the run, once for its twin"
+    assert surviving.call_count == 2, "once for the run, once for its fault-free run"

@@ -114,7 +114,7 @@ def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
 
     card = verdict(simulate(JOB, KILL, seed=5), stale, twin=twin)
     assert card.verdict is Verdict.FAIL
-    assert "at step 15 the loss of rank 1 is not that of the same rank of the twin" in card.reasons[0]
+    assert "at step 15 the loss of rank 1 is not that of the same rank of the fault-free run" in card.reasons[0]
     final = {"loss_continuity": {"mode": "final"}}
     assert "(of rank 0; each rank tells its own)" in verdict(simulate(JOB, KILL, seed=5), local, final, twin).reasons[0]
 

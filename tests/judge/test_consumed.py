@@ -155,7 +155,7 @@ def test_the_same_samples_in_another_order_are_seen() -> None:
     assert (result.repeated, result.skipped, result.moved, result.first_moved) == (0, 0, 2, 21)
     judged = card(run, twin)
     assert judged.verdict is Verdict.FAIL
-    assert "2 steps consumed other samples than the twin's, the first is step 21" in judged.reasons[0]
+    assert "2 steps consumed other samples than the fault-free run's, the first is step 21" in judged.reasons[0]
 
 
 def test_ranks_that_changed_places_consumed_the_same() -> None:
@@ -171,7 +171,7 @@ def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
     assert "not comparable" in judged.not_judged["sample order"]
     asked = {"loss_continuity": {"mode": "exact", "max_samples_repeated": 0}}
     strict = card(run_of(sampler(seed=1), expect=asked), twin_of(sampler(seed=3)))
-    assert strict.expectations  # the losses are the twin's bit for bit, so the samples are, too
+    assert strict.expectations  # the losses are the fault-free run's bit for bit, so the samples are, too
 
 
 def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:

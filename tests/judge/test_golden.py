@@ -129,7 +129,7 @@ abort: {if_no_step_for: 90s, wall_clock: 10m}
 
 
 def planned() -> dict[str, Any]:
-    """No run: what is planned for a scenario, and for its twins."""
+    """No run: what is planned for a scenario, and for its fault-free runs."""
     plan = make_plan(parse_scenario(PLANNED, "everything.yaml"), 7, "local", "run", "cluster")
     whole = plan.to_json()
     for fault in whole["faults"][2:]:

@@ -46,10 +46,10 @@ def test_a_stack_that_always_fails_is_not_flaky(bad: Scorecard) -> None:
 
 
 def test_one_run_without_a_verdict_leaves_the_whole_without_one(good: Scorecard) -> None:
-    doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no twin"])
+    doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no fault-free run"])
     found = together([good, good, doubtful])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.reasons == ("1 of 3 runs are inconclusive: no twin",)
+    assert found.reasons == ("1 of 3 runs are inconclusive: no fault-free run",)
 
 
 def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:

@@ -52,7 +52,7 @@ def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
 def test_what_cannot_be_measured_is_no_pass() -> None:
     nothing = "there is nothing to measure"
     assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0)
-    assert at_most("x", None, 4.0, str, "no twin").reason == "no twin"
+    assert at_most("x", None, 4.0, str, "no fault-free run").reason == "no fault-free run"
     assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0)
 
 

@@ -1,4 +1,4 @@
-"""Faults that slow the job without stopping it: from the fault until step time is back in the twin's band."""
+"""Faults that slow the job without stopping it: from the fault until step time is back in the fault-free run's band."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ASKED = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_fa
 
 @pytest.mark.parametrize(("last", "recovered"), [(80, False), (60, True)])
 def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recovered: bool) -> None:
-    """A busy host, and a twin from when it was not: so slow is this job by itself."""
+    """A busy host, and a fault-free run from when it was not: so slow is this job by itself."""
     history = simulate(JOB, seed=1)
 
     def busy(logs: Logs) -> None:
@@ -233,4 +233,4 @@ def test_a_fault_that_only_slows_cannot_be_judged_without_a_twin() -> None:
     plan["expect"] = {"recovery_time": {"max": "60s"}}
     card = judge(Evidence(load(history, logs)), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert "slow stopped nothing, and without a fault-free twin its slowdown cannot be judged" in card.reasons[0]
+    assert "slow stopped nothing, and without a fault-free run its slowdown cannot be judged" in card.reasons[0]

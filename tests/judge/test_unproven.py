@@ -32,7 +32,7 @@ def bent_twin(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
 @pytest.mark.parametrize(
     ("twin", "reason"),
     [
-        (twin_of(replace(JOB, steps=20)), "20 steps are not in the twin"),
+        (twin_of(replace(JOB, steps=20)), "20 steps are not in the fault-free run"),
         (twin_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
         (bent_twin(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
         (bent_twin(lambda logs: logs["harness"][-1].update(outcome="failed")), "not an undisturbed, finished run"),
@@ -323,7 +323,7 @@ def test_two_losses_that_are_both_no_number_are_not_the_same_loss(value: object)
     diverged = loss_from(15, lambda loss: value)
     card = verdict(simulate(JOB, KILL, seed=5), diverged, EXACT, bent_twin(diverged))
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert card.reasons == ["loss_continuity.mode: the twin itself tells no finite loss after step 14"]
+    assert card.reasons == ["loss_continuity.mode: the fault-free run itself tells no finite loss after step 14"]
 
 
 def test_a_loss_that_is_told_now_and_then_is_compared_where_it_is() -> None:
@@ -417,4 +417,4 @@ def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped(
     history = simulate(job, [Outage(25, "shrink", victim=1)], seed=2)
     card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[twin_of(alone)])
     assert card.verdict is Verdict.FAIL
-    assert "consumed other samples than the twin's, the first is step 21" in card.reasons[0]
+    assert "consumed other samples than the fault-free run's, the first is step 21" in card.reasons[0]

@@ -104,7 +104,7 @@ def test_a_run_of_which_no_step_survived_cannot_be_compared() -> None:
     line = next(line for line in card.expectations if line.name == "loss_continuity.mode")
     assert (line.verdict, line.reason) == (
         Verdict.INCONCLUSIVE,
-        "no step survived that could be compared with the twin",
+        "no step survived that could be compared with the fault-free run",
     )
 
 
@@ -334,11 +334,11 @@ def test_the_envelope_is_three_times_what_calibration_runs_drift(run: Callable[[
     expect = {"loss_continuity": {"mode": "envelope"}}
     card = verdict(simulate(JOB, KILL, seed=5), run, expect=expect, calibration=drifted)
     assert card.verdict is found, card.reasons
-    assert "3 × the spread of 2 fault-free runs besides the twin (ranks: 2)" in card.expectations[0].bound
+    assert "3 × the spread of 2 other fault-free runs (ranks: 2)" in card.expectations[0].bound
 
 
 def test_a_trainer_that_does_not_tell_its_samples() -> None:
-    """Losses that are the twin's bit for bit speak for the samples, too; a band around them does not."""
+    """Losses that are the fault-free run's bit for bit speak for the samples, too; a band around them does not."""
 
     def silent(logs: Logs) -> None:
         by_a_command(logs)
@@ -350,7 +350,7 @@ def test_a_trainer_that_does_not_tell_its_samples() -> None:
     exact = verdict(history, silent)
     assert exact.verdict is Verdict.PASS, "digests that one of two runs does not tell differ from nothing"
     told = {line.name: line.observed for line in exact.expectations}
-    assert told["loss_continuity.max_samples_skipped"] == "the losses are the twin's, bit for bit"
+    assert told["loss_continuity.max_samples_skipped"] == "the losses are the fault-free run's, bit for bit"
     expect = {"loss_continuity": {"mode": "ulp"}}
     card = verdict(history, silent, expect=expect)
     assert card.verdict is Verdict.INCONCLUSIVE
@@ -383,11 +383,11 @@ def of_losses(change: Callable[[int, float], object]) -> Callable[[Logs], None]:
     [
         (lambda step, loss: loss * (1.3 if step <= 32 else 1.0099), ""),  # 40 steps, of which the last 8 count
         (lambda step, loss: "nan" if step == 20 else loss * 0.9901, ""),
-        (lambda step, loss: loss * (1.0101 if step > 32 else 1), "the final loss is +1 % off the twin's"),
-        (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the twin's"),
+        (lambda step, loss: loss * (1.0101 if step > 32 else 1), "the final loss is +1 % off the fault-free run's"),
+        (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the fault-free run's"),
         (lambda step, loss: "nan" if step in (20, 21) else loss, "2 is more than 1"),
-        (lambda step, loss: "inf" if step == 40 else loss, "the final loss is +inf % off the twin's"),
-        (lambda step, loss: "nan" if step == 40 else loss, "the final loss is +nan % off the twin's"),
+        (lambda step, loss: "inf" if step == 40 else loss, "the final loss is +inf % off the fault-free run's"),
+        (lambda step, loss: "nan" if step == 40 else loss, "the final loss is +nan % off the fault-free run's"),
     ],
 )
 def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(
@@ -424,7 +424,7 @@ def test_the_final_gap_excuses_no_other_learning_rate_and_no_other_samples() -> 
 def test_a_final_gap_without_the_final_steps_says_nothing() -> None:
     short = twin_of(Job(**{**JOB.__dict__, "steps": 44}))
     card = verdict(simulate(JOB, KILL, seed=5), expect=FINAL, twin=short)
-    assert "loss_continuity.mode: the last steps cannot be compared with the twin's" in card.reasons
+    assert "loss_continuity.mode: the last steps cannot be compared with the fault-free run's" in card.reasons
     assert card.verdict is Verdict.INCONCLUSIVE
 
 

@@ -9,7 +9,7 @@ from mutants.rehearsal import REHEARSALS
 
 from harness.judge.score import Scorecard, Verdict
 
-BITS = r"differs? from the twin's: at step {}"
+BITS = r"differs? from the fault-free run's: at step {}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ MUTANTS = [
     _fails("replays_a_batch", "16 samples were repeated, first at step 21"),
     _fails("skips_a_batch", "16 samples were skipped, first at step 21"),
     _fails("cursor_one_off", "1 samples were skipped, first at step 21"),
-    _fails("shuffles_differently", "consumed other samples than the twin's, the first is step 21"),
+    _fails("shuffles_differently", "consumed other samples than the fault-free run's, the first is step 21"),
     _fails("ranks_share_their_shard", BITS.format(21)),
     _fails("smaller_world_smaller_batch", "samples were (repeated|skipped)|consumed other samples", "shrink"),
     _fails(

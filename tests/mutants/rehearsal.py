@@ -1,4 +1,4 @@
-"""Runs a broken trainer for real, and judges it against the fault-free twin of the healthy one."""
+"""Runs a broken trainer for real, and judges it against the fault-free run of the healthy one."""
 
 from __future__ import annotations
 

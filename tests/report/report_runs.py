@@ -468,7 +468,7 @@ def empty(verdict: Verdict = Verdict.INVALID) -> Scorecard:
 def no_outage() -> Scorecard:
     """A run without any fault, and nothing to compare it with."""
     card = scorecard(
-        simulate(steps=40, ranks=1), None, verdict=Verdict.INCONCLUSIVE, reasons=["there is no twin"], ranks=1
+        simulate(steps=40, ranks=1), None, verdict=Verdict.INCONCLUSIVE, reasons=["there is no fault-free run"], ranks=1
     )
     return replace(card, expectations=[])
 

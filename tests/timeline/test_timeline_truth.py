@@ -46,7 +46,7 @@ def loaded(history: History, rename: dict[str, str] | None = None) -> Timeline:
 
 
 def plain_bands(twin: History) -> dict[int, tuple[int, int]]:
-    """The band of the twin's steps by its definition, with plain lists."""
+    """The band of the fault-free run's steps by its definition, with plain lists."""
     lengths = [(row.end - row.begin - row.data_ns - row.checkpoint_ns, row.warm_up) for row in twin.truth.rows]
     usual = sorted(length for length, warm_up in lengths if not warm_up)
     upper = usual[math.ceil(ledger.QUANTILE * (len(usual) - 1))]

@@ -1,7 +1,7 @@
 """Loss continuity: is the surviving history the one that no fault would have left?
 
 Two questions. The curve: does every surviving step have the loss, gradient norm and learning rate of the
-fault-free twin (bit for bit, or within a calibrated band)? The samples: does the surviving lineage consume
+fault-free run (bit for bit, or within a calibrated band)? The samples: does the surviving lineage consume
 every sample exactly once, in order?
 """
 
@@ -73,14 +73,16 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         same = comparison is None or not len(comparison.step) or not _never_the_same(run, comparison)
-        by_rank = bounds.mode if same else "final"  # of a rank's own losses nothing is held against the twin's then
+        by_rank = (
+            bounds.mode if same else "final"
+        )  # of a rank's own losses nothing is held against the fault-free run's then
         reasons = [
             *ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None),
             *(_other_samples(comparison, bounds) if evidence.consumed is None else _moved(evidence.consumed, moved)),
         ]
         summary = {
             "exact": "losses identical bit for bit",
-            "final": f"final loss {_percent(values['final_gap_percent'])} off the twin's",
+            "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run's",
         }.get(mode, f"losses within the {mode} band")
         untold = [] if samples.comparable else [("sample order", samples.why)]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
@@ -164,7 +166,8 @@ def _amounts(samples: Samples) -> tuple[str, str]:
 def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
     """The same samples in other steps than the fault-free run's."""
     if found.moved and not allowed and not found.repeated and not found.skipped:
-        text = f"{found.moved} steps consumed other samples than the twin's, the first is step {found.first_moved}"
+        what = f"{found.moved} steps consumed other samples than the fault-free run's"
+        text = f"{what}, the first is step {found.first_moved}"
         if found.unproven:
             yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}"
         else:
@@ -213,8 +216,10 @@ def _never_the_same(run: Timeline, comparison: Comparison) -> str:
         return ""
     if int(run.steps.end[run.steps.step == first].max()) >= struck:
         return ""
-    why = f"step {first} already differs from the twin's, before any fault struck: the trainer does not do the same"
-    return f"{why} in every run; fix its seeds, or compare with mode: envelope or final"
+    why = f"step {first} already differs from the fault-free run's, before any fault struck"
+    return (
+        f"{why}: the trainer does not do the same in every run; fix its seeds, or compare with mode: envelope or final"
+    )
 
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
@@ -228,11 +233,13 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
         reason = "the final loss is so near to zero that a gap in percent of it says nothing"
         return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason)
     if gap is None:
-        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the twin's")
+        return Expectation(
+            name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the fault-free run's"
+        )
     numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
-    reason = f"the final loss is {_percent(gap)} off the twin's"
+    reason = f"the final loss is {_percent(gap)} off the fault-free run's"
     return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
 
 
@@ -250,23 +257,23 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
     run, twin = evidence.run, evidence.twin
     if comparison is None or twin is None:
-        return "there is no fault-free twin to compare with"
+        return "there is no fault-free run to compare with"
     if twin.faults or not twin.finished or twin.outcome != "completed" or any(deaths.unexplained(twin)):
-        return "the twin is not an undisturbed, finished run"
+        return "the fault-free run is not an undisturbed, finished run"
     if _shape(run) != _shape(twin):
-        return "the twin is of another seed or another number of ranks"
+        return "the fault-free run is of another seed or another number of ranks"
     if not len(comparison.step):
-        return "no step survived that could be compared with the twin"
+        return "no step survived that could be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:
-        return f"{comparison.run_steps - len(comparison.step)} steps are not in the twin"
+        return f"{comparison.run_steps - len(comparison.step)} steps are not in the fault-free run"
     if not np.isfinite(comparison.twin.loss).any():
         return "the trainer reports no loss"
     if _never_change(comparison):
-        return "the twin's losses never change: that the run's are the same proves nothing"
+        return "the fault-free run's losses never change: that the run's are the same proves nothing"
     told = np.flatnonzero(np.isfinite(comparison.twin.loss))
     gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
     if len(comparison.step) - 1 - int(told[-1]) > gap:
-        return f"the twin itself tells no finite loss after step {comparison.step[told[-1]]}"
+        return f"the fault-free run itself tells no finite loss after step {comparison.step[told[-1]]}"
     return ""
 
 
@@ -277,7 +284,7 @@ def _never_change(comparison: Comparison) -> bool:
 
 
 def _shape(run: Timeline) -> tuple[Any, ...]:
-    """What a run shares with its twin, even with one by another version of its trainer."""
+    """What a run shares with its fault-free run, even with one by another version of its trainer."""
     workload = run.plan.get("workload") or {}
     return run.plan.get("seed"), workload.get("nodes"), workload.get("ranks_per_node")
 
@@ -286,13 +293,13 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     """Names the first step and the curves that left the band."""
     found = {curve: np.flatnonzero(rows) for curve, rows in outside.items() if rows.any()}
     if not found:
-        return Expectation(name, bound, f"{len(comparison.step)} steps agree with the twin", Verdict.PASS)
+        return Expectation(name, bound, f"{len(comparison.step)} steps agree with the fault-free run", Verdict.PASS)
     curve, rows = min(found.items(), key=lambda item: int(item[1][0]))
     row = int(rows[0])
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.twin, curve)[row]
     names = ", ".join(WORDS[c] for c in found)
     reason = (
-        f"{names} differ{'s' if len(found) == 1 else ''} from the twin's: at step {comparison.step[row]} "
+        f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run's: at step {comparison.step[row]} "
         f"{WORDS[curve]} {_apart(mine, other)}"
     )
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
@@ -332,7 +339,7 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
             # Runs that once differ drift apart further: the band never narrows again.
             band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
     sizes = sorted({int(e.size) for t in repeats for e in t.epochs})
-    runs = f"{len(repeats)} fault-free run{'' if len(repeats) == 1 else 's'} besides the twin"
+    runs = f"{len(repeats)} other fault-free run{'' if len(repeats) == 1 else 's'}"
     source = f"{BAND_FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
     return band, source
 
@@ -350,7 +357,7 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
     for what, observed, bound, which in (repeated, skipped):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
-            text = "the losses are the twin's, bit for bit"
+            text = "the losses are the fault-free run's, bit for bit"
             yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
             yield Expectation(
@@ -375,16 +382,16 @@ def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> I
     bad = np.flatnonzero(differ)
     untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
     if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
-        text = f"{untold} steps do not tell which samples they consumed, though the twin's do"
+        text = f"{untold} steps do not tell which samples they consumed, though the fault-free run's do"
         yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}"
     if len(bad):
         first = comparison.step[bad[0]]
-        text = f"{len(bad)} steps consumed other samples than the twin's, the first is step {first}"
+        text = f"{len(bad)} steps consumed other samples than the fault-free run's, the first is step {first}"
         yield Verdict.FAIL, f"loss_continuity: {text}"
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """The loss on both sides of every resume that survived: the spike is what the twin does not show there."""
+    """The loss on both sides of every resume that survived; a spike is what the fault-free run does not show there."""
     steps: Sequence[int] = curve.step.tolist()
     place = {step: row for row, step in enumerate(steps)}
     twin = {int(s): float(x) for s, x in zip(comparison.step, comparison.twin.loss, strict=True)} if comparison else {}

@@ -2,7 +2,7 @@
 
 Measured from step events alone, so that it means the same for any trainer. Its phases are segments that
 partition the time, so they add up to it exactly. A fault that only slows the job is measured from the fault
-until step time is back in the band of the fault-free twin.
+until step time is back in the band of the fault-free run.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _unmeasured(evidence: Analysis) -> str:
         if fault.kills and fault.id not in named:
             return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
         if fault.id not in named and evidence.twin is None:
-            return f"{fault.id} stopped nothing, and without a fault-free twin its slowdown cannot be judged"
+            return f"{fault.id} stopped nothing, and without a fault-free run its slowdown cannot be judged"
     for fault in evidence.untold:
         return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNTOLD}"
     return ""

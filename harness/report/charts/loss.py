@@ -1,4 +1,4 @@
-"""Loss of the run against its fault-free twin, their difference, and the time each step took."""
+"""Loss of the run against its fault-free run, their difference, and the time each step took."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Curves:
-    """What both charts draw. `apart`: steps and the |difference| to the twin there, infinite for a lone NaN."""
+    """What both charts draw. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
     ours: Line
     twin: Line | None
@@ -78,12 +78,12 @@ def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
         drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
     parts.append(_step_axis(x, bottom))
-    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free twin" if twin else "")
+    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free run" if twin else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and twin."""
+    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run."""
     ours, twin = curves.ours, curves.twin
     if not len(ours.step):
         return None
@@ -100,7 +100,7 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """From step 0 to the last one done by the run (also if it was rolled back later) or by its twin."""
+    """From step 0 to the last one done by the run (also if it was rolled back later) or by its fault-free run."""
     highest = max(curves.last_step, 1)
     if curves.twin and len(curves.twin.step):
         highest = max(highest, int(curves.twin.step[-1]))
@@ -197,7 +197,7 @@ def _not_finite(panel: Panel, curve: Line) -> Markup:
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
-    title = svg.text(x.start, top - 3, "Difference to the twin", "panel-title")
+    title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")
     if not len(steps) or not apart.any():
         words = f"0 at each of {len(steps):,} steps" if len(steps) else "no step in common"
         parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
