@@ -308,7 +308,11 @@ def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
     if name not in fault_names():
         raise UsageError(f"unknown fault {name!r}; {choice(name, fault_names())}")
-    fault: type[Fault] = importlib.import_module(f"harness.faults.{name}").FAULT
+    fault: type[Fault] | None = getattr(importlib.import_module(f"harness.faults.{name}"), "FAULT", None)
+    if fault is None:
+        raise UsageError(f"harness/faults/{name}.py names no fault: FAULT = and the name of its class is missing")
+    if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
+        raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
     return fault
 
 

@@ -25,8 +25,11 @@ def findings(run: Timeline) -> Iterator[Finding]:
     gave_up = run.outcome == "aborted" and not any(record.injected is not None for record in run.faults)
     for name in planned if not gave_up else ():  # then `_ending` says so
         found = records.get(name, [])
-        if not any(record.injected is not None or record.error for record in found):
-            yield Verdict.INVALID, f"fault {name} never struck: what it waits for did not come"
+        if any(record.injected is not None or record.error for record in found):
+            continue
+        told = any(record.effects for record in found)
+        untold = "measured an effect, but never told from when on it acts"
+        yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: what it waits for did not come'}"
     for record in run.faults:
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
         yield from _too_late(run, record)

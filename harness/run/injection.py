@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.contract import Cluster, Node
 from harness.emitter import Emitter
-from harness.errors import FaultError, NodeGone
+from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Target
 from harness.log.journal import Journal
 from harness.plan.model import Plan
@@ -60,7 +61,7 @@ class Injection:
         except Cancelled:
             self.log("fault.cancelled")
         except Exception as error:  # whatever broke, the run must end as invalid and not as a dead thread
-            self.log("fault.failed", error=f"{type(error).__name__}: {error}")
+            self.log("fault.failed", error=_told(error))
         finally:
             self._ended = True
             self._release_hold()
@@ -73,7 +74,7 @@ class Injection:
         try:
             self.fault.heal(self.targets, self)
         except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
-            self.log("fault.failed", error=f"could not be healed: {error}")
+            self.log("fault.failed", error=f"could not be healed: {_told(error)}")
             return
         self._see_end()
         self._moment("healed")
@@ -198,3 +199,12 @@ class Injection:
 
     def _moment(self, name: str) -> None:
         self.firing.moments_ns.setdefault(name, time.monotonic_ns())
+
+
+def _told(error: Exception) -> str:
+    """A message of ours says what is wrong. Anything else is a mistake in the fault's code: its line is told, too."""
+    text = f"{type(error).__name__}: {error}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/harness/faults/" in frame.filename]
+    if isinstance(error, ChaosError) or not frames:
+        return text
+    return f"{text} (harness/faults/{frames[-1].filename.rpartition('/harness/faults/')[2]}, line {frames[-1].lineno})"

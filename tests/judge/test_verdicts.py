@@ -45,6 +45,15 @@ def test_a_cut_log_of_a_process_that_nothing_killed() -> None:
     assert "is cut, though nothing killed it" in verdict(history).reasons[0]
 
 
+def test_a_fault_that_measured_an_effect_is_not_said_to_have_waited_in_vain() -> None:
+    def never_told(logs: Logs) -> None:
+        logs["harness"] = [line for line in logs["harness"] if line.get("event") != "fault.injected"]
+
+    card = verdict(simulate(JOB, KILL, seed=5), never_told)
+    assert card.verdict is Verdict.INVALID
+    assert "fault fault1 measured an effect, but never told from when on it acts" in card.reasons
+
+
 def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
     def spoilt(logs: Logs) -> None:
         starts_from_scratch_after_a_hang(logs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any, cast
 
 import pytest
@@ -130,3 +131,21 @@ def test_a_rank_whose_node_is_gone_cannot_be_acted_on() -> None:
     cluster.nodes[1].alive = False
     with pytest.raises(NodeGone, match="node1"):
         injection.pid_of(0)
+
+
+@pytest.mark.parametrize("method", ["inject", "heal"])
+def test_a_mistake_in_the_code_of_a_fault_is_told_with_its_line(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
+    injection, _, log = injection_of("hang", living_on(1), how="freeze_node", duration="0s")
+    monkeypatch.delattr(FakeNode, "freeze" if method == "inject" else "thaw")
+    injection.run()
+    (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
+    assert re.search(r"AttributeError: .* \(harness/faults/hang\.py, line \d+\)$", failed["error"])
+
+
+def test_what_a_fault_says_by_itself_is_told_as_it_is() -> None:
+    injection, cluster, log = injection_of("hang", living_on(1))
+    cluster.nodes[1].alive = False
+    injection.run()
+    (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
+    assert failed["error"] == "NodeGone: rank 0 was on node1, which is gone"
