@@ -18,7 +18,7 @@ name: saves
 title: A run that saves
 workload:
   trainer:
-    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "400", "{manner}"]
+    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "400", "{manner}", "10"]
     env: {{PYTHONPATH: {root}}}
   nodes: 1
   steps: 400

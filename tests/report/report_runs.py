@@ -281,6 +281,7 @@ def _columns(job: _Job) -> Steps:
         data_ns=zeros + MS,
         checkpoint_ns=zeros,
         sync_ns=zeros + 5 * MS,
+        applied=np.ones(len(rows), np.int8),
         survives=np.array(survives, dtype=np.bool_),
         epoch=zeros,
         complete=np.ones(len(rows), dtype=np.bool_),
