@@ -87,6 +87,10 @@ class Trainer(BaseModel, abc.ABC):
         """Who tells what it does, in words."""
         return "its trainer"
 
+    def paced_by(self, checkpoint: Checkpoint) -> bool:
+        """Whether it saves as often as the workload's `checkpoint` says."""
+        return True
+
     def reader(self) -> Reader | None:
         """By what the harness reads what it writes; `None` for one that tells its events itself."""
         return None
