@@ -51,6 +51,7 @@ class Matrix:
     deterministic: bool
     rows: tuple[Row, ...]
     interrupted: bool = False
+    planned: int = 0  # so many damages were to be tried
 
 
 def run_matrix(
@@ -83,7 +84,9 @@ class _Matrix:
         healthy, outcome = self._restart("undamaged", None)
         newest, tolerance = self._newest(healthy, outcome, usual)
         rows = []
-        for number, cell in enumerate(cells(place, listing), 1):
+        todo = list(cells(place, listing))
+        self.tell(f"{len(todo)} damages, each followed by a restart")
+        for number, cell in enumerate(todo, 1):
             row = self._row(f"{number:03d}", cell, newest, healthy, usual, tolerance)
             if self.stop.asked:  # then this restart was cut short: nothing follows from it
                 break
@@ -92,7 +95,8 @@ class _Matrix:
         for name in drill.saved_folders(self.plan.launch()):
             hostile.remove_tree(self.base, name)
         in_words = self.plan.workload.trainer.in_words()
-        return Matrix(self.folder.name, listing.layout, in_words, newest, not tolerance, tuple(rows), self.stop.asked)
+        told = (self.folder.name, listing.layout, in_words, newest, not tolerance, tuple(rows))
+        return Matrix(*told, interrupted=self.stop.asked, planned=len(todo))
 
     def _look(self, run_dir: pathlib.Path) -> tuple[Place, Listing]:
         saved = self.plan.workload.checkpoint

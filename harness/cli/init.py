@@ -19,7 +19,7 @@ from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOptio
 from harness.cli.output import out, safe, say
 from harness.cli.run import stop
 from harness.errors import UsageError
-from harness.judge.tells import ITEMS
+from harness.judge.tells import ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 
@@ -76,12 +76,14 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
     end = "the job had not ended" if facts.steps_total is None else "then the job ended by itself"
     times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
     say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
-    seen = dict.fromkeys(item for kind, item in ITEMS.items() if kind in facts.told)
-    say(f"  judged from: {', '.join(seen)}")
-    if unseen := [item for kind, item in ITEMS.items() if item not in seen and kind != "restores"]:
-        say(f"  not seen yet: {', '.join(unseen)}")
+    judged, unseen, later = seen_and_unseen(facts)
+    say(f"  judged from: {', '.join(judged)}")
+    if later:
+        say(f"  to be seen only at its end or at a restart: {', '.join(later)}")
+    if unseen:
+        say(f"  not seen, so not judged: {', '.join(unseen)}")
     if facts.saves:
-        say(f"  checkpoints at steps {', '.join(map(str, facts.saves[:5]))}")
+        say(f"  checkpoints at step{'' if len(facts.saves) == 1 else 's'} {', '.join(map(str, facts.saves[:5]))}")
     else:
         say("  no checkpoint was seen. A job that never saves starts again from nothing after every fault.")
     if stray := [
@@ -89,6 +91,16 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
     ]:
         say(f"  its checkpoints go to {stray[0]}, which all runs would share: one run would go on with another's.")
         say("  Call chaos init again with {checkpoints} in the place of that folder.")
+
+
+def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
+    """What is judged, what is not, and what this look was too short to see."""
+    seen = stood_in_for(facts.told)
+    untold = [kind for kind in ITEMS if kind not in seen]
+    due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}
+    judged = dict.fromkeys(ITEMS[kind] for kind in ITEMS if kind in seen)
+    unseen = dict.fromkeys(ITEMS[kind] for kind in untold if kind not in due)
+    return list(judged), list(unseen), [ITEMS[kind] for kind in untold if kind in due]
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str]) -> None:

@@ -48,6 +48,8 @@ def matrix(
 ) -> None:
     """Damage each file of the newest checkpoint in every way, and restart on it.
 
+    Each damage costs one restart of the job: about ten for a job that saves one file, each as long as a start.
+
     Exits 1 if any damage was loaded silently, 3 if a restart stalled or cannot be judged.
 
     Example: chaos matrix checkpoint my-scenario.yaml
@@ -82,7 +84,7 @@ def _verdict(found: Matrix) -> Verdict:
     came = {row.answer.came for row in found.rows}
     if Came.SILENT in came:
         return Verdict.FAIL
-    unjudged = not found.rows or came & {Came.STALLED, Came.UNKNOWN}
+    unjudged = found.interrupted or not found.rows or came & {Came.STALLED, Came.UNKNOWN}
     return Verdict.INCONCLUSIVE if unjudged else Verdict.PASS
 
 
@@ -96,10 +98,12 @@ def _facts(found: Matrix) -> list[str]:
         "bit for bit" if found.deterministic else "not bit for bit: losses are compared within ten times its difference"
     )
     counts = Counter(row.answer.came.value for row in found.rows)
+    cut_short = [f"stopped after {len(found.rows)} of {found.planned} damages: of the others nothing is known"]
     return [
         f"{found.trainer}; layout {found.layout}; newest checkpoint: step {found.newest}",
         f"a restart on an undamaged copy repeats the losses {same}",
         ", ".join(f"{count} {came}" for came, count in counts.most_common()) or "no cell was run",
+        *(cut_short if found.interrupted else []),
     ]
 
 

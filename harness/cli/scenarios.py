@@ -23,6 +23,7 @@ from harness.log import schema as log_schema
 from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
 from harness.spec.scenario import Scenario, find_scenario
+from harness.trainers.contract import Workload
 
 
 def validate(
@@ -107,7 +108,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         f"{spec.name}: {spec.title}",
         f"{work.trainer.in_words()} runs {_steps_in_words(work.steps)} on {work.nodes} nodes with "
         f"{work.ranks_per_node} rank(s) each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
-        f"A checkpoint every {work.checkpoint.every_steps} steps.",
+        f"{_saves_in_words(spec.workload)}",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
@@ -129,6 +130,12 @@ def _steps_in_words(steps: int | None) -> str:
     return f"{steps} steps" if steps is not None else "as many steps as the fault-free run does"
 
 
+def _saves_in_words(work: Workload) -> str:
+    if not work.trainer.paced_by(work.checkpoint):
+        return "It saves as often as its own command says."
+    return f"A checkpoint every {work.checkpoint.every_steps} steps."
+
+
 def _abort_in_words(abort: Abort) -> str:
     start, idle = abort.if_not_started_for_ns / 1e9, abort.if_no_step_for_ns / 1e9
     wider = f" (or {WIDENED_TIMES} times what its start took, if that is more)" if abort.widened_by_start else ""
@@ -144,7 +151,8 @@ def _bounds_in_words(bounds: Mapping[str, Any] | str) -> str:
 
 def _when_in_words(when: When) -> str:
     after = f"{when.after_ns / 1e9:g} s after " if when.after_ns is not None else ""
-    base = f"{when.following} is {when.event}" if when.following else "the start"
+    event = {"effect": "acts", None: "acts"}.get(when.event, f"is {when.event}")
+    base = f"{when.following} {event}" if when.following else "the start"
     parts = []
     if when.step is not None:
         parts.append(f"when every rank has completed step {when.step}")

@@ -195,7 +195,8 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
     `tells` is what the trainer declares; `None`: it declares nothing. `teller`: who tells it, in words.
     """
     if tells is None:
-        return ["Its trainer does not declare what it tells (trainer: tells:): what its log lacks will not be judged."]
+        text = "Its trainer does not declare beforehand what it tells (trainer: tells:), so the run shows it"
+        return [f"{text}: what its log lacks will not be judged."]
     tells = stood_in_for(tells)
     untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
     if not untold:

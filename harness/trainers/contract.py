@@ -87,6 +87,10 @@ class Trainer(BaseModel, abc.ABC):
         """Who tells what it does, in words."""
         return "its trainer"
 
+    def paced_by(self, checkpoint: Checkpoint) -> bool:
+        """Whether it saves as often as the workload's `checkpoint` says."""
+        return True
+
     def reader(self) -> Reader | None:
         """By what the harness reads what it writes; `None` for one that tells its events itself."""
         return None
@@ -232,8 +236,11 @@ class Workload(_Model):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A workload that says nothing of the restore drill looks as in plans of older versions."""
+        """A workload that says nothing of the restore drill looks as in plans of older versions. How often a trainer
+        saves that is not told to, nobody knows."""
         data: dict[str, Any] = dump(self)
+        if not self.trainer.paced_by(self.checkpoint):
+            data["checkpoint"].pop("every_steps", None)
         return {name: value for name, value in data.items() if (name, value) != ("restore_drill", None)}
 
     @field_validator("steps", mode="before")

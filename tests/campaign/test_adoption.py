@@ -15,6 +15,7 @@ from harness.campaign.adoption.first_look import Facts
 from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import framework_of, recognise
 from harness.campaign.reading import load_scenario
+from harness.cli.init import seen_and_unseen
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
 from harness.plan.making import make_plan
@@ -118,3 +119,14 @@ def test_nothing_is_expected_of_what_could_not_be_seen() -> None:
     blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))
     text = propose(workload, blind)["rank-kill.yaml"]
     assert "loss_continuity" not in text and "no checkpoint was seen" in text
+
+
+def test_no_item_is_both_seen_and_not_seen() -> None:
+    """Samples by rank are the sample order, too; what a job ended by is not known before it ended."""
+    told = frozenset({"steps", "loss", "samples", "checkpoints", "phases", "clocks"})
+    judged, unseen, later = seen_and_unseen(replace(FACTS, told=told, steps_total=None))
+    assert "sample order" in judged
+    assert unseen == ["sample contents"]
+    assert later == ["what was restored", "causes of exits"]
+    _, unseen, later = seen_and_unseen(replace(FACTS, told=told))
+    assert (unseen, later) == (["sample contents", "causes of exits"], ["what was restored"])

@@ -9,7 +9,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from harness.campaign.checkpoint_matrix import Matrix, Row
+from harness.campaign.matrix_cells import Cell
 from harness.cli.main import make_app
+from harness.judge.restart import Answer, Came
 
 TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")
 SCENARIO = """\
@@ -72,3 +75,17 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
 def test_an_unknown_trainer_is_a_usage_error(tmp_path: pathlib.Path, manner: str) -> None:
     result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--trainer", "nobody"])
     assert result.exit_code and "unknown trainer" in str(result.exception)
+
+
+def test_a_matrix_that_was_stopped_says_so_and_is_no_pass(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row(Cell("truncate", "tensor", "a.pt"), Answer(Came.CRASHED, None, "it crashed"), 1.0)
+    (tmp_path / "matrix-x").mkdir()
+    stopped = Matrix("matrix-x", "torch_file", "train", 50, True, (row,), interrupted=True, planned=12)
+    monkeypatch.setattr("harness.cli.matrix.run_matrix", lambda *_: stopped)
+    monkeypatch.setattr("harness.cli.matrix.check_capabilities", lambda *_: None)
+    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "stopped after 1 of 12 damages" in result.stdout and "PASS" not in result.stdout
+    assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == "inconclusive"

@@ -125,6 +125,22 @@ def test_a_title_is_no_markup(tmp_path: pathlib.Path) -> None:
         assert "[red]b[/red]" in shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("[--save-every, '25']", "It saves as often as its own command says."),
+        ("[--save-every, '{checkpoint_every}']", "A checkpoint every 20 steps."),
+    ],
+)
+def test_a_rhythm_that_nobody_handed_to_the_trainer_is_not_claimed(
+    arguments: str, said: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    workload = f"{{trainer: {{torchrun: train.py, args: {arguments}}}}}"
+    (tmp_path / "x.yaml").write_text(f"version: 1\nname: x\ntitle: x\nworkload: {workload}\n")
+    assert said in chaos("explain", tmp_path / "x.yaml").output
+
+
 @pytest.mark.parametrize("words", [[], ["rank-kill", "--plan", "plan.json"], ["--plan", "no-such-plan"]])
 def test_a_run_takes_a_scenario_or_a_plan(words: list[str], reports: pathlib.Path) -> None:
     assert isinstance(chaos("run", *words, "--reports", reports).exception, UsageError)

@@ -198,7 +198,7 @@ def test_what_will_not_be_judged_is_said_beforehand() -> None:
         "Its trainer tells everything that is judged."
     ]
     [open_] = tells.forecast(build_trainer({"command": ["x"]}).declares(), expect)
-    assert "does not declare" in open_
+    assert "does not declare" in open_ and "the run shows it" in open_
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["tells step 0 as restored", "begins a checkpoint besides"])

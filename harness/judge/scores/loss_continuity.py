@@ -73,13 +73,12 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         same = comparison is None or not len(comparison.step) or not _never_the_same(run, comparison)
-        by_rank = (
-            bounds.mode if same else "final"
-        )  # of a rank's own losses nothing is held against the fault-free run's then
-        reasons = [
-            *ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None),
-            *(_other_samples(comparison, bounds) if evidence.consumed is None else _moved(evidence.consumed, moved)),
-        ]
+        by_rank = bounds.mode if same else "final"  # nothing is held against a rank's own losses then
+        apart = ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None)
+        if evidence.consumed is None:
+            reasons = [*apart, *_other_samples(comparison, bounds)]
+        else:  # other samples are the cause of other losses, so they are named first
+            reasons = [*_moved(evidence.consumed, moved), *apart]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run's",
@@ -164,8 +163,8 @@ def _amounts(samples: Samples) -> tuple[str, str]:
 
 
 def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
-    """The same samples in other steps than the fault-free run's."""
-    if found.moved and not allowed and not found.repeated and not found.skipped:
+    """Other samples in these steps than in the fault-free run's; how many in all were repeated is counted elsewhere."""
+    if found.moved and not allowed:
         what = f"{found.moved} steps consumed other samples than the fault-free run's"
         text = f"{what}, the first is step {found.first_moved}"
         if found.unproven:

@@ -16,7 +16,7 @@ from harness.backends.contract import Workload as Launch
 from harness.backends.run_folder import CHECKPOINTS
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
-from harness.trainers.contract import Path, Trainer, Word, Workload
+from harness.trainers.contract import Checkpoint, Path, Trainer, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import placeholders
 
@@ -124,6 +124,9 @@ class CustomTrainer(Trainer):
     @property
     def teller(self) -> str:
         return "its trainer" if self.read is None else f"the reader {self.read.name}"
+
+    def paced_by(self, checkpoint: Checkpoint) -> bool:
+        return "checkpoint_every" in self._used() or "every_steps" in checkpoint.model_fields_set
 
     def reader(self) -> Reader | None:
         return self.read
