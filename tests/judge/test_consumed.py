@@ -103,7 +103,7 @@ def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_s
     values = judged.scores["loss_continuity"]
     assert (values["samples_repeated"], values["samples_skipped"]) == (32, 32)
     reasons = "\n".join(judged.reasons)
-    assert "consumed other samples than the twin's" in judged.reasons[0], "the cause is named first"
+    assert "consumed other samples than the fault-free run's" in judged.reasons[0], "the cause is named first"
     assert "max_samples_repeated: 32 repeated (16 per rank): 288–319" in reasons
     assert "max_samples_skipped: 32 never seen (16 per rank): 1248–1279" in reasons
 
