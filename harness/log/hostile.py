@@ -23,6 +23,7 @@ from harness.errors import FaultError
 FILE_BYTES_MAX = 64 * 2**20  # of what is read whole
 TAIL_BYTES = 64 * 2**10
 ENTRIES_MAX = 100_000  # looked at in one folder and below it
+DEPTH_MAX = 64  # folders in one another; what lies deeper is not looked at
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -109,7 +110,9 @@ def files_below(root: pathlib.Path, path: str) -> list[str]:
     """The regular files in the folder `root/path` and below it, relative to `root`, sorted. At most `ENTRIES_MAX`."""
     found: list[str] = []
     with contextlib.suppress(FileNotFoundError), opened_folder(root, path) as descriptor:
-        for place, _, names, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+        for place, folders, names, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+            if place.count("/") >= DEPTH_MAX:
+                folders.clear()
             for name in names:
                 if len(found) >= ENTRIES_MAX:
                     return sorted(found)

@@ -21,7 +21,7 @@ def tensors(data: Any) -> list[Any]:
 
 def _walk(data: Any, depth: int) -> Iterator[Any]:
     if hasattr(data, "untyped_storage"):
-        if data.device.type == "cpu" and str(data.layout) == "torch.strided":
+        if data.device.type == "cpu" and str(data.layout) == "torch.strided" and _has_memory(data):
             yield data
     elif depth < DEPTH_MAX and hasattr(data, "values") and callable(data.values):
         for value in data.values():
@@ -29,6 +29,18 @@ def _walk(data: Any, depth: int) -> Iterator[Any]:
     elif depth < DEPTH_MAX and isinstance(data, (list, tuple)):
         for value in data[:TENSORS_MAX]:
             yield from _walk(value, depth + 1)
+
+
+def _has_memory(tensor: Any) -> bool:
+    """Whether all of it can be read. Wrappers, fake tensors and storages that were given back have none: to read them
+    would end the process."""
+    try:
+        held = tensor.untyped_storage()
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+        return not tensor.numel() or bool(held.data_ptr() and tensor.data_ptr() and held.nbytes() >= needed)
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def memory(tensor: Any) -> int:

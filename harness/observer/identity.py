@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import pathlib
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def lineage(path: str) -> str | None:
         where = pathlib.Path(path)
         if where.is_dir():
             return _sampled(where / DCP_METADATA)
-        with open(where, "rb") as file:
+        with _opened(where) as file:
             return lineage_of(file)
     except OSError:
         return None
@@ -89,7 +90,7 @@ def _checksums(file: IO[bytes]) -> str | None:
     file.seek(0)
     if file.read(2) != b"PK":
         return None
-    with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError), zipfile.ZipFile(file) as archive:
+    with contextlib.suppress(Exception), zipfile.ZipFile(file) as archive:
         rows = (f"{each.filename.partition('/')[2]}:{each.CRC}:{each.file_size}" for each in archive.infolist())
         return f"checksums:{_short(chr(10).join(sorted(rows)).encode())}"
     return None
@@ -97,15 +98,24 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 def _whole(path: pathlib.Path | str) -> str:
     digest = _hash()
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
 
 
 def _sampled(path: pathlib.Path | str) -> str:
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         return _samples(file)
+
+
+def _opened(path: pathlib.Path | str) -> IO[bytes]:
+    """A regular file. Raises `OSError` for anything else: a pipe would make the training wait."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(f"{path}: not a regular file")
 
 
 def _samples(file: IO[bytes]) -> str:

@@ -108,13 +108,15 @@ def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
             for line in file.read(BYTES_MAX).splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):
+                with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                     yield _entry(line)
 
 
 def _entry(line: bytes) -> tuple[int, Entry]:
-    """Raises `ValueError`, `KeyError` or `TypeError` for a line that is none."""
+    """Raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError` for a line that is none."""
     told = json.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError("no object")
     at = int(told.pop("at"))
     entry = _KINDS[told.pop("kind")](**told)
     for name in ("path", "root", "lineage", "content", "state"):

@@ -5,10 +5,12 @@ Each writes what it computed to `OUT/<case>.json`; where the process is observed
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -232,6 +234,86 @@ def own_error() -> Any:
         raise ValueError("the first thing that went wrong")
     except ValueError as error:
         raise RuntimeError("could not clean up after it") from error
+
+
+@case
+def saved_whole() -> Any:
+    """The module itself is pickled, copied and compiled, as if nobody looked at it."""
+    net = model()
+    losses = train(DataLoader(dataset(), batch_size=4), net)
+    torch.save(net, OUT / "whole.pt")
+    again = copy.deepcopy(net)
+    scripted = torch.jit.script(net)
+    hooks = [len(each._forward_pre_hooks) for each in (again, torch.load(OUT / "whole.pt", weights_only=False))]
+    x = dataset()[:4][0]
+    return losses, hooks, scripted(x).sum().item(), train(DataLoader(dataset(), batch_size=4), net)
+
+
+@case
+def losses_that_can_be_read_once() -> Any:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = dataset()[:4]
+    torch.autograd.backward(nn.functional.mse_loss(net(x), y) * part for part in (1, 2))
+    optimizer.step()
+    return [p.sum().item() for p in net.parameters()]
+
+
+class Spare(nn.Module):
+    """A module that is given something whose memory was given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, x: torch.Tensor, *_: Any) -> Any:
+        return self.inner(x)
+
+
+@case
+def no_memory() -> Any:
+    freed, net = torch.randn(100_000), Spare()
+    freed.untyped_storage().resize_(0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    wrapper = torch.Tensor._make_wrapper_subclass(torch.Tensor, (100_000,))  # type: ignore[attr-defined]
+    x, y = dataset()[:4]
+    for spare in (freed, wrapper):
+        nn.functional.mse_loss(net(x, spare), y).backward()
+        optimizer.step()
+    return [p.sum().item() for p in net.parameters()]
+
+
+class Endless(torch.utils.data.Dataset[Any]):
+    """One that answers for the data set that it would hold."""
+
+    indices = range(24)
+
+    @property
+    def dataset(self) -> Any:
+        return self
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return dataset()[index]
+
+
+@case
+def endless_subset() -> Any:
+    return train(DataLoader(Endless(), batch_size=4))
+
+
+@case
+def saved_to_a_pipe() -> Any:
+    net = model()
+    train(DataLoader(dataset(), batch_size=12), net)
+    os.mkfifo(pipe := OUT / "pipe")
+    reader = threading.Thread(target=pipe.read_bytes, daemon=True)
+    reader.start()
+    torch.save(net.state_dict(), pipe)
+    reader.join()
+    return train(DataLoader(dataset(), batch_size=12), net)
 
 
 @case

@@ -111,3 +111,17 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     ledger = Ledger()
     ledger.add(Saved("a", 1, "x"))
     assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("line", ["1", '"text"', "null", '{"at": 1e999, "kind": "began"}', "[" * 100_000])
+def test_a_line_that_is_no_entry_is_passed_over(line: str, tmp_path: pathlib.Path) -> None:
+    (folder := tmp_path / "node0").mkdir()
+    (folder / NAME).write_text(line + "\n")
+    ledger = Ledger(folder)
+    ledger.add(Began(0, "state"))
+    assert ledger.entries() == [Began(0, "state")]
+
+
+def test_a_pipe_among_the_files_of_a_checkpoint_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert identity.lineage(str(tmp_path / "pipe")) is None and identity.of([str(tmp_path / "pipe")]) is None

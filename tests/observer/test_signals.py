@@ -122,6 +122,12 @@ def test_a_hook_that_fails_says_so_once_and_steps_aside(told: pathlib.Path) -> N
     assert [step["loss"] for step in found] == result(told, "hook_fails"), "the other signals go on"
 
 
+@pytest.mark.parametrize("case", ["saved_whole", "losses_that_can_be_read_once", "no_memory", "endless_subset"])
+def test_odd_trainings_are_watched_to_their_end(told: pathlib.Path, case: str) -> None:
+    assert observing.events(told / "events" / case, "step")
+    assert not observing.events(told / "events" / case, "observer.failed")
+
+
 def test_what_a_trainer_tells_by_hand_wins(told: pathlib.Path) -> None:
     found = observing.events(told / "events" / "by_hand", "step")
     assert [step["step"] for step in found] == [101, 102]

@@ -6,12 +6,16 @@ import json
 import os
 import pathlib
 import struct
+import subprocess
+import time
+from collections.abc import Callable
 
 import pytest
 import torch
 from checkpoint_files import POINTED, WRITERS, save, state, write
 
 from harness.errors import UsageError
+from harness.log import hostile
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
 from harness.trainers.checkpoints.shared import names, tensors
 from harness.trainers.checkpoints.shared.place import Place
@@ -214,3 +218,35 @@ def test_what_was_read_is_what_torch_loads(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ckpt.pt").write_bytes(content)
     loaded = torch.load(tmp_path / "ckpt.pt")["model"]["a.weight"]
     assert (loaded != state(1)["model"]["a.weight"]).nonzero().flatten().tolist() == [2]
+
+
+def _sparse(folder: pathlib.Path) -> None:
+    with (folder / "ckpt_5.pt").open("wb") as file:
+        file.write(b"PK\x03\x04")
+        file.truncate(2**41)
+
+
+def _ends_of_nothing(folder: pathlib.Path) -> None:
+    (folder / "ckpt_5.pt").write_bytes(b"PK\x03\x04" + b"PK\x05\x06" * 2**20)
+
+
+def _deep(folder: pathlib.Path) -> None:
+    (folder / "ckpt_5.pt").write_bytes(b"")
+    inner = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+
+
+@pytest.mark.parametrize("make", [_sparse, _ends_of_nothing, _deep])
+def test_a_hostile_place_is_looked_at_in_bounds(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    make(tmp_path / "checkpoints")
+    begin = time.process_time()
+    found = list_checkpoints(Place.look(tmp_path, "checkpoints")).checkpoints
+    assert [each.path for each in found] == ["checkpoints/ckpt_5.pt"]
+    assert hostile.files_below(tmp_path, "checkpoints") == ["checkpoints/ckpt_5.pt"]
+    assert time.process_time() - begin < 30
+    subprocess.run(["rm", "-rf", str(tmp_path / "checkpoints")], check=True)  # Python's own removal nests as deep

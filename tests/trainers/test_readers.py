@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -275,3 +276,42 @@ def test_a_node_cannot_make_its_own_times_inexact(tmp_path: pathlib.Path) -> Non
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(header | {"wall_ns": 10**18, "mono_ns": 1}) + "\n")
     assert reading.read(tmp_path / "events").uncertainty_ns == 0
+
+
+def records(*contents: bytes) -> bytes:
+    """As TensorBoard frames them."""
+    return b"".join(struct.pack("<QI", len(each), 0) + each + bytes(4) for each in contents)
+
+
+SCALAR = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05\x2a\x0d\x0a\x0b\x0a\x04loss\x15" + struct.pack("<f", 1.0)
+
+
+def test_records_behind_a_damaged_one_are_read() -> None:
+    found = []
+    with pytest.raises(ValueError, match="not a protocol buffer"):
+        for each in build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(SCALAR, b"\xff", SCALAR)):
+            found.append(each)
+    assert steps(found) == [5, 5]
+
+
+def test_a_time_of_another_length_is_no_step() -> None:
+    short = b"\x0a\x03abc" + SCALAR[9:]
+    assert list(build_reader({"tensorboard": "{run_dir}/out/x"}).open().feed(records(short))) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "data"),
+    [
+        ({"tensorboard": "{run_dir}/out/x"}, records(b"") * 2**17),
+        ({"lightning": "{run_dir}/out/x"}, b"step,train_loss" + b",x" * 9000 + b"\n" + b"1\n" * 100_000),
+    ],
+)
+def test_many_small_parts_take_no_longer_than_their_bytes(written: Any, data: bytes) -> None:
+    begin = time.process_time()
+    assert list(build_reader(written).open().feed(data)) == []
+    assert time.process_time() - begin < 5  # by the square of them it would be minutes
+
+
+def test_a_placeholder_may_stand_once() -> None:
+    with pytest.raises(ValidationError, match="may stand there once"):
+        build_reader({"megatron": "{run_dir}/{node}/{node}.log"})

@@ -15,6 +15,7 @@ import collections
 import functools
 import gc
 import hashlib
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,10 +24,12 @@ from typing import Any
 from harness.observer import content
 from harness.observer.runs import runs
 from harness.observer.watch import Watch
+from harness.observer.wrapping import around
 
 AFTER = "torch.utils.data.dataloader"
 BATCHES_MAX = 1024  # fetched, and not consumed yet
 RUNS_MAX = 4096  # of one step
+SUBSETS_MAX = 16  # one in another: a data set that passes on what it is asked seems to have no end
 
 
 class Batch:
@@ -53,6 +56,7 @@ class Batches:
         self._consumed: list[Batch] = []
         self._digests: list[str] = []
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._hooks: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
         self._looked: set[str] = set()
         self._backward = 0
 
@@ -84,7 +88,30 @@ class Batches:
             if not compiling():
                 given(module, args, kwargs)
 
-        root.register_forward_pre_hook(hook, with_kwargs=True)
+        self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
+
+    def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
+        """Takes our hooks off this module and those in it, until `shown`."""
+        found = [each for each in _modules_in(module, self._torch) if each in self._hooks]
+        for each in found:
+            number, _ = self._hooks[each]
+            each._forward_pre_hooks.pop(number, None)
+            each._forward_pre_hooks_with_kwargs.pop(number, None)
+        return found or None
+
+    def shown(self, found: list[Any], _: Any) -> None:
+        for each in found:
+            number, hook = self._hooks[each]
+            each._forward_pre_hooks[number], each._forward_pre_hooks_with_kwargs[number] = hook, True
+
+    def without_hook(self, module: Any, reduced: Any) -> Any:
+        """What a module is pickled or copied as, without our hook."""
+        state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 and module in self._hooks else None
+        if not isinstance(state, dict):
+            return reduced
+        number, _ = self._hooks[module]
+        own = {name: _without(state[name], number) for name in _HOOKS if name in state}
+        return (*reduced[:2], {**state, **own}, *reduced[3:])
 
     def _given(self, module: Any, args: Any, kwargs: Any) -> None:
         if not module.training or not self._torch.is_grad_enabled():
@@ -140,8 +167,36 @@ def install(watch: Watch, module: Any) -> None:
     _watch_iterators(watch, batches, module._BaseDataLoaderIter)
     _watch_epochs(watch, torch.utils.data.distributed.DistributedSampler)
     _watch_backward(watch, batches, torch.autograd)
+    _leave_no_hook(watch, batches, torch)
     watch.when_optimizer_made(lambda: batches.look("optimizer"))
     watch.of_step(batches.of_step)
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+
+def _without(hooks: Any, number: int) -> Any:
+    copy = hooks.copy()
+    copy.pop(number, None)
+    return copy
+
+
+def _modules_in(value: Any, torch: Any) -> list[Any]:
+    return list(value.modules()) if isinstance(value, torch.nn.Module) else []
+
+
+def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
+    """A module is saved, copied and compiled to TorchScript as if nobody looked at it."""
+    guard, module = watch.guard("batches"), torch.nn.Module
+    reduce, without = module.__reduce_ex__, guard(batches.without_hook)
+
+    def reduce_ex(self: Any, protocol: Any) -> Any:
+        reduced = reduce(self, protocol)
+        return without(self, reduced) or reduced
+
+    module.__reduce_ex__ = reduce_ex
+    for name in ("script", "trace"):
+        around(torch.jit, name, guard(batches.hidden), guard(batches.shown), guard(batches.shown))
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
@@ -180,6 +235,8 @@ def _began(iterator: Any) -> None:
 
 
 def _asked(iterator: Any, index: Any) -> None:
+    if getattr(iterator, "_in_order", True) is False:
+        return
     if not hasattr(iterator, _ASKED):
         _began(iterator)
     getattr(iterator, _ASKED).append(list(index) if isinstance(index, (list, tuple)) else [index])
@@ -198,7 +255,11 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
     """The places of a subset are no identities."""
-    while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+    for depth in itertools.count():
+        if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
+            break
+        if depth == SUBSETS_MAX:
+            return None
         places = dataset.indices
         indices, dataset = [int(places[index]) for index in indices], dataset.dataset
     chosen = getattr(dataset, "_indices", None)  # of a Hugging Face data set

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from harness.observer.arriving import Arriving
@@ -78,6 +79,10 @@ def _watch_backward(loss: Loss, watch: Watch, autograd: Any) -> None:
 
     @functools.wraps(backward)
     def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensors, Iterator):  # it can be read once
+            tensors = tuple(tensors)
+        if isinstance(grad_tensors, Iterator):
+            grad_tensors = tuple(grad_tensors)
         note(tensors, grad_tensors)
         return backward(tensors, grad_tensors, *args, **kwargs)
 

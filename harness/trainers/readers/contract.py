@@ -52,6 +52,8 @@ def _checked_pattern(pattern: str) -> str:
     for part in _PART.findall(pattern.removeprefix(RUN_DIR)):
         if part not in _WILD:
             raise ValueError(f"{part} means nothing there; allowed are {', '.join(_WILD)}")
+        if part.startswith("{") and pattern.count(part) > 1 and part in _WILD:
+            raise ValueError(f"{part} may stand there once")
     return pattern
 
 

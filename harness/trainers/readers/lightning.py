@@ -23,18 +23,23 @@ class LightningSource(Source):
         self._losses = (loss,) if loss else LOSSES
 
     def feed(self, data: bytes) -> Iterator[Told]:
-        rows = csv.DictReader(io.StringIO(data.decode(errors="replace"), newline=""))
+        rows = csv.reader(io.StringIO(data.decode(errors="replace"), newline=""))
         try:
-            names = rows.fieldnames or ()
+            names = next(rows, [])
             if "step" not in names or len(names) > COLUMNS_MAX:
                 raise ValueError("the first line of a metrics.csv names its columns; one of them is step")
-            column = next((name for name in self._losses if name in names), None)
-            for row in rows if column else ():
-                step, loss = count(row["step"]), number(row[column or ""])
+            places = {name: place for place, name in enumerate(names)}  # a short row costs no more for many names
+            column = next((places[name] for name in self._losses if name in places), None)
+            for row in rows if column is not None else ():
+                step, loss = count(_at(row, places["step"])), number(_at(row, column))
                 if step is not None and loss is not None:
-                    yield Told("step", known(step=step + 1, loss=loss, lr=number(row.get("lr"))))
+                    yield Told("step", known(step=step + 1, loss=loss, lr=number(_at(row, places.get("lr")))))
         except csv.Error as error:
             raise ValueError(f"not a CSV file: {error}") from None
+
+
+def _at(row: list[str], place: int | None) -> str | None:
+    return row[place] if place is not None and place < len(row) else None
 
 
 class Lightning(Reader):

@@ -29,22 +29,36 @@ class TensorboardSource(Source):
         self._broken = False
 
     def feed(self, data: bytes) -> Iterator[Told]:
-        self._rest += b"" if self._broken else data
-        while len(self._rest) >= _HEAD.size:
-            length, _ = _HEAD.unpack_from(self._rest)
+        if self._broken:
+            return
+        whole, at, damage = self._rest + data, 0, None
+        while len(whole) - at >= _HEAD.size:
+            length, _ = _HEAD.unpack_from(whole, at)
             if length > RECORD_BYTES_MAX:
                 self._rest, self._broken = b"", True
                 raise ValueError(f"a record of {length} bytes; at most {RECORD_BYTES_MAX} are read")
-            end = _HEAD.size + length
-            if len(self._rest) < end + 4:
-                return
-            record, self._rest = self._rest[_HEAD.size : end], self._rest[end + 4 :]
-            yield from self._event(record)
+            end = at + _HEAD.size + length
+            if len(whole) < end + 4:
+                break
+            try:
+                yield from self._event(whole[at + _HEAD.size : end])
+            except ValueError as error:  # the records after it are read all the same
+                damage = damage or error
+            at = end + 4
+        self._rest = whole[at:]
+        if damage is not None:
+            raise damage
 
     def _event(self, record: bytes) -> Iterator[Told]:
         fields = dict(_fields(record))
         wall, step, summary = fields.get(1), fields.get(2, 0), fields.get(5)
-        if not (isinstance(wall, bytes) and isinstance(step, int) and isinstance(summary, bytes) and step < 2**53):
+        if not (
+            isinstance(wall, bytes)
+            and len(wall) == 8
+            and isinstance(step, int)
+            and isinstance(summary, bytes)
+            and step < 2**53
+        ):
             return
         scalars = dict(_scalars(summary))
         loss = next((scalars[tag] for tag in self._losses if tag in scalars), None)

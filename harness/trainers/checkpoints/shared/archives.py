@@ -16,6 +16,8 @@ END, END64, LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 DIRECTORY_BYTES_MAX = 64 * 2**20
 ARCHIVES_MAX = 100_000
 SEARCH_BYTES = 2**20
+SEARCHED_MAX = 2**30  # bytes looked at for the ends of archives, in one file: a hole of terabytes has none
+ENDS_MAX = 10_000  # of archives that turn out to be none, in one file
 _FULL = 0xFFFFFFFF
 
 
@@ -30,9 +32,9 @@ class Entry:
 
 def entries(file: IO[bytes]) -> Iterator[Entry]:
     """Of all archives in the file, the last one first. What is no archive is passed over."""
-    end = file.seek(0, os.SEEK_END)
+    end, budget = file.seek(0, os.SEEK_END), _Budget()
     for _ in range(ARCHIVES_MAX):
-        found = _last_archive(file, end)
+        found = _last_archive(file, end, budget)
         if found is None:
             return
         begin, content = found
@@ -44,25 +46,35 @@ def is_complete(file: IO[bytes]) -> bool:
     """Whether the file ends with an archive that reads to its begin."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 22))
-    return file.read(4) == END and _last_archive(file, end) is not None
+    return file.read(4) == END and _last_archive(file, end, _Budget()) is not None
 
 
-def _last_archive(file: IO[bytes], end: int) -> tuple[int, list[Entry]] | None:
+@dataclass
+class _Budget:
+    """What may still be done to find archives in one file."""
+
+    searched: int = SEARCHED_MAX
+    ends: int = ENDS_MAX
+
+
+def _last_archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Entry]] | None:
     """Where the last whole archive before `end` begins, and what is in it."""
-    while (at := _find_last(file, END, end)) is not None:
+    while budget.ends and (at := _find_last(file, END, end, budget)) is not None:
         try:
-            return _archive(file, at)
+            return _archive(file, at, budget)
         except (ValueError, struct.error):
             end = at
+            budget.ends -= 1
     return None
 
 
-def _find_last(file: IO[bytes], wanted: bytes, end: int) -> int | None:
+def _find_last(file: IO[bytes], wanted: bytes, end: int, budget: _Budget) -> int | None:
     """The last place before `end` with these bytes, which lie before it whole."""
     look = 4096  # an end is mostly close
-    while end >= len(wanted):
+    while end >= len(wanted) and budget.searched > 0:
         begin, look = max(0, end - look), min(2 * look, SEARCH_BYTES)
         file.seek(begin)
+        budget.searched -= end - begin
         found = file.read(end - begin).rfind(wanted)
         if found >= 0:
             return begin + found
@@ -72,18 +84,19 @@ def _find_last(file: IO[bytes], wanted: bytes, end: int) -> int | None:
     return None
 
 
-def _archive(file: IO[bytes], end: int) -> tuple[int, list[Entry]]:
+def _archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Entry]]:
     """Raises `ValueError` or `struct.error` for what is none."""
-    size, offset, ends_at = _directory(file, end)
+    size, offset, ends_at = _directory(file, end, budget)
     begin = ends_at - size - offset
     if not begin >= 0 or size > DIRECTORY_BYTES_MAX:
         raise ValueError("no archive")
+    budget.searched -= size
     file.seek(ends_at - size)
     listed = file.read(size)
     return begin, [entry for entry in _listed(file, listed, begin, ends_at) if entry.end > entry.start]
 
 
-def _directory(file: IO[bytes], end: int) -> tuple[int, int, int]:
+def _directory(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, int, int]:
     """Size of the central directory, its offset in the archive, and where it ends in the file."""
     file.seek(max(0, end - 20))
     before = file.read(20 + 22)
@@ -91,7 +104,7 @@ def _directory(file: IO[bytes], end: int) -> tuple[int, int, int]:
     size, offset = struct.unpack_from("<II", record, 12)
     if locator[:4] != LOCATOR64:
         return size, offset, end
-    at = _find_last(file, END64, end)
+    at = _find_last(file, END64, end, budget)
     if at is None or end - at > 4096:
         raise ValueError("no archive")
     file.seek(at)

@@ -35,6 +35,8 @@ class Place:
 
     def _walk(self, descriptor: int) -> None:
         for where, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
+            if where.count("/") >= hostile.DEPTH_MAX:
+                folders.clear()
             for name in sorted([*folders, *files]):
                 if len(self.sizes) + len(self.links) >= ENTRIES_MAX:
                     return
