@@ -30,8 +30,9 @@ def findings(run: Timeline, starts: Sequence[Start]) -> Iterator[Finding]:
     for fault in run.faults:
         for damage in fault.damaged:
             for start in starts if damage.get("tensor_bytes") else ():
-                restores = (each.restored for each in start.members if each.restored and not start.fallback)
-                if any(_loaded(run, damage, event) for event in restores):
+                restores = (each.restored for each in start.members if each.restored)
+                known = any(_names(run, damage, passed_over) for passed_over in start.fallback)
+                if not known and any(_loaded(run, damage, event) for event in restores):
                     yield Verdict.FAIL, _in_words(fault, damage)
 
 
@@ -43,6 +44,14 @@ def _loaded(run: Timeline, damage: Mapping[str, Any], event: Mapping[str, Any]) 
     if step != damage.get("step", _told_step(run, damage)) or not _by_name(damage, event.get("source")):
         return False
     return not any(damage["at"] < at < event["at"] for at in [*_saves(run, step), *_written_again(run, damage)])
+
+
+def _names(run: Timeline, damage: Mapping[str, Any], passed_over: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint that was passed over is the damaged one; one without step and name may be any."""
+    step, place = passed_over.get("step"), passed_over.get("path") or passed_over.get("source")
+    if isinstance(place, str) and place:
+        return bool(set(damage.get("names") or ()) & set(place.split("/")))
+    return step is None or step == damage.get("step", _told_step(run, damage))
 
 
 def _by_name(damage: Mapping[str, Any], source: object) -> bool:

@@ -139,11 +139,11 @@ def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding
             continue
         there = [event for event in commits if event["at"] < start.moment - run.uncertainty_ns]
         there = [e for e in there if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
+        there = _unspoilt(run, start, there)
         saved = max((int(event["step"]) for event in there), default=0)
         good = (event for event in there if not any(_same(event, bad) for bad in known_bad))
         newest = max((int(event["step"]) for event in good), default=0)
-        if not _may_be_spoilt(run, start):
-            yield from _older(run, start, newest, saved)
+        yield from _older(run, start, newest, saved)
 
 
 def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:
@@ -174,8 +174,21 @@ def _same(event: Mapping[str, Any], passed_over: Mapping[str, Any]) -> bool:
 
 
 def _may_be_spoilt(run: Timeline, start: _Start) -> bool:
-    struck = (fault for fault in run.faults if fault.injected is not None and fault.spoils)
-    return any(fault.injected is not None and fault.injected <= start.epoch.begin for fault in struck)
+    return any(
+        fault.injected is not None and fault.injected <= start.epoch.begin for fault in run.faults if fault.spoils
+    )
+
+
+def _unspoilt(run: Timeline, start: _Start, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that were begun when every fault which may damage checkpoints was over."""
+    struck = [f for f in run.faults if f.spoils and f.injected is not None and f.injected <= start.epoch.begin]
+    if not struck:
+        return list(commits)
+    if any(fault.healed is None for fault in struck):
+        return []
+    since = max(fault.healed for fault in struck if fault.healed is not None) + run.uncertainty_ns
+    begun = {int(event["step"]) for event in run.checkpoints if "step" in event and event["at"] <= since}
+    return [event for event in commits if event["at"] > since and int(event["step"]) not in begun]
 
 
 def _from_scratch(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

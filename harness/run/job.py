@@ -114,7 +114,8 @@ class Job:
         self.progress = Progress()
         self.tail = Tail(self.run_dir / "events")
         reader = plan.workload.trainer.reader()
-        self.readings = reader and Readings(reader, self.run_dir, plan.workload.world_size, self._first_node)
+        size = plan.workload.world_size, plan.workload.ranks_per_node
+        self.readings = reader and Readings(reader, self.run_dir, self._first_node, *size)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         self._deserted_s = 0.0  # since when no node is left
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}

@@ -42,6 +42,7 @@ class _File:
     node: str
     incarnation: int
     source: Source
+    rank: int | None = None  # whose it is, by its name; `None`: what it tells says whose
     offset: int = 0
     state: tuple[int, int] = (0, 0)
     given_up: bool = False
@@ -61,8 +62,16 @@ class _Life:
 class Readings:
     """`poll` reads what is new; `close` reads the rest."""
 
-    def __init__(self, reader: Reader, run_dir: pathlib.Path, ranks: int, first_node: Callable[[], tuple[str, int]]):
-        self.reader, self.run_dir, self.ranks, self.first_node = reader, run_dir, ranks, first_node
+    def __init__(
+        self,
+        reader: Reader,
+        run_dir: pathlib.Path,
+        first_node: Callable[[], tuple[str, int]],
+        ranks: int,
+        ranks_per_node: int = 1,
+    ):
+        self.reader, self.run_dir, self.first_node = reader, run_dir, first_node
+        self.ranks, self.ranks_per_node = ranks, ranks_per_node
         self.notes: list[str] = []
         self._files: dict[str, _File] = {}
         self._lives: dict[int, _Life] = {}
@@ -115,7 +124,15 @@ class Readings:
     def _file(self, path: str, found: re.Match[str]) -> _File:
         node, incarnation = self.first_node()
         told = found.groupdict()
-        return _File(path, told.get("node") or node, int(told.get("incarnation") or incarnation), self.reader.open())
+        place = told.get("node") or node, int(told.get("incarnation") or incarnation)
+        return _File(path, *place, self.reader.open(), self._rank(told))
+
+    def _rank(self, told: Mapping[str, str | None]) -> int | None:
+        """A file of its own for each rank, or for each node: then it is that of the node's first rank."""
+        if told.get("rank"):
+            return int(str(told["rank"]))
+        number = re.search(r"\d+$", told.get("node") or "")
+        return int(number[0]) * self.ranks_per_node if number else None
 
     def _told(self, file: _File) -> Iterator[Told]:
         """What a file tells that it had not told before."""
@@ -153,7 +170,8 @@ class Readings:
     # Events
 
     def _take(self, file: _File, told: Told, now_ns: int) -> None:
-        rank = told.rank if told.rank < min(self.ranks, RANKS_MAX) else 0
+        rank = told.rank or file.rank or 0
+        rank = rank if rank < min(self.ranks, RANKS_MAX) else 0
         life = self._lives.get(rank)
         if told.event == "checkpoint.committed" and self.reader.whole:
             if told.fields["step"] in self._saves:

@@ -32,8 +32,8 @@ def join(writers: Sequence[Writer]) -> None:
     for writer in writers:
         base = 0
         for event in writer.events:
-            if event.get("event") == "restored" and step_of(event) is None:
-                base = _joined(writer, event, commits) or base
+            if event.get("event") == "restored":
+                base = _joined(writer, event, commits, base)
             elif str(event.get("event", "")).startswith("checkpoint.") and "step" in event:
                 event["step"] += base
                 if event["event"] == "checkpoint.committed":
@@ -41,15 +41,19 @@ def join(writers: Sequence[Writer]) -> None:
                         bisect.insort(commits.setdefault(name, []), (event["at"], event["step"]))
 
 
-def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits) -> int:
-    """By how much the steps after this restore are moved."""
-    found = next((step for name in _names(restored, "source") if (step := _of(commits, name, restored["at"]))), None)
-    if found is None:
-        return 0
-    restored["step"] = found
+def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
+    """By how much the steps after this restore are moved in all; so far they were moved by `base`."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
-    if not len(mine) or mine[0] > found:  # they are numbered right
+    if step_of(restored) is not None:  # from here on they are numbered right
+        mine -= base
+        return 0
+    found = next((step for name in _names(restored, "source") if (step := _of(commits, name, restored["at"]))), None)
+    if found is None:
+        return base
+    restored["step"] = found
+    mine -= base
+    if not len(mine) or mine[0] > found:  # as before
         return 0
     mine += found
     return found

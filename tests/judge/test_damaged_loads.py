@@ -79,6 +79,7 @@ def test_the_history_restores_step_30() -> None:
         (rotten, lambda logs: sourced(logs, f"{SOURCE}/model.pt")),
         (lambda logs: rotten(logs, copies=1), sourced),
         (rotten, sourced, lambda logs: published(logs, "left")),
+        (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000040", "reason": "cut"}])),  # of another one
     ],
 )
 def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
@@ -93,7 +94,8 @@ def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
         (lambda logs: rotten(logs, step=20), sourced),
         (rotten, lambda logs: sourced(logs, "/run/checkpoints/last.ckpt")),
         (lambda logs: rotten(logs, copies=1), lambda logs: sourced(logs, None)),
-        (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000040", "reason": "damaged"}])),
+        (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000030", "reason": "damaged"}])),
+        (rotten, lambda logs: sourced(logs, fallback=[{"reason": "one was damaged"}])),
         (lambda logs: rotten(logs, step=None, names=None), sourced),
         (rotten, sourced, lambda logs: published(logs, "another")),
     ],

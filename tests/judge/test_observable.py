@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from judging import EXPECT, Logs, expecting, load, remove, steps, trainers
 
 from harness.judge.observable import APART, NO_STEPS
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import History, Job, Outage, simulate
+from harness.timeline import joined
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
@@ -90,6 +93,16 @@ def test_steps_are_joined_by_the_checkpoint_that_was_loaded(name: str) -> None:
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert judged.evidence.run.reached_step == 40 and not judged.evidence.run.apart
     assert {each.restored_step for each in judged.evidence.run.processes} >= {10}
+
+
+def test_each_restore_of_one_process_counts_from_its_own_checkpoint() -> None:
+    commits = [{"event": "checkpoint.committed", "step": step, "path": f"at-{step}", "at": step} for step in (20, 30)]
+    restores = [{"event": "restored", "source": f"at-{step}", "at": 100 * step} for step in (20, 30)]
+    ends = np.array([2100, 2200, 3100, 3200])
+    saved: Any = SimpleNamespace(events=commits, steps={"end": np.array([1]), "step": np.array([30])})
+    reborn: Any = SimpleNamespace(events=restores, steps={"end": ends, "step": np.array([1, 2, 1, 2])})
+    joined.join([saved, reborn])
+    assert reborn.steps["step"].tolist() == [21, 22, 31, 32]
 
 
 def test_a_path_that_is_used_again_is_the_checkpoint_that_was_there_then() -> None:

@@ -67,6 +67,33 @@ def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken() -> None:
         assert verdict(simulate(JOB, KILL, seed=5), bend).verdict is Verdict.PASS
 
 
+def test_checkpoints_that_were_begun_after_such_a_fault_must_be_taken() -> None:
+    """One spoilt checkpoint is no excuse for all later restarts."""
+
+    def older(step: int) -> Callable[[Logs], None]:
+        def bend(logs: Logs) -> None:
+            lines = logs["harness"]
+            struck = next(line for line in lines if line.get("event") == "fault.injected")
+            healed = next(line for line in lines if line.get("event") == "fault.healed")
+            lines.remove(healed)
+            lines.insert(
+                lines.index(struck) + 1, healed | {key: struck[key] for key in ("fault", "mono_ns", "wall_ns")}
+            )
+            struck["spoils"] = True
+            for rank in (0, 1):
+                restored = [e for e in trainers(logs, rank=rank, life=-1)[0] if e.get("event") == "restored"]
+                restored[0]["step"] = step
+
+        return bend
+
+    def text(step: int) -> str:
+        kills = [Outage(15, "rank", victim=1), Outage(17, "rank", victim=1)]
+        return " ".join(verdict(simulate(JOB, kills, seed=5), older(step)).reasons)
+
+    assert "resumed from step 10 without a reason, though a checkpoint of step 20" in text(10)
+    assert "without a reason" not in text(20)
+
+
 def test_a_process_that_never_restored_hides_none_that_did() -> None:
     def bend(logs: Logs) -> None:
         starts_from_scratch(logs)

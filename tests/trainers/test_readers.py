@@ -174,7 +174,7 @@ def following(tmp_path: pathlib.Path, name: str, ranks: int = 2) -> tuple[Readin
     (tmp_path / "events").mkdir()
     file = tmp_path / CASES[name][2]
     file.parent.mkdir(parents=True)
-    return Readings(reader(name), tmp_path, ranks, lambda: ("node0", 1)), file
+    return Readings(reader(name), tmp_path, lambda: ("node0", 1), ranks), file
 
 
 def read_back(tmp_path: pathlib.Path) -> list[reading.Writer]:
@@ -211,6 +211,22 @@ def test_a_trainer_that_goes_back_begins_another_life(tmp_path: pathlib.Path) ->
     assert int(run.steps.survives.sum()) == 12 and run.reached_step == 12
     assert [event["step"] for event in run.checkpoints] == [5]
     assert run.uncertainty_ns >= readings.POLL_NS
+
+
+def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> None:
+    """Two that tell the same steps by turns are two ranks, no trainer that starts again and again."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "out").mkdir()
+    written = {"lines": {"file": "{run_dir}/out/{rank}.log", "regex": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}}
+    follower = Readings(build_trainer({"command": ["x"], "read": written}).reader(), tmp_path, lambda: ("node0", 1), 2)
+    for step in range(1, 6):
+        for rank in range(2):
+            with (tmp_path / "out" / f"{rank}.log").open("a") as file:
+                file.write(f"step {step} loss 1.5\n")
+        follower.poll(time.monotonic_ns() + step * 2 * readings.SCAN_NS)
+    follower.close()
+    found = [(writer.header["rank"], writer.steps["step"].tolist()) for writer in read_back(tmp_path)]
+    assert found == [(0, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 4, 5])]
 
 
 def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
