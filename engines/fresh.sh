@@ -262,7 +262,7 @@ main() { # the visits, one after the other
     flock 9
     BASE=$(base)
     exec 9>&-
-    for user in ${ONLY:-${SHORT:+both} ${SHORT:-root user}}; do
+    for user in ${ONLY:-$([ -n "${SHORT:-}" ] && echo both || echo root user)}; do
         visit "$user" "$(commands "$user")" || failed+=" $user"
     done
     [ -z "$failed" ] || { say "failed:$failed"; exit 1; }
