@@ -47,7 +47,7 @@ def ensure_fault_free(
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
     digest = plan.outcome_digest()
-    kept = reports / CACHE / digest
+    kept = _cache(reports) / digest
     if not anew and seal.holds(kept):
         return kept, None
     attempt = own_folder(reports, digest)
@@ -75,12 +75,17 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     Raises `FaultError` for what cannot be removed.
     """
     for other in fault_free_plans(plan).values():
-        _set_aside(reports / CACHE / other.outcome_digest())
+        _set_aside(_cache(reports) / other.outcome_digest())
+
+
+def _cache(reports: pathlib.Path) -> pathlib.Path:
+    """The folder of what is kept, which several reports folders may share by a link."""
+    return (reports / CACHE).resolve()
 
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
     """A new folder in the cache that belongs to this process: as long as it lives, or until `release`."""
-    folder = reports / CACHE / f"{name}.{secrets.token_hex(4)}"
+    folder = _cache(reports) / f"{name}.{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # some network file systems lock no folders: there, nothing is swept
@@ -102,7 +107,7 @@ def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
     A folder that may be in use is left alone, and so is a run that is not healed yet.
     """
     removed, failed = list[str](), list[str]()
-    for folder in sorted((reports / CACHE).glob("*.*")):
+    for folder in sorted(_cache(reports).glob("*.*")):
         try:
             with _dead(folder) as dead:
                 if dead:

@@ -94,7 +94,7 @@ class Progress:
         rank, kind = _whole(header["rank"]), event["event"]
         if "wall_ns" in event:
             self.wall_offset_ns[rank] = _whole(event["wall_ns"]) - _whole(event["mono_ns"])
-        self._meet(rank, header, now_ns)
+        self._meet(rank, header, kind, now_ns)
         if kind == "rendezvous":
             self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
         elif kind == "restored":
@@ -108,10 +108,10 @@ class Progress:
         elif kind == "exiting":
             self.phase = "exiting"
 
-    def _meet(self, rank: int, header: Mapping[str, Any], now_ns: int) -> None:
+    def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> None:
         """The first word of a process: from now on it is its rank's. An observed trainer has no word for its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
-        if (rank, *who) in self._met:
+        if (rank, *who) in self._met and kind != "started":
             return
         self._met.add((rank, *who))
         self.workers[rank] = Worker(*who, now_ns)

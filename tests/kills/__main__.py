@@ -27,6 +27,7 @@ import yaml
 from conformance.places import PLACES, WORKER, Place, fuse_mounts_below
 
 from harness.backends.agent import processes
+from harness.trainers.shared.placeholders import escaped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAYS = ("harness", "group", "everybody")
@@ -93,7 +94,7 @@ class Kill:
 
 def write_scenario(folder: pathlib.Path, backend: str) -> pathlib.Path:
     path = folder / f"kills-{backend}.yaml"
-    command = ["{python}", "-S", "-c", WORKER, str(STEPS), "0", "{run_dir}/checkpoints"]
+    command = ["{python}", "-S", "-c", escaped(WORKER), str(STEPS), "0", "{run_dir}/checkpoints"]
     document = {
         "version": 1,
         "name": f"kills-{backend}",

@@ -14,6 +14,7 @@ from labs import FAMILY, Opened, OpenLab, script, wait_for
 from harness.backends.agent import leftovers as undo
 from harness.backends.agent import processes
 from harness.backends.contract import Exit
+from harness.backends.local.backend import MODES
 from harness.errors import BackendError, NodeGone, UsageError
 
 SLEEP = ("sleep", "300")
@@ -324,10 +325,9 @@ def test_the_run_directory_must_be_absolute(open_lab: OpenLab) -> None:
         LocalBackend().open(Workload(SLEEP, 1, 1), pathlib.Path("here"), "x")
 
 
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "plain"], indirect=True)
 def test_nodes_find_each_other_by_name(open_lab: OpenLab, mode: str) -> None:
     """Also a replacement, which has another address; without namespaces there are no names of our own."""
-    if mode == "plain":
-        pytest.skip("nodes without namespaces share the machine's names")
     code = """
 import pathlib, socket, sys, time
 while not pathlib.Path(sys.argv[1], "go").exists():
