@@ -137,7 +137,7 @@ def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding
         if start.own_decision:
             left_behind += [(start.moment, min(steps))] if steps else []
             continue
-        there = [event for event in commits if event["at"] < start.moment - run.uncertainty_ns]
+        there: Sequence[Mapping[str, Any]] = [e for e in commits if e["at"] < start.moment - run.uncertainty_ns]
         there = [e for e in there if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
         there = _unspoilt(run, start, there)
         saved = max((int(event["step"]) for event in there), default=0)
