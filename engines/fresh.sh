@@ -251,7 +251,7 @@ commands() { # USER
 }
 
 main() { # the visits, one after the other
-    local user failed=
+    local user users failed=
     need_root
     for program in debootstrap slirp4netns unshare setpriv pivot_root flock tar git; do
         command -v "$program" >/dev/null || die "$program is not installed; run engines/provision.sh fresh"
@@ -262,7 +262,9 @@ main() { # the visits, one after the other
     flock 9
     BASE=$(base)
     exec 9>&-
-    for user in ${ONLY:-$([ -n "${SHORT:-}" ] && echo both || echo root user)}; do
+    users=${ONLY:-root user}
+    [ -z "${SHORT:-}" ] || users=${ONLY:-both}
+    for user in $users; do
         visit "$user" "$(commands "$user")" || failed+=" $user"
     done
     [ -z "$failed" ] || { say "failed:$failed"; exit 1; }
