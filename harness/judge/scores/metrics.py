@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge import slowdown
+from harness.judge import alarms, slowdown
 from harness.judge.analysis import Analysis
 from harness.judge.score import (
     Bounds,
@@ -144,15 +144,14 @@ def _resumes(run: Timeline) -> dict[str, Any]:
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
-    """A false alarm is an anomaly while no fault was at work; detection runs from a fault to its first evidence."""
+    """False alarms, and the time from a fault to its first evidence."""
     run = evidence.run
     windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
-    false = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in windows)]
     detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]
     return {
         "anomalies": len(run.anomalies),
-        "false_alarms": len(false),
+        "false_alarms": len(alarms.false_alarms(run, windows)),
         "detection_seconds_max": max(detect) / S if detect else None,
     }
 

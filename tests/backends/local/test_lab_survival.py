@@ -74,6 +74,7 @@ def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: p
         for holder in holders:
             holder.signal(signal.SIGKILL)
     victim.wait()
+    wait_for(lambda: "lab.1" not in {item.node for item in undo.leftovers(run_id)}, "the end of the killed holders")
     left = [item for item in undo.leftovers() if item.run_id == run_id]
     assert {item.node for item in left} == {"control.1", "node0.2", "node1.1"}
     assert undo.sweep(run_id) == len(left) == 9

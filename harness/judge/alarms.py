@@ -1,0 +1,54 @@
+"""Alarms that a trainer raises while no fault is at work: was there something to see?
+
+A rank that is slow because its host is busy with other work is slow indeed. A trainer that says so is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.timeline.timeline import Ints, Timeline
+
+STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
+SHARE_BORNE_OUT = 0.5  # of the excess that it told must be in the log
+
+
+def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out."""
+    outside = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in at_work)]
+    return [alarm for alarm in outside if not _slow_indeed(run, alarm)]
+
+
+def _slow_indeed(run: Timeline, alarm: Mapping[str, Any]) -> bool:
+    """Whether the rank's own time a step, without its waits, was above that of its peers, about as told."""
+    told = alarm.get("slowdown")
+    if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
+        return False
+    steps = run.steps
+    before = (steps.process == alarm["process"]) & (steps.end <= alarm["at"])
+    numbers = steps.step[before][-STEPS_BEFORE:]
+    if not len(numbers) or (steps.sync_ns[before] < 0).any():
+        return False
+    rows = np.flatnonzero(np.isin(steps.step, numbers) & steps.survives & (steps.end <= alarm["at"]))
+    medians = {
+        int(rank): float(np.median(_own_ns(run, rows[steps.rank[rows] == rank])))
+        for rank in np.unique(steps.rank[rows])
+    }
+    # The lower median: with two ranks, the faster one is the yardstick.
+    usual = sorted(medians.values())[(len(medians) - 1) // 2]
+    mine = medians.get(int(alarm["rank"]))
+    return mine is not None and usual > 0 and mine / usual - 1 >= SHARE_BORNE_OUT * (told - 1)
+
+
+def _own_ns(run: Timeline, rows: Ints) -> Ints:
+    steps = run.steps
+    waits = (
+        np.maximum(steps.sync_ns[rows], 0)
+        + np.maximum(steps.data_ns[rows], 0)
+        + np.maximum(steps.checkpoint_ns[rows], 0)
+    )
+    own: Ints = steps.end[rows] - steps.begin[rows] - waits
+    return own

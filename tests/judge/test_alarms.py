@@ -1,0 +1,59 @@
+"""A trainer's alarm is false where no fault is at work and its own steps show nothing of what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judging import Logs, steps, trainers, verdict
+
+from harness.judge.score import Verdict
+from harness.theory.simulator import Job, simulate
+
+QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
+NONE_FALSE = {"metrics": {"max_false_alarms": 0}}
+SLOW = 1
+
+
+def shape(logs: Logs, factor: float, alarm: dict[str, Any]) -> None:
+    """The peers of one rank wait, so that they work `1 / factor` of each step; that rank sounds the alarm."""
+    for lines in trainers(logs):
+        for step in steps(lines):
+            length = step["mono_ns"] - step["begin_ns"]
+            waits = 0 if lines[0]["rank"] == SLOW else round(length * (1 - 1 / factor))
+            step |= {"sync_ns": waits, "data_ns": 0, "checkpoint_ns": 0}
+    (lines,) = trainers(logs, rank=SLOW)
+    at = lines.index(steps(lines, 30, 30)[0])
+    times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
+    lines.insert(at + 1, {"event": "anomaly", "detail": "slow"} | alarm | times)
+
+
+@pytest.mark.parametrize(
+    ("factor", "alarm", "false"),
+    [
+        (2, {"kind": "straggler", "slowdown": 2.0}, 0),
+        (1.6, {"kind": "straggler", "slowdown": 2.0}, 0),
+        (1.2, {"kind": "straggler", "slowdown": 2.0}, 1),
+        (1, {"kind": "straggler", "slowdown": 2.0}, 1),
+        (2, {"kind": "straggler", "slowdown": 1.0}, 1),
+        (2, {"kind": "straggler"}, 1),
+        (2, {"kind": "straggler", "slowdown": "much"}, 1),
+        (2, {"kind": "hang", "slowdown": 2.0}, 1),
+    ],
+)
+def test_an_alarm_is_false_unless_the_steps_bear_it_out(factor: float, alarm: dict[str, Any], false: int) -> None:
+    card = verdict(simulate(QUIET, [], 3), lambda logs: shape(logs, factor, alarm), expect=NONE_FALSE)
+    assert card.metrics["anomalies"] == 1
+    assert card.metrics["false_alarms"] == false
+    assert card.verdict is (Verdict.FAIL if false else Verdict.PASS), card.reasons
+
+
+def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
+    def silent(logs: Logs) -> None:
+        shape(logs, 2, {"kind": "straggler", "slowdown": 2.0})
+        for lines in trainers(logs):
+            for step in steps(lines):
+                del step["sync_ns"]
+
+    card = verdict(simulate(QUIET, [], 3), silent, expect=NONE_FALSE)
+    assert card.metrics["false_alarms"] == 1
