@@ -327,7 +327,7 @@ def _complete_passes(history: _History) -> Ints:
 
 def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
     """Without those of passes in which there are fewer than there are ranks."""
-    ranks = max(epoch.size for history in (mine, theirs) for epoch in history.run.epochs)
+    ranks = max(history.run.largest_world for history in (mine, theirs))
     passes, of, count = np.unique(bag.data_pass, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(passes) else bag
 
@@ -340,7 +340,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
-    ranks = max(epoch.size for epoch in history.run.epochs)
+    ranks = history.run.largest_world
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
     return f"{each}: {named(bag.item)}"
 

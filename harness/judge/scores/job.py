@@ -113,8 +113,7 @@ def _left_untold(run: Timeline) -> Iterator[Finding]:
 
 def _worlds(run: Timeline) -> Iterator[Finding]:
     """Worlds smaller than the job allows."""
-    workload = run.plan.get("workload") or {}
-    least = int(workload.get("min_nodes") or 0) * int(workload.get("ranks_per_node") or 1)
+    least = run.planned_size.min_world_size or 0
     for number, epoch in enumerate(run.epochs):
         if epoch.size < least and (run.progress.epoch == number).any():
             yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"

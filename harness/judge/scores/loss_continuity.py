@@ -284,8 +284,7 @@ def _never_change(comparison: Comparison) -> bool:
 
 def _shape(run: Timeline) -> tuple[Any, ...]:
     """What a run shares with its fault-free run, even with one by another version of its trainer."""
-    workload = run.plan.get("workload") or {}
-    return run.plan.get("seed"), workload.get("nodes"), workload.get("ranks_per_node")
+    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
 
 
 def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bools]) -> Expectation:
