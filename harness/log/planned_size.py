@@ -28,6 +28,11 @@ class PlannedSize:
         return self.nodes and self.nodes * self.ranks_per_node
 
     @property
+    def assumed_world_size(self) -> int:
+        """The same, of one node where nothing is said: for what needs a number to go on."""
+        return self.world_size or self.ranks_per_node
+
+    @property
     def min_world_size(self) -> int | None:
         """The fewest ranks that the job may go on with."""
         return self.min_nodes and self.min_nodes * self.ranks_per_node

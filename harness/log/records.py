@@ -168,8 +168,7 @@ def vocabulary_fields(name: str) -> tuple[Field, ...]:
 
 
 def _check_size(plan: Record) -> None:
-    planned = PlannedSize.of(plan)
-    ranks = planned.world_size or planned.ranks_per_node
+    ranks = PlannedSize.of(plan).assumed_world_size
     if ranks > vocabulary.RANKS_MAX:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
 

@@ -61,7 +61,7 @@ class Story:
         self._launches = _launches(self.agents)
         self.slots = _slots(self.harness, self.end)
         self.faults = _faults(self.harness)
-        self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).world_size or 1)
+        self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())

@@ -334,7 +334,7 @@ def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episo
 def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
     progress = timeline.progress
     planned = timeline.planned_size
-    least = (planned.min_nodes or 1, planned.min_world_size or 1)
+    least = (planned.min_nodes or 1, planned.min_world_size or planned.ranks_per_node)
     gaps: list[Gap] = []
     ranges = lineage.pairwise_epochs(progress)
     for lo, _ in ranges:
