@@ -45,9 +45,7 @@ def run(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
-    fresh_fault_free: Annotated[
-        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
-    ] = False,
+    fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:

@@ -191,7 +191,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    if blind := blindness(evidence.run, evidence.twin):
+    if blind := blindness(evidence.run, evidence.fault_free):
         results = {name: each if name == "job" else _unaccused(each, blind) for name, each in results.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]

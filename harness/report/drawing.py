@@ -65,7 +65,7 @@ def curves(analysis: Analysis) -> Curves:
     run = analysis.run
     return Curves(
         ours=line(analysis.curve),
-        twin=line(analysis.twin_curve) if analysis.twin_curve else None,
+        fault_free=line(analysis.fault_free_curve) if analysis.fault_free_curve else None,
         apart=analysis.apart,
         last_step=int(run.steps.step.max()) if len(run.steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),

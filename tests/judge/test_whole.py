@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, expecting, load, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.drill import Drill, load_drill
@@ -21,12 +21,12 @@ from harness.theory.simulator import Job, Outage, simulate
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 LOST = [Outage(25, "node", victim=1)]
-TWIN = twin_of(JOB)
+FAULT_FREE = fault_free_of(JOB)
 Bend = Callable[[Logs], object]
 
 
 def judged(bend: Bend, expect: dict[str, Any] | None = None, job: Job = JOB) -> Scorecard:
-    return verdict(simulate(job, KILL, seed=5), bend, expect, TWIN if job == JOB else twin_of(job))
+    return verdict(simulate(job, KILL, seed=5), bend, expect, FAULT_FREE if job == JOB else fault_free_of(job))
 
 
 def reasons(card: Scorecard) -> str:
@@ -94,7 +94,7 @@ def test_fewer_than_ten_steps_after_the_recovery_have_no_pace() -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2000), noise=st.sampled_from([0.0, 0.1, 0.2]), pauses=st.sampled_from([0.0, 0.04]))
 def test_weather_is_never_a_lost_pace(seed: int, noise: float, pauses: float) -> None:
-    card = verdict(simulate(replace(JOB, noise=noise, pauses=pauses), KILL, seed), twin=TWIN)
+    card = verdict(simulate(replace(JOB, noise=noise, pauses=pauses), KILL, seed), fault_free=FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
 
 
@@ -114,7 +114,7 @@ def never_used(logs: Logs) -> None:
 def shrunk(bend: Bend, expect: dict[str, Any], steps_: int = 200) -> Scorecard:
     job = Job(nodes=2, steps=steps_, every=10)
     history = simulate(job, [Outage(25, "shrink", victim=1)], 4)
-    calibration = [twin_of(replace(job, nodes=1), seed) for seed in (1, 2)]
+    calibration = [fault_free_of(replace(job, nodes=1), seed) for seed in (1, 2)]
     return verdict(history, bend, expect, calibration=calibration)
 
 
@@ -164,7 +164,7 @@ def drill_card(drill: Drill | None, bend: Bend = lambda logs: None, **finished: 
     bend(logs)
     if finished:
         drilled(logs, **finished)
-    return judge(Evidence(load(history, logs), TWIN, drill=drill), "drilled")
+    return judge(Evidence(load(history, logs), FAULT_FREE, drill=drill), "drilled")
 
 
 BOTH = Drill(((0, 80), (1, 80)), 2)
@@ -254,7 +254,7 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 
 
 def test_a_part_of_a_run_keeps_the_drill() -> None:
-    run, drill = twin_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
+    run, drill = fault_free_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
 
 

@@ -404,8 +404,8 @@ def test_typed_events_round_trip_through_json(event: vocabulary.Event, data: st.
 def test_a_log_is_attached_whole_and_nothing_else_with_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "events" / "harness.jsonl", HEADER | {"role": "harness"})
     write(tmp_path / "events" / "node0" / "w.jsonl", HEADER)
-    files.attach(tmp_path / "events", tmp_path / "run" / "twin" / "events")
-    attached = tmp_path / "run" / "twin" / "events"
+    files.attach(tmp_path / "events", tmp_path / "run" / "fault-free" / "events")
+    attached = tmp_path / "run" / "fault-free" / "events"
     assert [source.path.relative_to(attached) for source in files.find(attached)] == [
         pathlib.Path("harness.jsonl"),
         pathlib.Path("node0/w.jsonl"),

@@ -35,11 +35,11 @@ class Job(Score):
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
-        blind = blindness(run, evidence.twin)
+        blind = blindness(run, evidence.fault_free)
         reasons = [*acted.findings(run), *(_blind_ending(run, blind) if blind else _ending(run)), *_left_untold(run)]
         reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run)]
-        reasons += [*_evidence(run), *_without_a_launcher(run, evidence.twin), *_ledger(run)]
+        reasons += [*_evidence(run), *_without_a_launcher(run, evidence.fault_free), *_ledger(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -140,10 +140,10 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
             yield Verdict.INCONCLUSIVE, text
 
 
-def _without_a_launcher(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     """Nodes whose launcher left no log though others' did, so that nobody tells of the ends of their workers. A node
     that was taken may have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
-    usual = {p.node for p in twin.processes} - {node for node, _ in twin.launchers} if twin else set()
+    usual = {p.node for p in fault_free.processes} - {node for node, _ in fault_free.launchers} if fault_free else set()
     taken = {place_of(target) for fault in run.faults if fault.kills for target in fault.targets}
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():

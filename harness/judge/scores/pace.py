@@ -123,7 +123,7 @@ def measure(evidence: Evidence) -> Pace | str:
     after = _last_stretch(mine, peace, disturbed[0][0])
     if after is None:
         return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
-    references = [_times(other) for other in evidence.fault_free]
+    references = [_times(other) for other in evidence.fault_free_runs]
     size = int(mine.size[after][0])
     known = [reference for reference in references if (reference.size == size).any()]
     ratios = _ratios(mine, after, known or references, size if known else None)
