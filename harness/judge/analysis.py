@@ -33,9 +33,9 @@ class Analysis(Evidence):
         return slowdown.degraded(self.run, self.usual)
 
     @cached_property
-    def untold(self) -> Sequence[FaultRecord]:
+    def unmeasurable_slowdowns(self) -> Sequence[FaultRecord]:
         """Faults of which cannot be told whether they slowed the job."""
-        return slowdown.untold(self.run, self.usual, self.degraded)
+        return slowdown.unmeasurable_slowdowns(self.run, self.usual, self.degraded)
 
     @cached_property
     def windows(self) -> Sequence[tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.judge import comparable
-from harness.judge.drill import Drill, load_drill
+from harness.judge.drill import DrillLog, load_drill
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
@@ -24,7 +24,7 @@ class Evidence:
     run: Timeline
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
-    drill: Drill | None = None  # what was started once more on a copy of the checkpoints
+    drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
 
     @property
     def fault_free_runs(self) -> list[Timeline]:

@@ -29,7 +29,7 @@ from harness.errors import EventLogError
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
-from harness.run.trigger import Progress
+from harness.run.trigger import LiveProgress
 from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -134,7 +134,7 @@ def _outcome(events: pathlib.Path, fault_free: Timeline, tally: Tally) -> str:
 
 def _followed(events: pathlib.Path) -> int:
     """As a running harness does: nothing that a trainer tells ends its loop. Returns how much of it was odd."""
-    tail, progress = Tail(events), Progress()
+    tail, progress = Tail(events), LiveProgress()
     while new := tail.poll():
         for header, event in new:
             progress.absorb(header, event, time.monotonic_ns())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
-from harness.judge.drill import Drill, load_drill
+from harness.judge.drill import DrillLog, load_drill
 from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import Job, Outage, simulate
@@ -158,7 +158,7 @@ def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:
 # Last checkpoint
 
 
-def drill_card(drill: Drill | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
+def drill_card(drill: DrillLog | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
     history = simulate(JOB, KILL, seed=5)
     logs = expecting(history.logs(), EXPECT)
     bend(logs)
@@ -167,7 +167,7 @@ def drill_card(drill: Drill | None, bend: Bend = lambda logs: None, **finished: 
     return judge(Evidence(load(history, logs), FAULT_FREE, drill=drill), "drilled")
 
 
-BOTH = Drill(((0, 80), (1, 80)), 2)
+BOTH = DrillLog(((0, 80), (1, 80)), 2)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ BOTH = Drill(((0, 80), (1, 80)), 2)
     [
         (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
         (
-            Drill(((0, 60),)),
+            DrillLog(((0, 60),)),
             {"outcome": "restored", "restored_step": 60},
             Verdict.FAIL,
             "only the checkpoint of step 60",
@@ -186,12 +186,22 @@ BOTH = Drill(((0, 80), (1, 80)), 2)
         (None, {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be made"),
         (None, {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
         (None, {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
-        (Drill(problem="x.jsonl:3"), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "x.jsonl:3"),
-        (Drill(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
-        (Drill(((0, 80), (1, 70))), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (
+            DrillLog(problem="x.jsonl:3"),
+            {"outcome": "restored", "restored_step": 80},
+            Verdict.INCONCLUSIVE,
+            "x.jsonl:3",
+        ),
+        (DrillLog(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (
+            DrillLog(((0, 80), (1, 70))),
+            {"outcome": "restored", "restored_step": 80},
+            Verdict.INCONCLUSIVE,
+            "do not say",
+        ),
     ],
 )
-def test_the_restore_drill(drill: Drill | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
+def test_the_restore_drill(drill: DrillLog | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
     card = drill_card(drill, **finished)
     assert card.verdict is expected, card.reasons
     assert reason in reasons(card) and "last checkpoint" not in card.not_judged
@@ -225,7 +235,7 @@ def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> No
         f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
     )
     (events / "a.jsonl").write_text(lines)
-    assert load_drill(tmp_path) == Drill([(0, 7)], 1)
+    assert load_drill(tmp_path) == DrillLog([(0, 7)], 1)
     (events / "b.jsonl").write_text("nonsense\n")
     found = load_drill(tmp_path)
     assert found is not None and "b.jsonl:1" in found.problem
@@ -254,18 +264,18 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 
 
 def test_a_part_of_a_run_keeps_the_drill() -> None:
-    run, drill = fault_free_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
+    run, drill = fault_free_of(Job(nodes=2, steps=30)), DrillLog([(0, 30), (1, 30)], 2)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
 
 
 @pytest.mark.parametrize(
     ("drill", "reason"),
     [
-        (Drill(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
-        (Drill(((0, 90), (1, 90))), "did not tell to have committed"),
+        (DrillLog(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
+        (DrillLog(((0, 90), (1, 90))), "did not tell to have committed"),
     ],
 )
-def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Drill, reason: str) -> None:
+def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, reason: str) -> None:
     step = drill.restored[0][1]
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons

@@ -36,7 +36,11 @@ class Job(Score):
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
         blind = blindness(run, evidence.fault_free)
-        reasons = [*acted.findings(run), *(_blind_ending(run, blind) if blind else _ending(run)), *_left_untold(run)]
+        reasons = [
+            *acted.findings(run),
+            *(_blind_ending(run, blind) if blind else _ending(run)),
+            *_left_without_notice(run),
+        ]
         reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run)]
         reasons += [*_evidence(run), *_without_a_launcher(run, evidence.fault_free), *_ledger(run)]
@@ -96,7 +100,7 @@ def _kept_step(run: Timeline) -> int:
     return int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))
 
 
-def _left_untold(run: Timeline) -> Iterator[Finding]:
+def _left_without_notice(run: Timeline) -> Iterator[Finding]:
     """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
     given them a notice."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from harness.judge import undisturbed
-from harness.judge.drill import Drill
+from harness.judge.drill import DrillLog
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline
@@ -62,7 +62,7 @@ class LastCheckpoint(Score):
         return ScoreResult(values, [Expectation(NAME, bound, observed, verdict, reason)])
 
 
-def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: int) -> Finding:
+def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Finding:
     """What the harness saw, unless the drill's own log says otherwise."""
     told, newest = run.drill or {}, max(committed, default=0)
     outcome, step = told.get("outcome"), told.get("restored_step")

@@ -58,7 +58,7 @@ class WastedGpuHours(Score):
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         reasons = _doubts(booked)
         if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
-            reasons += _untold(evidence.untold)
+            reasons += _unmeasurable(evidence.unmeasurable_slowdowns)
         return ScoreResult(values, lines, reasons, summary)
 
 
@@ -140,9 +140,9 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
     return [(Verdict.INCONCLUSIVE, reason)]
 
 
-def _untold(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
+def _unmeasurable(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
     names = ", ".join(fault.id for fault in faults)
-    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNTOLD}"
+    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNMEASURABLE}"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 

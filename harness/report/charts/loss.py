@@ -34,7 +34,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One run by its surviving steps, ascending; all columns have shape (distinct steps,)."""
 
     step: Floats
@@ -54,8 +54,8 @@ class RolledBack:
 class Curves:
     """What both charts draw. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
-    ours: Line
-    fault_free: Line | None
+    ours: Series
+    fault_free: Series | None
     apart: tuple[Floats, Floats] | None
     last_step: int  # that was ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
@@ -183,7 +183,7 @@ def _rolled_back(curves: Curves, panel: Panel) -> Markup:
     return svg.join(parts)
 
 
-def _not_finite(panel: Panel, curve: Line) -> Markup:
+def _not_finite(panel: Panel, curve: Series) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")
