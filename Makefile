@@ -9,7 +9,7 @@ SUITE ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 2
-FAST := $(addprefix tests/,campaign cli docs judge log plan report run spec theory timeline trainers test_import_rules.py)
+FAST := $(addprefix tests/,campaign cli docs judge log plan report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help

@@ -26,7 +26,7 @@ def load(history: History, logs: Logs | None = None, rename: Callable[[str], str
         return timeline.load(history.write(pathlib.Path(folder), logs, rename))
 
 
-def twin_of(job: Job, seed: int = 99) -> Timeline:
+def fault_free_of(job: Job, seed: int = 99) -> Timeline:
     return load(simulate(job, (), seed))
 
 
@@ -46,13 +46,13 @@ def verdict(
     history: History,
     bend: Callable[[Logs], object] = lambda logs: None,
     expect: dict[str, Any] | None = None,
-    twin: Timeline | None = None,
+    fault_free: Timeline | None = None,
     calibration: Sequence[Timeline] = (),
 ) -> Scorecard:
     logs = expecting(history.logs(), EXPECT if expect is None else expect)
     bend(logs)
-    twin = twin or twin_of(replace(history.job, foreign_clocks=False))
-    return judge(Evidence(load(history, logs), twin, calibration), "simulated")
+    fault_free = fault_free or fault_free_of(replace(history.job, foreign_clocks=False))
+    return judge(Evidence(load(history, logs), fault_free, calibration), "simulated")
 
 
 def trainers(logs: Logs, *, rank: int | None = None, life: int | None = None) -> list[list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
-ANYBODY = {"errors", "units", "programs"}
+ANYBODY = {"errors", "units", "programs", "plugins"}
 _JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
 _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
 
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "programs": set(),
+    "plugins": set(),
     "emitter": set(),
     "observer": {"emitter"},
     "theory": set(),

@@ -21,11 +21,11 @@ class NetworkCaller(Caller, Protocol):
         ...
 
 
-class Line(Caller, Protocol):
+class AgentLine(Caller, Protocol):
     """To a process of ours on a node, whose end is the end of that process."""
 
     def close(self) -> None: ...
 
 
-class Lab(Line, Protocol):
+class Lab(AgentLine, Protocol):
     """The line to what holds a whole lab."""

@@ -14,10 +14,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import enum
-import importlib
 import os
 import pathlib
-import pkgutil
 import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from typing import Any, Literal, Self
 
 from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
 from harness.errors import FaultError, UsageError
+from harness.plugins import Family
 
 
 class Verb(enum.StrEnum):
@@ -452,16 +451,11 @@ class Backend(abc.ABC):
         """
 
 
-def backend_names() -> list[str]:
-    import harness.backends
-
-    modules = pkgutil.iter_modules(harness.backends.__path__)
-    return sorted(module.name for module in modules if module.ispkg and module.name != "agent")
+_FAMILY = Family("backend", "harness.backends", "BACKEND", part="backend")
+backend_names = _FAMILY.names
 
 
 def load_backend(name: str) -> Backend:
     """The backend in `harness/backends/<name>/`, imported only now."""
-    if name not in backend_names():
-        raise UsageError(f"unknown backend {name!r}; choose one of: {', '.join(backend_names())}")
-    backend: Backend = importlib.import_module(f"harness.backends.{name}.backend").BACKEND
+    backend: Backend = _FAMILY.load(name)
     return backend

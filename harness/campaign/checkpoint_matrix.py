@@ -34,7 +34,7 @@ TOLERANCE = 10  # times the difference of an undamaged restart, where that is no
 
 
 @dataclass(frozen=True)
-class Row:
+class DamageRow:
     cell: Cell
     answer: Answer
     seconds: float
@@ -49,7 +49,7 @@ class Matrix:
     trainer: str
     newest: int
     deterministic: bool
-    rows: tuple[Row, ...]
+    rows: tuple[DamageRow, ...]
     interrupted: bool = False
     planned: int = 0  # so many damages were to be tried
 
@@ -135,16 +135,16 @@ class _Matrix:
 
     def _row(
         self, name: str, cell: Cell, newest: int, healthy: Restart, usual: restarts.Losses, tolerance: float
-    ) -> Row:
+    ) -> DamageRow:
         begin, damaged = time.monotonic(), list[int]()
         try:
             found, outcome = self._restart(name, cell, damaged)
         except FaultError as error:
-            return Row(cell, Answer(Came.UNKNOWN, detail=str(error)), time.monotonic() - begin)
+            return DamageRow(cell, Answer(Came.UNKNOWN, detail=str(error)), time.monotonic() - begin)
         ended = outcome.reason if outcome.outcome == "failed" else ""
         known = {**usual, **healthy.losses}
         answer = restarts.answer(found, newest, known, tolerance, sum(damaged), ended)
-        return Row(cell, answer, time.monotonic() - begin)
+        return DamageRow(cell, answer, time.monotonic() - begin)
 
     def _restart(self, name: str, cell: Cell | None, damaged: list[int] | None = None) -> tuple[Restart, Outcome]:
         """On a copy of what was saved. Raises `FaultError` where the damage cannot be done."""

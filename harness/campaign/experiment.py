@@ -21,7 +21,7 @@ from harness.campaign.fault_free import (
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge import slowdown
-from harness.judge.evidence import TWIN, load_evidence
+from harness.judge.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile
 from harness.plan.model import Plan
@@ -172,12 +172,12 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
     """Where the scenario does not say how many steps there are, as many as the fault-free run did, if it told any."""
     if plan.workload.steps is not None:
         return plan
-    return plan.with_steps(reached) if (reached := timeline.load(held / TWIN).reached_step) else plan
+    return plan.with_steps(reached) if (reached := timeline.load(held / FAULT_FREE).reached_step) else plan
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
     evidence = load_evidence(run_dir)
-    return slowdown.of_another_pace(evidence.run, slowdown.usual_step_times(evidence.fault_free))
+    return slowdown.of_another_pace(evidence.run, slowdown.usual_step_times(evidence.fault_free_runs))
 
 
 def run_repeatedly(

@@ -1,7 +1,7 @@
 """Fault-free runs: the same workload and seed with no fault, run once and cached by what decides the outcome.
 
-    .twins/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
-    .twins/<name>.<random>/     being made, or in use, by the process that holds the lock on it
+    .fault-free/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
+    .fault-free/<name>.<random>/     being made, or in use, by the process that holds the lock on it
 
 What is kept is put there and replaced by renaming alone. What dead processes leave is swept.
 """
@@ -20,7 +20,7 @@ from harness.backends.agent.own_view import KEPT as CACHE
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.errors import EventLogError, FaultError
-from harness.judge.evidence import CALIBRATION, TWIN
+from harness.judge.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, hostile
 from harness.log.journal import is_closed, is_running
 from harness.plan.model import Plan
@@ -66,7 +66,7 @@ def ensure_fault_free(
 def fault_free_plans(plan: Plan) -> dict[str, Plan]:
     """What `plan` is compared with, by the folder in the run's own: the fault-free run and those for calibration."""
     calibration = {f"{CALIBRATION}{number}": other for number, other in enumerate(_calibration_plans(plan), 1)}
-    return {TWIN: plan.without_faults(f"{plan.run_id}-twin"), **calibration}
+    return {FAULT_FREE: plan.without_faults(f"{plan.run_id}-fault-free"), **calibration}
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:

@@ -14,16 +14,16 @@ from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
 from harness.errors import ChaosError, UsageError
 from harness.judge.evidence import load_evidence
-from harness.judge.repeats import Together, together
+from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
-from harness.report.suite import Answer, Row, render
+from harness.report.suite import GateResult, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Entry, load_suite
+from harness.spec.suite import Entry, Suite, load_suite
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Stopped(Exception):
     """The user asked for the end in the middle of a gate. Raised when everything is undone."""
 
 
-def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
+def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, and `Stopped`."""
     suite = load_suite(path)
     canary = load_scenario(find_scenario(suite.canary, path.parent))
@@ -50,29 +50,34 @@ def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
-    bird = _canary(canary, gate, backend)
-    if bird.result.verdict is not Verdict.FAIL:
-        reason = f"the canary did not fail ({bird.result.verdict}: {bird.result.reasons[0]}): this gate is blind"
-        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
-    if idle := _not_struck(bird.cards[0]):
-        reason = f"the canary failed before {idle} struck it ({bird.result.reasons[0]}): this says nothing of the gate"
-        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
-    if suite.canary_reason and not any(suite.canary_reason in reason for reason in bird.cards[0].reasons):
-        reason = f"the canary failed over something else than {suite.canary_reason!r} ({bird.result.reasons[0]})"
-        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, reason, bird), gate)
+    canary_row = _canary(canary, gate, backend)
+    if reason := _blind(canary_row, suite):
+        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, reason, canary_row), gate)
     rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
     verdict = merge(row.result.verdict for row in rows)
-    return _report(Answer(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), bird, rows), gate)
+    return _report(GateResult(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), canary_row, rows), gate)
 
 
-def _report(answer: Answer, gate: Gate) -> Answer:
+def _blind(canary: SuiteRow, suite: Suite) -> str:
+    """Why the run that had to fail does not show that this gate can go red; an empty text: it does."""
+    verdict, why = canary.result.verdict, canary.result.reasons[0]
+    if verdict is not Verdict.FAIL:
+        return f"the canary did not fail ({verdict}: {why}): this gate is blind"
+    if idle := _not_struck(canary.cards[0]):
+        return f"the canary failed before {idle} struck it ({why}): this says nothing of the gate"
+    if suite.canary_reason and not any(suite.canary_reason in reason for reason in canary.cards[0].reasons):
+        return f"the canary failed over something else than {suite.canary_reason!r} ({why})"
+    return ""
+
+
+def _report(answer: GateResult, gate: Gate) -> GateResult:
     folder = gate.reports / answer.run_id
     folder.mkdir(parents=True)
     write_files(render(answer), folder)
     return answer
 
 
-def _reason(verdict: Verdict, rows: tuple[Row, ...]) -> str:
+def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     if verdict is Verdict.PASS:
         return f"all {len(rows)} scenarios passed, and the canary was caught"
     worst = [row for row in rows if row.result.verdict is verdict]
@@ -84,7 +89,7 @@ def _load(entry: Entry, gate: Gate) -> Scenario:
     return load_scenario(find_scenario(entry.scenario, gate.scenarios), entry.profile, entry.overrides)
 
 
-def _canary(spec: Scenario, gate: Gate, backend: Backend) -> Row:
+def _canary(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     """No fault-free run is needed to see that it fails."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
     check_capabilities(plan, backend.probe())
@@ -98,7 +103,7 @@ def _canary(spec: Scenario, gate: Gate, backend: Backend) -> Row:
     if outcome.outcome == "interrupted" or gate.stop.asked:
         raise Stopped
     gate.observer.canary(card)
-    return Row(spec.name, spec.title, together([card]), (card,))
+    return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
 
 
 def _not_struck(canary: Scorecard) -> str:
@@ -108,7 +113,7 @@ def _not_struck(canary: Scorecard) -> str:
     return ", ".join(name for name in planned if name not in struck)
 
 
-def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
+def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     name = f"{spec.name} ({entry.profile})" if entry.profile else spec.name
     plans = (
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
@@ -122,7 +127,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
         raise
     except ChaosError as error:
         gate.observer.not_run(str(error))
-        return Row(name, spec.title, Together(Verdict.INCONCLUSIVE, (str(error),)))
+        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)))
     if interrupted:
         raise Stopped
-    return Row(name, spec.title, together(cards), tuple(cards))
+    return SuiteRow(name, spec.title, repeat_verdict(cards), tuple(cards))

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from harness.backends.contract import load_backend
-from harness.campaign.checkpoint_matrix import Matrix, Row, run_matrix
+from harness.campaign.checkpoint_matrix import DamageRow, Matrix, run_matrix
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -88,7 +88,7 @@ def _verdict(found: Matrix) -> Verdict:
     return Verdict.INCONCLUSIVE if unjudged else Verdict.PASS
 
 
-def _row(row: Row) -> MatrixRow:
+def _row(row: DamageRow) -> MatrixRow:
     cell, answer = row.cell, row.answer
     return MatrixRow(cell.kind, cell.part, cell.file, answer.came.value, answer.step, answer.detail, row.seconds)
 

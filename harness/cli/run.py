@@ -27,7 +27,7 @@ from harness.cli.options import (
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.repeats import together
+from harness.judge.repeats import repeat_verdict
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
@@ -45,9 +45,7 @@ def run(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
-    fresh_fault_free: Annotated[
-        bool, typer.Option("--fresh-fault-free", "--fresh-twin", help="Make the fault-free run anew.")
-    ] = False,
+    fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -88,7 +86,7 @@ def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> 
         cards, interrupted = run_repeatedly(plans, reports, engine, display, stop)
     if interrupted:
         return INTERRUPTED
-    result = together(cards)
+    result = repeat_verdict(cards)
     if len(cards) > 1:
         out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
         for reason in result.reasons:

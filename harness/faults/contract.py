@@ -18,11 +18,8 @@ are written as plain sequential code; every wait goes through `context.wait`, wh
 from __future__ import annotations
 
 import abc
-import functools
-import importlib
 import importlib.util
 import pathlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
@@ -38,8 +35,9 @@ from pydantic import (
 )
 
 from harness.backends.contract import Cluster, Node, Verb
-from harness.errors import UsageError, choice
+from harness.errors import UsageError
 from harness.log import hostile
+from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO
 from harness.units import Duration
 
@@ -296,21 +294,13 @@ def name_nodes(targets: Sequence[Target]) -> str:
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
-@functools.cache
-def fault_names() -> tuple[str, ...]:
-    import harness.faults
-
-    modules = pkgutil.iter_modules(harness.faults.__path__)
-    return tuple(sorted(module.name for module in modules if not module.ispkg and module.name != "contract"))
+_FAMILY = Family("fault", "harness.faults", "FAULT")
+fault_names = _FAMILY.names
 
 
 def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
-    if name not in fault_names():
-        raise UsageError(f"unknown fault {name!r}; {choice(name, fault_names())}")
-    fault: type[Fault] | None = getattr(importlib.import_module(f"harness.faults.{name}"), "FAULT", None)
-    if fault is None:
-        raise UsageError(f"harness/faults/{name}.py names no fault: FAULT = and the name of its class is missing")
+    fault: type[Fault] = _FAMILY.load(name)
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
         raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
     return fault
@@ -332,9 +322,7 @@ class NamedFault(BaseModel):
     @field_validator("kind")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in fault_names():
-            raise ValueError(f"unknown fault {name!r}; {choice(name, fault_names())}")
-        return name
+        return _FAMILY.known(name)
 
     @field_validator("action", mode="plain")
     @classmethod

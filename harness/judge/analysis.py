@@ -25,7 +25,7 @@ class Analysis(Evidence):
     @cached_property
     def usual(self) -> Mapping[int, StepTime]:
         """Fault-free step times, per world size."""
-        return slowdown.usual_step_times(self.fault_free)
+        return slowdown.usual_step_times(self.fault_free_runs)
 
     @cached_property
     def degraded(self) -> Sequence[Degraded]:
@@ -33,9 +33,9 @@ class Analysis(Evidence):
         return slowdown.degraded(self.run, self.usual)
 
     @cached_property
-    def untold(self) -> Sequence[FaultRecord]:
+    def unmeasurable_slowdowns(self) -> Sequence[FaultRecord]:
         """Faults of which cannot be told whether they slowed the job."""
-        return slowdown.untold(self.run, self.usual, self.degraded)
+        return slowdown.unmeasurable_slowdowns(self.run, self.usual, self.degraded)
 
     @cached_property
     def windows(self) -> Sequence[tuple[int, int]]:
@@ -46,7 +46,7 @@ class Analysis(Evidence):
     @cached_property
     def bands(self) -> Mapping[int, Band]:
         """How long the working part of a fault-free step takes at most, per world size."""
-        return ledger.bands(self.fault_free)
+        return ledger.bands(self.fault_free_runs)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -58,12 +58,12 @@ class Analysis(Evidence):
         return curves.surviving(self.run.steps)
 
     @cached_property
-    def twin_curve(self) -> Curve | None:
-        return curves.surviving(self.twin.steps) if self.twin else None
+    def fault_free_curve(self) -> Curve | None:
+        return curves.surviving(self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        return curves.compare(self.curve, self.twin_curve) if self.twin_curve else None
+        return curves.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
     def consumed(self) -> Consumed | None:
@@ -73,9 +73,10 @@ class Analysis(Evidence):
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
         """Steps that both runs have, and the largest difference of a rank's loss from that in the fault-free run."""
-        return curves.apart(self.run.steps, self.twin.steps) if self.twin else None
+        return curves.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def missing(self) -> Ints:
         """Steps that the surviving history leaves out."""
-        return curves.missing(self.curve, self.twin_curve.step if self.twin_curve else None, self.run.stride)
+        told = self.fault_free_curve.step if self.fault_free_curve else None
+        return curves.missing(self.curve, told, self.run.stride)

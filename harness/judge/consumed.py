@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import fault_free
+from harness.judge import comparable
 from harness.judge.curves import ByRank, by_rank
 from harness.judge.evidence import Evidence
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
@@ -50,9 +50,9 @@ class Consumed:
     unproven: bool = False
 
 
-def told_kind(run: Timeline, twin: Timeline | None) -> Kind | None:
+def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
     """By what the samples can be followed: by their indices, by digests where nobody tells places either, or not."""
-    timelines = [each for each in (run, twin) if each is not None]
+    timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
     if any((each.steps.first >= 0).any() for each in timelines):
@@ -62,14 +62,14 @@ def told_kind(run: Timeline, twin: Timeline | None) -> Kind | None:
 
 def consumed(evidence: Evidence) -> Consumed | None:
     """`None` for a trainer that tells neither indices nor digests of its own."""
-    run, twin = evidence.run, evidence.twin
-    kind = told_kind(run, twin)
+    run, fault_free = evidence.run, evidence.fault_free
+    kind = told_kind(run, fault_free)
     if kind is None:
         return None
-    flaw = "there is none" if twin is None else fault_free.flaw(run, twin)
-    if twin is None or flaw:
+    flaw = "there is none" if fault_free is None else comparable.flaw(run, fault_free)
+    if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples need a fault-free run to be compared with: {flaw}")
-    mine, theirs = _History(run, kind), _History(twin, kind)
+    mine, theirs = _History(run, kind), _History(fault_free, kind)
     if untold := mine.untold or theirs.untold:
         return Consumed(kind, why=f"{untold} steps of a rank do not tell what they consumed")
     pairs = _paired(mine, theirs)
@@ -78,7 +78,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
     order = _order(evidence, kind, pairs)
     if order.why:
         return Consumed(kind, why=order.why, comparable=False)
-    if mine.size_of(pairs.ours) + theirs.size_of(pairs.twins) > EXPANDED_MAX:
+    if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
         return Consumed(kind, why="more samples differ from the fault-free run's than can be compared")
     found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
     return replace(found, unproven=order.unproven)
@@ -116,22 +116,22 @@ class _History:
 
 
 class _Pairs(NamedTuple):
-    """Steps that both runs did: `ours`, `fault-free runs` are the rows in which they are not the same."""
+    """Steps that both runs did: `ours` and `theirs` are the rows in which they are not the same."""
 
     step: Ints
     ours: Ints
-    twins: Ints
+    theirs: Ints
 
 
 def _paired(mine: _History, theirs: _History) -> _Pairs:
     """Rows of the same step and rank that consumed the very same are left out."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.table.key, theirs.table.key, assume_unique=True, return_indices=True)
-    ours, twins = mine.table.row[left], theirs.table.row[right]
+    ours, other = mine.table.row[left], theirs.table.row[right]
     if mine.kind == "digests":
-        same = mine.run.steps.digest[ours] == theirs.run.steps.digest[twins]
+        same = mine.run.steps.digest[ours] == theirs.run.steps.digest[other]
     else:
-        numbers = mine.run.steps.samples[ours], theirs.run.steps.samples[twins]
+        numbers = mine.run.steps.samples[ours], theirs.run.steps.samples[other]
         same = mine.run.samples.equal(numbers[0], theirs.run.samples, numbers[1])
     return _Pairs(step, _rest(mine, left[same], step), _rest(theirs, right[same], step))
 
@@ -153,14 +153,14 @@ class _Order(NamedTuple):
 
 def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
-    run, twin = evidence.run, evidence.twin
-    assert twin is not None
+    run, fault_free = evidence.run, evidence.fault_free
+    assert fault_free is not None
     struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
-    mine, theirs = _History(run, kind), _History(twin, kind)
+    mine, theirs = _History(run, kind), _History(fault_free, kind)
     early = pairs.step[: int(np.searchsorted(pairs.step, _first_step_ending_after(run.steps, struck)))]
     if len(_moved(early, pairs, mine, theirs)):
         return _Order("sample order: not comparable, it differed from the fault-free run's before any fault struck")
-    repeats = [other for other in evidence.calibration if _is_repeat(run, twin, other)]
+    repeats = [other for other in evidence.calibration if _is_repeat(run, fault_free, other)]
     for other in repeats:
         history = _History(other, kind)
         between = _paired(history, theirs)
@@ -169,8 +169,8 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     return _Order(unproven=not len(early) and not repeats)
 
 
-def _is_repeat(run: Timeline, twin: Timeline, other: Timeline) -> bool:
-    return not fault_free.flaw(run, other) and other.epochs[0].size == twin.epochs[0].size
+def _is_repeat(run: Timeline, fault_free: Timeline, other: Timeline) -> bool:
+    return not comparable.flaw(run, other) and other.epochs[0].size == fault_free.epochs[0].size
 
 
 def _first_step_ending_after(steps: Steps, moment: int) -> int:
@@ -181,7 +181,7 @@ def _first_step_ending_after(steps: Steps, moment: int) -> int:
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
     """Which of these steps consumed others than the fault-free run's, whichever rank did."""
     sides = []
-    for history, rows in ((mine, pairs.ours), (theirs, pairs.twins)):
+    for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
         rows = rows[np.isin(history.run.steps.step[rows], steps)]
         sides.append((np.repeat(history.run.steps.step[rows], history.counts(rows)), history.expanded(rows)))
     key = np.concatenate([step for step, _ in sides]), np.concatenate([item for _, item in sides])
@@ -197,7 +197,7 @@ def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints
 def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
     """Whether both consume as many samples in each step. Rows that are the same in both need no count."""
     totals = []
-    for history, rows in ((mine, pairs.ours), (theirs, pairs.twins)):
+    for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
         place = np.searchsorted(pairs.step, history.run.steps.step[rows])
         totals.append(np.bincount(place, weights=history.counts(rows), minlength=len(pairs.step)))
     return bool((totals[0] == totals[1]).all())
@@ -206,8 +206,8 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
 def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
     """The passes are the fault-free run's: a trainer that starts again may count its own from 0."""
     pass_of = _pass_of(theirs, pairs.step)
-    ours, twins = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.twins, pass_of)
-    beyond, skipped = _difference(ours, twins)
+    ours, others = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.theirs, pass_of)
+    beyond, skipped = _difference(ours, others)
     again = _consumed_again(beyond, mine, pairs.step, pass_of)
     repeated = beyond.at(again)
     moved = _moved(pairs.step, pairs, mine, theirs)
@@ -279,16 +279,16 @@ class _Bag:
         return _Bag(self.data_pass[rows], self.item[rows], self.rank[rows])
 
 
-def _difference(ours: _Bag, twins: _Bag) -> tuple[_Bag, _Bag]:
+def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
     """What the first holds oftener than the second, and the other way round: those that came last of each."""
     keys = np.stack(
-        [np.concatenate([ours.data_pass, twins.data_pass]), np.concatenate([ours.item, twins.item])],
+        [np.concatenate([ours.data_pass, others.data_pass]), np.concatenate([ours.item, others.item])],
     )
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     of, count = of.reshape(-1), cells.shape[1]
     here, there = of[: len(ours.item)], of[len(ours.item) :]
     sums = np.bincount(here, minlength=count), np.bincount(there, minlength=count)
-    return ours.at(_beyond(here, sums[1])), twins.at(_beyond(there, sums[0]))
+    return ours.at(_beyond(here, sums[1])), others.at(_beyond(there, sums[0]))
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
@@ -327,7 +327,7 @@ def _complete_passes(history: _History) -> Ints:
 
 def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
     """Without those of passes in which there are fewer than there are ranks."""
-    ranks = max(epoch.size for history in (mine, theirs) for epoch in history.run.epochs)
+    ranks = max(history.run.largest_world for history in (mine, theirs))
     passes, of, count = np.unique(bag.data_pass, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(passes) else bag
 
@@ -340,7 +340,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
-    ranks = max(epoch.size for epoch in history.run.epochs)
+    ranks = history.run.largest_world
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
     return f"{each}: {named(bag.item)}"
 

@@ -88,22 +88,22 @@ class Comparison:
 
     step: Ints
     run: Curve
-    twin: Curve
+    fault_free: Curve
     differs: dict[str, Bools]  # per curve, bit for bit
-    twin_last: int
+    fault_free_last: int
     run_steps: int  # with those that the fault-free run does not have
 
     @property
     def max_abs_diff(self) -> float | None:
         if not len(self.step):
             return None
-        return float(np.max(distance(self.run.loss, self.twin.loss), initial=0.0))
+        return float(np.max(distance(self.run.loss, self.fault_free.loss), initial=0.0))
 
     @property
     def final_gap_percent(self) -> float | None:
         """Mean loss of the last steps less the fault-free run's, in percent of that; `None`: not comparable."""
         last = max(1, round(FINAL_SHARE * len(self.step)))
-        mine, other = self.run.loss[-last:], self.twin.loss[-last:]
+        mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
         return float(100 * np.mean(mine - other) / np.mean(other))
@@ -111,8 +111,8 @@ class Comparison:
     @property
     def near_zero(self) -> bool:
         """Whether the last losses cancel out or have come close to nothing, as measured by how far they moved."""
-        last = self.twin.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
-        finite = self.twin.loss[np.isfinite(self.twin.loss)]
+        last = self.fault_free.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
+        finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
         return bool(len(finite) and size < NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
 
@@ -122,18 +122,18 @@ class Comparison:
         return int(self.step[rows[0]]) if len(rows) else None
 
 
-def _differ(mine: Floats, twin: Floats) -> Bools:
+def _differ(mine: Floats, fault_free: Floats) -> Bools:
     """Bit for bit. One hole in the fault-free run is no difference; it hides none either, as other steps are told."""
-    unlike = bits(mine) != bits(twin)
-    hole = np.isnan(twin) & np.isfinite(mine)
+    unlike = bits(mine) != bits(fault_free)
+    hole = np.isnan(fault_free) & np.isfinite(mine)
     return np.asarray(unlike & ~hole if int(hole.sum()) <= HOLES_MAX else unlike, np.bool_)
 
 
-def compare(run: Curve, twin: Curve) -> Comparison:
-    step, mine, other = np.intersect1d(run.step, twin.step, assume_unique=True, return_indices=True)
-    left, right = run.at(mine), twin.at(other)
+def compare(run: Curve, fault_free: Curve) -> Comparison:
+    step, mine, other = np.intersect1d(run.step, fault_free.step, assume_unique=True, return_indices=True)
+    left, right = run.at(mine), fault_free.at(other)
     differs = {name: _differ(getattr(left, name), getattr(right, name)) for name in CURVES}
-    return Comparison(step, left, right, differs, int(twin.step[-1]) if len(twin) else 0, len(run))
+    return Comparison(step, left, right, differs, int(fault_free.step[-1]) if len(fault_free) else 0, len(run))
 
 
 def bits(values: Floats) -> Ints:
@@ -148,14 +148,14 @@ def distance(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.where(bits(a) == bits(b), 0.0, np.where(np.isnan(apart), np.inf, apart)))
 
 
-def apart(run: Steps, twin: Steps) -> tuple[Floats, Floats]:
+def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
     """Surviving steps that both have, ascending, and |run - fault-free run| of the loss: the largest over the ranks
     that tell one in both. Two that are no number differ by nothing, a single one by infinity."""
-    ours, theirs = by_rank(run), by_rank(twin)
+    ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
     largest = np.zeros(len(step))
-    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], twin.loss[theirs.row[right]]))
+    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], fault_free.loss[theirs.row[right]]))
     return step.astype(np.float64), largest
 
 

@@ -17,7 +17,7 @@ FOLDER = "drill"
 
 
 @dataclass(frozen=True)
-class Drill:
+class DrillLog:
     """What the drill's workers told: (rank, step) of every `restored`, and how many ranks there were to be."""
 
     restored: Sequence[tuple[int, int]] = ()
@@ -25,7 +25,7 @@ class Drill:
     problem: str = ""  # why its log says nothing
 
 
-def load_drill(run_dir: pathlib.Path) -> Drill | None:
+def load_drill(run_dir: pathlib.Path) -> DrillLog | None:
     """`None` where no drill left a log."""
     events = run_dir / FOLDER / "events"
     if not events.is_dir():
@@ -33,7 +33,7 @@ def load_drill(run_dir: pathlib.Path) -> Drill | None:
     try:
         log = reading.read(events)
     except EventLogError as error:
-        return Drill(problem=str(error))
+        return DrillLog(problem=str(error))
     trainers = [writer for writer in log.writers if writer.role == "trainer"]
     restored = [
         (_number(writer.header.get("rank")), _number(event.get("step")))
@@ -42,7 +42,7 @@ def load_drill(run_dir: pathlib.Path) -> Drill | None:
         if event.get("event") == "restored"
     ]
     sizes = [_number(writer.header.get("world_size")) for writer in trainers]
-    return Drill(restored, max(sizes, default=0))
+    return DrillLog(restored, max(sizes, default=0))
 
 
 def _number(value: object) -> int:

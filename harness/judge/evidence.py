@@ -6,13 +6,14 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.judge import fault_free
-from harness.judge.drill import Drill, load_drill
+from harness.judge import comparable
+from harness.judge.drill import DrillLog, load_drill
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 
-TWIN = "twin"
+FAULT_FREE = "fault-free"
+_FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
 
 
@@ -21,15 +22,15 @@ class Evidence:
     """All a score may look at. `calibration` holds further fault-free runs (other world sizes, repeats)."""
 
     run: Timeline
-    twin: Timeline | None = None
+    fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
-    drill: Drill | None = None  # what was started once more on a copy of the checkpoints
+    drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
 
     @property
-    def fault_free(self) -> list[Timeline]:
+    def fault_free_runs(self) -> list[Timeline]:
         """Those from which bands may be drawn."""
-        others = (timeline for timeline in (self.twin, *self.calibration) if timeline)
-        return [timeline for timeline in others if not fault_free.flaw(self.run, timeline)]
+        others = (timeline for timeline in (self.fault_free, *self.calibration) if timeline)
+        return [timeline for timeline in others if not comparable.flaw(self.run, timeline)]
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -37,10 +38,10 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
     Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
     """
-    twin = run_dir / TWIN
+    held = next((run_dir / name for name in _FOLDERS if (run_dir / name / "events").is_dir()), None)
     whole = Evidence(
         run=window.load(run_dir, rehearsal),
-        twin=timeline.load(twin) if (twin / "events").is_dir() else None,
+        fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(run_dir.glob(CALIBRATION + "*"))],
         drill=load_drill(run_dir),
     )
@@ -49,9 +50,9 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 def part_of(whole: Evidence) -> Evidence:
     """The same run beside those steps of its fault-free runs that it did."""
-    twin = None if whole.twin is None else window.fault_free_part(whole.twin, whole.run)
+    fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
-    return replace(whole, twin=twin, calibration=calibration)
+    return replace(whole, fault_free=fault_free, calibration=calibration)
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:

@@ -30,7 +30,7 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     values["failures"] = len(over)
     span = float(run.progress.end[-1] - run.progress.begin[0]) / S if len(run.progress) else 0.0
     interval, checkpoint = _interval_s(run), _checkpoint_s(run)
-    planned = _planned_gpus(run)
+    planned = run.planned_size.world_size
     if not over or not span or not planned or not interval:
         return values
     lost = sum(_length_s(episode, lost=True) for episode in over) / len(over)
@@ -50,11 +50,6 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     }
 
 
-def _planned_gpus(run: Timeline) -> int:
-    workload = run.plan.get("workload") or {}
-    return int(workload.get("nodes", 0)) * int(workload.get("ranks_per_node", 1))
-
-
 def _length_s(episode: Episode, lost: bool) -> float:
     return sum(s.end - s.begin for s in episode.segments if (s.phase in _LOST) == lost) / S
 
@@ -71,6 +66,5 @@ def _interval_s(run: Timeline) -> float | None:
 def _checkpoint_s(run: Timeline) -> float:
     """What a rank waited for each checkpoint, on average; 0 without one."""
     saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
-    ranks = max((epoch.size for epoch in run.epochs), default=1)
-    stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / ranks / S
+    stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
     return stalls / len(saved) if saved else 0.0

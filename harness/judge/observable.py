@@ -8,9 +8,9 @@ NO_STEPS = "no step of the job is in the log: what it did cannot be observed"
 APART = "steps across restarts: a process went on from a state of a step that nobody knows"
 
 
-def blindness(run: Timeline, twin: Timeline | None) -> str:
+def blindness(run: Timeline, fault_free: Timeline | None) -> str:
     """Why nothing that depends on steps can be judged, or an empty text. A job that tells none although its fault-free
     run does has done none."""
-    if not len(run.steps) and (twin is None or not len(twin.steps)):
+    if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

@@ -22,12 +22,13 @@ LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of
 def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followed: bool = False) -> Iterator[Finding]:
     """`mode` and `max_ulp` as in the bounds of loss continuity; `moved`: samples may be others than in the fault-free
     run; `followed`: what each rank consumed is judged elsewhere."""
-    run, twin = evidence.run, evidence.twin
+    run, fault_free = evidence.run, evidence.fault_free
     for name, words in (*WORDS.items(), *({} if followed else _SAMPLES).items()):
-        telling = _telling(twin.steps if twin else run.steps, name)
-        if twin is not None and _is_local(twin.steps, name, telling):
+        telling = _telling(fault_free.steps if fault_free else run.steps, name)
+        if fault_free is not None and _is_local(fault_free.steps, name, telling):
             allowed = {"exact": 0.0, "ulp": max_ulp}.get(mode) if name in CURVES else None if moved else 0.0
-            if allowed is not None and (row := _off_the_twin(run.steps, twin.steps, name, allowed)) is not None:
+            row = None if allowed is None else _off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            if row is not None:
                 whose = f"the {words} of rank {run.steps.rank[row]}"
                 text = f"at step {run.steps.step[row]} {whose} is not that of the same rank of the fault-free run"
                 yield Verdict.FAIL, f"loss_continuity: {text}"
@@ -37,8 +38,8 @@ def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followe
 
 def own_losses(evidence: Analysis) -> bool:
     """Whether each rank tells a loss of its own, as far as the fault-free run shows."""
-    twin = evidence.twin
-    return twin is not None and _is_local(twin.steps, "loss", _telling(twin.steps, "loss"))
+    fault_free = evidence.fault_free
+    return fault_free is not None and _is_local(fault_free.steps, "loss", _telling(fault_free.steps, "loss"))
 
 
 _SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}
@@ -109,12 +110,12 @@ def _by_chance(steps: Steps, name: str, rows: Ints) -> Bools:
     return np.asarray(silent & (holes[steps.rank[rows]] <= HOLES_MAX), np.bool_)
 
 
-def _off_the_twin(run: Steps, twin: Steps, name: str, max_ulp: float) -> int | None:
+def _off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
     """The first row whose value is not the same rank's in the fault-free run. The lowest rank is compared anyway."""
-    ours, theirs = by_rank(run), by_rank(twin)
+    ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
-    mine, other = getattr(run, name)[rows], getattr(twin, name)[theirs.row[right]]
+    mine, other = getattr(run, name)[rows], getattr(fault_free, name)[theirs.row[right]]
     if name not in CURVES:
         off = mine != other
     elif max_ulp:

@@ -10,7 +10,7 @@ from harness.judge.statistics import Assessment, assess, failure_bound, failure_
 
 
 @dataclass(frozen=True)
-class Together:
+class RepeatVerdict:
     """What several runs say together. `assessments`: every upper bound, in shares of it that were used."""
 
     verdict: Verdict
@@ -18,21 +18,21 @@ class Together:
     assessments: Mapping[str, Assessment] = field(default_factory=dict)
 
 
-def together(cards: Sequence[Scorecard]) -> Together:
+def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
     """One run speaks for itself; several are held against the tail of what they scatter."""
     if len(cards) == 1:
-        return Together(cards[0].verdict, tuple(cards[0].reasons))
+        return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)
     worst = [card.reasons[0] for card in cards if card.verdict is verdict]
     if verdict is Verdict.FAIL:
-        return Together(verdict, (_failures(cards), *dict.fromkeys(worst)))
+        return RepeatVerdict(verdict, (_failures(cards), *dict.fromkeys(worst)))
     if verdict is not Verdict.PASS:
-        return Together(verdict, (f"{len(worst)} of {len(cards)} runs are {verdict}: {worst[0]}",))
+        return RepeatVerdict(verdict, (f"{len(worst)} of {len(cards)} runs are {verdict}: {worst[0]}",))
     assessments = _assessments(cards)
     doubts = tuple(_doubt(name, found) for name, found in assessments.items() if not found.within)
     if doubts:
-        return Together(Verdict.INCONCLUSIVE, doubts, assessments)
-    return Together(verdict, (_confidence(len(cards)), *cards[0].reasons[:1]), assessments)
+        return RepeatVerdict(Verdict.INCONCLUSIVE, doubts, assessments)
+    return RepeatVerdict(verdict, (_confidence(len(cards)), *cards[0].reasons[:1]), assessments)
 
 
 def _failures(cards: Sequence[Scorecard]) -> str:

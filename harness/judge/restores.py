@@ -22,7 +22,7 @@ IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed
 
 
 def findings(evidence: Analysis) -> Iterator[Finding]:
-    run, strides = evidence.run, usual_strides(evidence.run, evidence.twin)
+    run, strides = evidence.run, usual_strides(evidence.run, evidence.fault_free)
     starts = _starts(run)
     for check in (_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)):
         yield from first(check)

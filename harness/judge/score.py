@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +17,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 
 from harness import units
-from harness.errors import UsageError
 from harness.judge.analysis import Analysis
 from harness.judge.evidence import Evidence as Evidence
 from harness.judge.observable import blindness
+from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
@@ -156,17 +154,13 @@ def at_least(
     return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, text, **numbers)
 
 
-def score_names() -> list[str]:
-    import harness.judge.scores
-
-    return sorted(module.name for module in pkgutil.iter_modules(harness.judge.scores.__path__))
+_FAMILY = Family("score", "harness.judge.scores", "SCORE")
+score_names = _FAMILY.names
 
 
 def load_score(name: str) -> Score:
     """The `SCORE` of `harness/judge/scores/<name>.py`."""
-    if name not in score_names():
-        raise UsageError(f"unknown score {name!r}; choose one of: {', '.join(score_names())}")
-    score: Score = importlib.import_module(f"harness.judge.scores.{name}").SCORE
+    score: Score = _FAMILY.load(name)
     return score
 
 
@@ -197,7 +191,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    if blind := blindness(evidence.run, evidence.twin):
+    if blind := blindness(evidence.run, evidence.fault_free):
         results = {name: each if name == "job" else _unaccused(each, blind) for name, each in results.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]

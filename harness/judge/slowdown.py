@@ -15,7 +15,7 @@ QUANTILE = 0.99
 SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
 LONE_FACTOR = 3  # ... or when it alone takes so many times the band
 STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
-UNTOLD = "cannot be told from the fault-free runs"
+UNMEASURABLE = "cannot be told from the fault-free runs"
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then the band is too wide for this job
 
 
@@ -92,7 +92,9 @@ def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded
     return [interval for interval in found if interval is not None]
 
 
-def untold(timeline: Timeline, usual: Mapping[int, StepTime], degraded: Sequence[Degraded]) -> list[FaultRecord]:
+def unmeasurable_slowdowns(
+    timeline: Timeline, usual: Mapping[int, StepTime], degraded: Sequence[Degraded]
+) -> list[FaultRecord]:
     """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
     those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or they were
     slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the band so much

@@ -22,20 +22,20 @@ IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of th
 
 
 def findings(evidence: Analysis) -> Iterator[Finding]:
-    run, twin = evidence.run, evidence.twin
-    strides = usual_strides(run, twin)
+    run, fault_free = evidence.run, evidence.fault_free
+    strides = usual_strides(run, fault_free)
     yield from _went_ahead(run)
     yield from _left_out(run, evidence.curve.step, strides)
     yield from _missing(run, evidence.missing)
-    yield from _beyond_the_plan(run, twin)
-    yield from _unheard(run, twin)
+    yield from _beyond_the_plan(run, fault_free)
+    yield from _unheard(run, fault_free)
 
 
-def usual_strides(run: Timeline, twin: Timeline | None) -> Mapping[int, int]:
+def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
     """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
     told = _of_ranks(run)
-    if twin is not None:
-        told |= _of_ranks(twin)
+    if fault_free is not None:
+        told |= _of_ranks(fault_free)
     return {
         rank: min(each.stride for each in stretches if each.stride)
         for rank, stretches in told.items()
@@ -144,18 +144,19 @@ def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]
         yield each.first + 1, each.last - 1
 
 
-def _beyond_the_plan(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     planned = run.planned_steps
-    if planned is None or not len(run.steps) or (twin is not None and twin.steps.step.max(initial=0) > planned):
+    usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
+    if planned is None or not len(run.steps) or usual > planned:
         return
     last = int(run.steps.step.max())
     if last > planned:
         yield Verdict.FAIL, f"step {last} was done, though only {planned} were asked for"
 
 
-def _unheard(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     """Ranks without a log. Where it is the same without a fault, they never have one: that is not judged."""
-    if twin is not None and twin.epochs and all(epoch.unheard for epoch in twin.epochs):
+    if fault_free is not None and fault_free.epochs and all(epoch.unheard for epoch in fault_free.epochs):
         return
     for epoch in run.epochs:
         if epoch.unheard:

@@ -108,15 +108,17 @@ def _planned(evidence: Evidence) -> frozenset[str]:
     run does not tell it either."""
     trainer = (evidence.run.plan.get("workload") or {}).get("trainer")
     names = declared(evidence.run.plan) if trainer is not None else None
-    usual = names if evidence.twin is None or trainer != "reference" else told(evidence.twin)
+    usual = names if evidence.fault_free is None or trainer != "reference" else told(evidence.fault_free)
     return (names or frozenset()) & (usual or frozenset())
 
 
 def _never_saved(evidence: Evidence) -> bool:
     """A job that tells no checkpoint and restored none either; its trainer tells them in the fault-free run."""
-    run, twin = evidence.run, evidence.twin
+    run, fault_free = evidence.run, evidence.fault_free
     return (
-        twin is not None and "checkpoints" in told(twin) and not any(process.restored_step for process in run.processes)
+        fault_free is not None
+        and "checkpoints" in told(fault_free)
+        and not any(process.restored_step for process in run.processes)
     )
 
 

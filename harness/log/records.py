@@ -18,6 +18,7 @@ from harness.emitter import vocabulary
 from harness.emitter.vocabulary import Event, Field
 from harness.log import samples
 from harness.log.files import visible
+from harness.log.planned_size import PlannedSize
 
 DEPTH_MAX = 32
 SHOWN_CHARS_MAX = 60
@@ -137,7 +138,7 @@ def event(record: Record, role: str) -> Record:
         return record
     _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
     if name == "plan":
-        _check_size(record["plan"].get("workload") or {})
+        _check_size(record["plan"])
     if name == "step" and record.get("samples") is not None:
         _check_samples(record["samples"])
     return _without_nulls(record, name)
@@ -166,8 +167,8 @@ def vocabulary_fields(name: str) -> tuple[Field, ...]:
     return (*vocabulary.COMMON, *declared.fields)
 
 
-def _check_size(workload: Record) -> None:
-    ranks = (workload.get("nodes") or 1) * (workload.get("ranks_per_node") or 1)
+def _check_size(plan: Record) -> None:
+    ranks = PlannedSize.of(plan).assumed_world_size
     if ranks > vocabulary.RANKS_MAX:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
 

@@ -11,8 +11,8 @@ import numpy as np
 from harness.judge.analysis import Analysis
 from harness.judge.curves import Curve
 from harness.report.charts.gantt import Checkpoint, Chronicle, Fault, Phase, Recovery
-from harness.report.charts.lanes import AllSteps, Cast, Lane, Life
-from harness.report.charts.loss import Curves, Line, RolledBack
+from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
+from harness.report.charts.loss import Curves, RolledBack, Series
 from harness.report.view import target_text
 from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
 from harness.timeline.story import CLEAN_CODES
@@ -65,7 +65,7 @@ def curves(analysis: Analysis) -> Curves:
     run = analysis.run
     return Curves(
         ours=line(analysis.curve),
-        twin=line(analysis.twin_curve) if analysis.twin_curve else None,
+        fault_free=line(analysis.fault_free_curve) if analysis.fault_free_curve else None,
         apart=analysis.apart,
         last_step=int(run.steps.step.max()) if len(run.steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),
@@ -73,8 +73,8 @@ def curves(analysis: Analysis) -> Curves:
     )
 
 
-def line(curve: Curve) -> Line:
-    return Line(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
+def line(curve: Curve) -> Series:
+    return Series(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
 
 
 def _rolled_back(steps: Steps) -> list[RolledBack]:
@@ -171,10 +171,10 @@ def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
     )
 
 
-def _life(run: Timeline, process: Process) -> Life:
+def _life(run: Timeline, process: Process) -> WorkerBar:
     rendezvous, restored = process.rendezvous, process.restored
     node = plain(process.node)
-    return Life(
+    return WorkerBar(
         place=f"Rank {process.rank} on {node}, incarnation {process.incarnation}, pid {process.pid}",
         story=_story(process),
         node=node,

@@ -155,7 +155,7 @@ def _timeline_words(report: Report) -> str:
 def _loss_words(report: Report) -> str:
     if report.run.furthest_step == 0:
         return "No step was completed, so there is no loss to show."
-    if report.run.twin is False:
+    if report.run.fault_free is False:
         return "There is no fault-free run to compare with."
     said = "Compared step by step with a run of the same seed without faults"
     mode = report.loss_continuity.mode

@@ -90,7 +90,7 @@ class Run(_Part, frozen=True):
     ranks: int | None = None
     outcome: str | None = None  # completed · failed · aborted · interrupted · None: the harness itself died
     outcome_reason: str = ""
-    twin: bool | None = None  # a fault-free run to compare with was there
+    fault_free: bool | None = None  # a fault-free run to compare with was there
     stuck_in: str = ""  # the phase of a job that never recovered
     problems: tuple[str, ...] = ()  # of the event log
 
@@ -264,7 +264,7 @@ def _run(evidence: Evidence) -> dict[str, Any]:
         "ranks": len({process.rank for process in run.processes}.union(np.unique(steps.rank).tolist())),
         "outcome": run.outcome,
         "outcome_reason": run.outcome_reason,
-        "twin": evidence.twin is not None,
+        "fault_free": evidence.fault_free is not None,
         "stuck_in": _stuck_in(run),
         "problems": _problems(run),
     }

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judge.repeats import Together
+from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import junit, markdown, model
@@ -16,12 +16,12 @@ HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 
 @dataclass(frozen=True)
-class Row:
+class SuiteRow:
     """What one scenario of a suite came to."""
 
     name: str
     title: str
-    result: Together
+    result: RepeatVerdict
     cards: Sequence[Scorecard] = ()
 
     @property
@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GateResult:
     """What a gate says. Without rows it did not get past its canary."""
 
     suite: str
@@ -39,11 +39,11 @@ class Answer:
     run_id: str
     verdict: Verdict
     reason: str
-    canary: Row
-    rows: Sequence[Row] = ()
+    canary: SuiteRow
+    rows: Sequence[SuiteRow] = ()
 
 
-def render(answer: Answer) -> dict[str, str]:
+def render(answer: GateResult) -> dict[str, str]:
     """File name → content."""
     return {
         "suite.json": _json(answer),
@@ -53,7 +53,7 @@ def render(answer: Answer) -> dict[str, str]:
     }
 
 
-def _json(answer: Answer) -> str:
+def _json(answer: GateResult) -> str:
     content = {
         "schema": SUITE_SCHEMA,
         "suite": answer.suite,
@@ -66,7 +66,7 @@ def _json(answer: Answer) -> str:
     return model.json_text(content)
 
 
-def _json_row(row: Row) -> dict[str, object]:
+def _json_row(row: SuiteRow) -> dict[str, object]:
     figures = {
         name: {
             "runs": len(found.values),
@@ -85,7 +85,7 @@ def _json_row(row: Row) -> dict[str, object]:
     }
 
 
-def _markdown(answer: Answer) -> str:
+def _markdown(answer: GateResult) -> str:
     sign = markdown.SIGNS[answer.verdict]
     head = f"# {sign} {answer.verdict.value.capitalize()}: {markdown.text(answer.reason)}"
     title = f"**{markdown.text(answer.title)}** · suite {markdown.code(answer.suite)} · {markdown.code(answer.run_id)}"
@@ -94,7 +94,7 @@ def _markdown(answer: Answer) -> str:
     return "\n\n".join([head, title, markdown.text(canary), markdown.table(HEAD, rows)]) + "\n"
 
 
-def _junit(answer: Answer) -> str:
+def _junit(answer: GateResult) -> str:
     """One suite for the gate itself, with the canary and every scenario, and one for each run."""
     caught = bool(answer.rows)
     cases = [("canary", Verdict.PASS, answer.canary.result.reasons)]

@@ -138,7 +138,7 @@ def _waste(report: Report) -> Figure:
 def _continuity(report: Report) -> Figure:
     values = report.loss_continuity
     expectation = _bound(report, "loss_continuity")
-    if report.run.twin is False or values.mode is None:
+    if report.run.fault_free is False or values.mode is None:
         return _figure("Loss continuity", DASH, "no fault-free run to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
     if difference == 0 and at is None:

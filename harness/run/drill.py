@@ -24,7 +24,7 @@ from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run.last_words import first_error
 from harness.run.stop import StopRequest
-from harness.run.trigger import Progress
+from harness.run.trigger import LiveProgress
 from harness.run.undo import DRILL
 from harness.spec import secrets as redaction
 
@@ -37,7 +37,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 
 @dataclass(frozen=True)
-class Drill:
+class DrillOutcome:
     """How it went. `step`: the newest committed checkpoint of the run; `restored_step`: what all ranks restored."""
 
     outcome: str  # restored · scratch · failed · timeout · error (the drill itself could not be made)
@@ -68,7 +68,7 @@ def rehearse_restore(
     try:
         found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
-        found = Drill("error", committed_step, reason=f"{type(error).__name__}: {error}")
+        found = DrillOutcome("error", committed_step, reason=f"{type(error).__name__}: {error}")
     with contextlib.suppress(FaultError, OSError):  # what is left is told when the journal is closed
         _undo(journal.run_dir, saved_folders(plan.launch()))
     emit("drill.finished", **asdict(found))
@@ -80,7 +80,7 @@ def _plan(plan: Plan) -> Plan:
 
 def _drill(
     plan: Plan, folder: pathlib.Path, backend: Backend, journal: Journal, committed_step: int, stop: StopRequest
-) -> Drill:
+) -> DrillOutcome:
     workload = plan.launch()
     for name in ("events", "logs"):
         (folder / name).mkdir(parents=True)
@@ -92,14 +92,14 @@ def _drill(
     with backend.open(workload, folder, plan.run_id) as cluster:
         cluster.start()
         ranks = plan.workload.world_size
-        return _watch(cluster, folder, ranks, Drill("timeout", committed_step), deadline, stop)
+        return _watch(cluster, folder, ranks, DrillOutcome("timeout", committed_step), deadline, stop)
 
 
 def _watch(
-    cluster: Cluster, folder: pathlib.Path, ranks: int, found: Drill, deadline: float, stop: StopRequest
-) -> Drill:
+    cluster: Cluster, folder: pathlib.Path, ranks: int, found: DrillOutcome, deadline: float, stop: StopRequest
+) -> DrillOutcome:
     """Until all ranks of a world have restored, or the commands have ended, or the time is over."""
-    tail, progress, ends = Tail(folder / "events"), Progress(), list[Exit]()
+    tail, progress, ends = Tail(folder / "events"), LiveProgress(), list[Exit]()
     while time.monotonic() < deadline:
         ended = len(ends) >= len(cluster.nodes)
         for header, event in tail.poll():
@@ -125,7 +125,7 @@ def _how_it_ended(ends: list[Exit], folder: pathlib.Path) -> str:
     return f"the command on {first.node} ended with {first.code}: {first_error([log])}"
 
 
-def _restored(found: Drill, steps: list[int]) -> Drill:
+def _restored(found: DrillOutcome, steps: list[int]) -> DrillOutcome:
     if len(set(steps)) > 1:
         return replace(found, outcome="failed", reason=f"the ranks restored different steps: {sorted(set(steps))}")
     outcome = "restored" if steps[0] else "scratch"

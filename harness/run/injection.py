@@ -17,7 +17,7 @@ from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Target
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run.trigger import Firing, Holds, Progress
+from harness.run.trigger import Firing, LiveProgress, TriggerHolds
 
 POLL_S = 0.002
 RANK_APPEARS_S = 10.0
@@ -28,10 +28,10 @@ class LiveJob:
     """What rehearsals and their faults may use of the job they act on."""
 
     cluster: Cluster
-    progress: Progress
+    progress: LiveProgress
     emit: Emitter
     journal: Journal
-    holds: Holds
+    holds: TriggerHolds
     firings: dict[str, Firing] = field(default_factory=dict)  # of all rehearsals that have begun
 
 

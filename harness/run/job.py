@@ -28,7 +28,7 @@ from harness.run.publications import Publications
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
-from harness.run.trigger import Holds, Progress
+from harness.run.trigger import LiveProgress, TriggerHolds
 from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data
@@ -111,7 +111,7 @@ class Job:
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
         self.run_dir = journal.run_dir
-        self.progress = Progress()
+        self.progress = LiveProgress()
         self.tail = Tail(self.run_dir / "events")
         reader = plan.workload.trainer.reader()
         size = plan.workload.world_size, plan.workload.ranks_per_node
@@ -121,13 +121,13 @@ class Job:
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
         journal.record(f"backends.{plan.backend}", found_again)
         write_data(plan.workload, self.run_dir)
-        holds = Holds(self.run_dir, plan.faults)
+        holds = TriggerHolds(self.run_dir, plan.faults)
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
         saved = plan.workload.checkpoint
         self._publications = Publications(journal, CheckpointPlace(saved.folder, saved.layout), emit)
 
-    def _workload(self, holds: Holds) -> Workload:
+    def _workload(self, holds: TriggerHolds) -> Workload:
         """The plan's, with what its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]

@@ -49,7 +49,7 @@ class _File:
 
 
 @dataclass
-class _Life:
+class _WorkerLog:
     """One process, as far as its steps show: the file of its events, and the last step it told."""
 
     out: IO[bytes]
@@ -74,7 +74,7 @@ class Readings:
         self.ranks, self.ranks_per_node = ranks, ranks_per_node
         self.notes: list[str] = []
         self._files: dict[str, _File] = {}
-        self._lives: dict[int, _Life] = {}
+        self._lives: dict[int, _WorkerLog] = {}
         self._waiting: dict[int, list[Told]] = {}  # what was told before the first step of a rank
         self._saves: set[int] = set()
         self._opened = 0
@@ -193,16 +193,16 @@ class Readings:
         else:
             self._write(life, told, now_ns)
 
-    def _is_new(self, life: _Life, file: _File, step: int) -> bool:
+    def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
         """A file that is written anew tells its past again; any other one goes back only when its trainer does."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
-    def _started_again(self, rank: int, life: _Life, file: _File, step: int) -> bool:
+    def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
         """Whether this step is another process's: it restored, it writes another file, or it does steps again."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
-    def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _Life | None:
+    def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
         """A further process of this rank, from its first step on."""
         if self._opened >= LIVES_MAX:
             self._note(f"more than {LIVES_MAX} lives; the rest is not read")
@@ -214,7 +214,7 @@ class Readings:
         name = f"trainer-{file.node}.{file.incarnation}-{rank}-{self._opened:x}"
         path = self.run_dir / "events" / f"{name}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        life = _Life(os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0), file)
+        life = _WorkerLog(os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0), file)
         life.last_ns = before.last_ns if before else 0
         began_ns = self._moment(life, told, now_ns) - (told.took_ns or 0)
         life.last_ns = max(life.last_ns, began_ns)
@@ -231,7 +231,7 @@ class Readings:
         header |= {"local_rank": 0, "world_size": self.ranks, "tells": sorted(self.reader.tells)}
         return header | ({} if self.reader.timed else {"uncertainty_ns": POLL_NS})
 
-    def _write(self, life: _Life, told: Told, now_ns: int) -> None:
+    def _write(self, life: _WorkerLog, told: Told, now_ns: int) -> None:
         life.last_ns = self._moment(life, told, now_ns)
         event = {"event": told.event, **told.fields}
         if told.event == "step" and told.took_ns is not None:
@@ -243,7 +243,7 @@ class Readings:
             return
         _append(life.out, event, life.last_ns)
 
-    def _moment(self, life: _Life, told: Told, now_ns: int) -> int:
+    def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
         """On the harness's monotonic clock: when the source says it was, but neither in the future nor before what was
         told before; else now."""
         at = now_ns

@@ -43,7 +43,7 @@ class Worker:
 
 
 @dataclass
-class Progress:
+class LiveProgress:
     """The job as its events tell it, live. Judged later by the timeline; this only decides when to act.
 
     A trainer's events are not to be trusted: an odd one changes nothing here, and is counted in `odd_events`.
@@ -177,7 +177,7 @@ class Firing:
     let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
     furthest_before: int = 0  # what progress must pass for the job to have recovered
 
-    def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
+    def due(self, progress: LiveProgress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
         """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
         when = self.planned.when
         base_ns = start_ns
@@ -238,7 +238,7 @@ class Claim:
             os.rename(self.token, granted(str(self.token), self.node))
 
 
-class Holds:
+class TriggerHolds:
     """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
 
     What nodes claim is in `<run>/answers/<node>/`, where only that node writes.

@@ -82,7 +82,7 @@ class TrueEpisode:
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """One executed step of one rank, and its fate."""
 
     slot: tuple[str, int, int]
@@ -103,7 +103,7 @@ class Truth:
     end: int = 0
     phases: list[Interval] = field(default_factory=list)
     episodes: list[TrueEpisode] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
     slots: dict[tuple[str, int, int], list[int]] = field(default_factory=dict)  # allocated, released
     working: list[tuple[int, int, frozenset[tuple[str, int, int]]]] = field(default_factory=list)
 
@@ -232,7 +232,7 @@ class _Simulation:
         self.ready = False  # restored, and no step done since
         self.faults = 0
         self.pid = 1000
-        self.pending: list[Row] = []  # executed and not yet known to survive
+        self.pending: list[StepRow] = []  # executed and not yet known to survive
         self.open: dict[str, Any] | None = None  # the episode that is going on
         self.lost_node: tuple[int, str] | None = None
         self.lost_by: dict[int, str] = {}
@@ -446,7 +446,7 @@ class _Simulation:
                 sync_ns=room // 10,
             )
             warm_up, worker.stepped = not worker.stepped, True
-            row = Row(
+            row = StepRow(
                 worker.slot,
                 self.step,
                 begin,
@@ -512,7 +512,7 @@ class _Simulation:
         """State goes back to step `to`: what was executed beyond it is lost."""
         for row in self.pending:
             kept = row.step <= to
-            self.truth.rows.append(row if kept else Row(**{**row.__dict__, "survives": False}))
+            self.truth.rows.append(row if kept else StepRow(**{**row.__dict__, "survives": False}))
         self.pending = [row for row in self.truth.rows if row.survives]
         self.truth.rows = [row for row in self.truth.rows if not row.survives]
         self.step = to

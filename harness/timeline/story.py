@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.log import reading
+from harness.log.planned_size import PlannedSize
 from harness.timeline import clocks, lineage
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
@@ -60,7 +61,7 @@ class Story:
         self._launches = _launches(self.agents)
         self.slots = _slots(self.harness, self.end)
         self.faults = _faults(self.harness)
-        self.lives = lineage.find_lives(log, self._planned_ranks())
+        self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
@@ -89,10 +90,6 @@ class Story:
     def drill(self) -> dict[str, Any] | None:
         """What the harness told last of the restore drill; `None` when none was begun."""
         return self._last("drill.finished") or self._last("drill.started") or None
-
-    def _planned_ranks(self) -> int:
-        workload = self.plan.get("workload", {})
-        return int(workload.get("nodes", 1)) * int(workload.get("ranks_per_node", 1))
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""

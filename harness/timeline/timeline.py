@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.log import reading
+from harness.log.planned_size import PlannedSize
 from harness.log.samples import Samples
 from harness.timeline import lineage, marks
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
@@ -144,6 +145,15 @@ class Timeline:
     def planned_steps(self) -> int | None:
         steps = self.plan.get("workload", {}).get("steps")
         return steps if isinstance(steps, int) else None
+
+    @cached_property
+    def planned_size(self) -> PlannedSize:
+        return PlannedSize.of(self.plan)
+
+    @property
+    def largest_world(self) -> int:
+        """Ranks of the largest world that did a step; 0 where none did."""
+        return max((epoch.size for epoch in self.epochs), default=0)
 
     @property
     def saves_every(self) -> int | None:
@@ -323,9 +333,8 @@ def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episo
 
 def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
     progress = timeline.progress
-    workload = timeline.plan.get("workload", {})
-    nodes = int(workload.get("min_nodes") or workload.get("nodes") or 1)
-    least = (nodes, nodes * int(workload.get("ranks_per_node", 1)))
+    planned = timeline.planned_size
+    least = (planned.min_nodes or 1, planned.min_world_size or planned.ranks_per_node)
     gaps: list[Gap] = []
     ranges = lineage.pairwise_epochs(progress)
     for lo, _ in ranges:

@@ -8,9 +8,7 @@ is written as its name (`trainer: reference`), one with parameters as a mapping 
 from __future__ import annotations
 
 import abc
-import importlib
 import pathlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,20 +17,19 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
     model_serializer,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
-from harness.errors import UsageError, choice
 from harness.log import hostile
-from harness.trainers.checkpoints.contract import AUTO, layout_names
+from harness.plugins import Family
+from harness.trainers.checkpoints.contract import AUTO, check_layout
 from harness.trainers.readers.contract import Reader
+from harness.trainers.shared.written import Written
 
 Path = tuple[str | int, ...]
 NODES_MAX = 4096
@@ -108,18 +105,13 @@ class Trainer(BaseModel, abc.ABC):
         return self.model_dump(mode="json") or self.name
 
 
-def trainer_names() -> list[str]:
-    import harness.trainers
-
-    modules = pkgutil.iter_modules(harness.trainers.__path__)
-    return sorted(module.name for module in modules if not module.ispkg and module.name != "contract")
+_FAMILY = Family("trainer", "harness.trainers", "TRAINER")
+trainer_names = _FAMILY.names
 
 
 def load_trainer(name: str) -> type[Trainer]:
     """The `TRAINER` of `harness/trainers/<name>.py`."""
-    if name not in trainer_names():
-        raise UsageError(f"unknown trainer {name!r}; choose one of: {', '.join(trainer_names())}")
-    trainer: type[Trainer] = importlib.import_module(f"harness.trainers.{name}").TRAINER
+    trainer: type[Trainer] = _FAMILY.load(name)
     return trainer
 
 
@@ -140,21 +132,13 @@ def _example(name: str) -> str:
     return f"{{{name}: …}}" if name in fields else name
 
 
-class _ByItsForm:
-    """Lets a field hold any kind of trainer."""
+def _schema() -> dict[str, Any]:
+    kinds = {name: load_trainer(name) for name in trainer_names()}
+    forms = [kind.model_json_schema() if name in kind.model_fields else {"const": name} for name, kind in kinds.items()]
+    return {"anyOf": forms, "default": "reference"}
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        form = core_schema.plain_serializer_function_ser_schema(lambda trainer: trainer.to_json())
-        return core_schema.no_info_plain_validator_function(build_trainer, serialization=form)
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        kinds = {name: load_trainer(name) for name in trainer_names()}
-        forms = [
-            kind.model_json_schema() if name in kind.model_fields else {"const": name} for name, kind in kinds.items()
-        ]
-        return {"anyOf": forms, "default": "reference"}
+AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)]
 
 
 class _Model(BaseModel):
@@ -181,9 +165,7 @@ class Checkpoint(_Model):
     @field_validator("layout")
     @classmethod
     def _known(cls, given: str) -> str:
-        if given not in (AUTO, *layout_names()):
-            raise ValueError(f"unknown layout {given!r}; {choice(given, (AUTO, *layout_names()))}")
-        return given
+        return check_layout(given)
 
     @property
     def folder(self) -> str:
@@ -211,7 +193,7 @@ class Shards(_Model):
 class Workload(_Model):
     """What the job is asked to do, and how large it is. The same type from the YAML to the run."""
 
-    trainer: Annotated[Trainer, _ByItsForm] = Field(default_factory=lambda: load_trainer("reference")())
+    trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
     min_nodes: int = Field(
         None, validate_default=True, ge=1, description="The job goes on with this many; default: all of them."

@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from harness.campaign.checkpoint_matrix import Matrix, Row
+from harness.campaign.checkpoint_matrix import DamageRow, Matrix
 from harness.campaign.matrix_cells import Cell
 from harness.cli.main import make_app
 from harness.judge.restart import Answer, Came
@@ -80,7 +80,7 @@ def test_an_unknown_trainer_is_a_usage_error(tmp_path: pathlib.Path, manner: str
 def test_a_matrix_that_was_stopped_says_so_and_is_no_pass(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Row(Cell("truncate", "tensor", "a.pt"), Answer(Came.CRASHED, None, "it crashed"), 1.0)
+    row = DamageRow(Cell("truncate", "tensor", "a.pt"), Answer(Came.CRASHED, None, "it crashed"), 1.0)
     (tmp_path / "matrix-x").mkdir()
     stopped = Matrix("matrix-x", "torch_file", "train", 50, True, (row,), interrupted=True, planned=12)
     monkeypatch.setattr("harness.cli.matrix.run_matrix", lambda *_: stopped)

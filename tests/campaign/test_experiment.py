@@ -132,7 +132,7 @@ def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
     monkeypatch.setattr(Pretended, "execute", beside_another)
     found, _, _, _ = rehearsed(plan, tmp_path, [48], monkeypatch)
     assert found is Verdict.PASS
-    assert list((tmp_path / ".twins").iterdir()) == []
+    assert list((tmp_path / ".fault-free").iterdir()) == []
 
 
 def test_copies_that_the_job_has_changed_are_not_used(
@@ -141,7 +141,7 @@ def test_copies_that_the_job_has_changed_are_not_used(
     execute = Pretended.execute
 
     def forging(self: Pretended, *arguments: Any) -> Outcome:
-        for log in (tmp_path / ".twins").glob("*/twin/events/**/*.jsonl"):
+        for log in (tmp_path / ".fault-free").glob("*/fault-free/events/**/*.jsonl"):
             with log.open("a") as file:
                 file.write("forged")
         return execute(self, *arguments)
@@ -149,7 +149,7 @@ def test_copies_that_the_job_has_changed_are_not_used(
     monkeypatch.setattr(Pretended, "execute", forging)
     found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 48], monkeypatch)
     assert (found, pretended.renewed) == (Verdict.PASS, 1)
-    forged = tmp_path / "slow-1" / "twin" / "events"
+    forged = tmp_path / "slow-1" / "fault-free" / "events"
     assert "forged" not in "".join(log.read_text() for log in forged.glob("**/*.jsonl"))
 
 
@@ -166,5 +166,5 @@ def test_a_renewal_that_breaks_costs_no_finished_result(
     monkeypatch.setattr(Pretended, "ensure_fault_free", broken)
     found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)
     assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
-    assert (tmp_path / "slow-1" / "twin").is_dir()
+    assert (tmp_path / "slow-1" / "fault-free").is_dir()
     assert said.noted == ["The fault-free runs could not be made anew: the nodes cannot be had"]

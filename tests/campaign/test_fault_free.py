@@ -210,5 +210,5 @@ def test_what_cannot_be_swept_is_said(folder: pathlib.Path, jobs: Jobs, monkeypa
     monkeypatch.setattr(os, "rmdir", refuse)
     assert fault_free.sweep(folder) == (
         [],
-        [f"{folder}/.twins/0123.dead: cannot be removed: 0123.dead: Operation not permitted"],
+        [f"{folder}/.fault-free/0123.dead: cannot be removed: 0123.dead: Operation not permitted"],
     )

@@ -19,7 +19,7 @@ from harness.campaign.reading import load_scenario
 from harness.errors import CannotRunError, ScenarioError
 from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan
-from harness.report.suite import Answer
+from harness.report.suite import GateResult
 from harness.run.job import Outcome
 from harness.spec.suite import load_suite, parse_suite
 from harness.theory.simulator import simulate
@@ -37,7 +37,7 @@ def good() -> Scorecard:
 def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard) -> Any:
     """Runs the gate where runs cost nothing: `canary` is the canary's card, `cards` those of the scenarios."""
 
-    def run(canary: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> Answer:
+    def run(canary: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> GateResult:
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             found = []
             for plan in plans:

@@ -11,15 +11,15 @@ from chaos_cli import SHORT
 
 
 @pytest.fixture(scope="session")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def fault_free_runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("fault-free runs")
 
 
 @pytest.fixture
-def reports(tmp_path: pathlib.Path, twins: pathlib.Path) -> pathlib.Path:
+def reports(tmp_path: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "reports"
     folder.mkdir()
-    (folder / ".twins").symlink_to(twins)
+    (folder / ".fault-free").symlink_to(fault_free_runs)
     return folder
 
 

@@ -63,7 +63,7 @@ def test_an_interrupted_run_is_healed_and_scoreable(
         tmp_path / "fresh"
     )  # without the fault-free runs of other tests, whose events would be taken for this run's
     harness = start(reports, "run", short)
-    assert wait_for(lambda: bool(list(reports.glob(".twins/*/events/*/trainer*"))), 60)
+    assert wait_for(lambda: bool(list(reports.glob(".fault-free/*/events/*/trainer*"))), 60)
     harness.send_signal(number)
     out, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, out

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from harness import plugins
 from harness.errors import UsageError
-from harness.faults import contract
 from harness.faults.contract import Fault, load_fault
 
 
@@ -20,7 +20,7 @@ class Unfinished(Fault):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({}, "harness/faults/mine.py names no fault: FAULT = and the name of its class is missing"),
+        ({}, "harness/faults/mine.py defines no fault: its FAULT is missing"),
         ({"FAULT": Unfinished}, "harness/faults/mine.py: Unfinished does not define inject"),
     ],
 )
@@ -28,7 +28,7 @@ def test_an_unfinished_file_is_told(contents: dict[str, object], message: str, m
     module = types.ModuleType("harness.faults.mine")
     vars(module).update(contents)
     monkeypatch.setitem(sys.modules, "harness.faults.mine", module)
-    monkeypatch.setattr(contract, "fault_names", lambda: ("mine",))
+    monkeypatch.setattr(plugins, "_names", lambda *_: ("mine",))
     with pytest.raises(UsageError) as error:
         load_fault("mine")
     assert str(error.value) == message

@@ -11,7 +11,7 @@ from harness.backends.agent.types import Arrivals, CpuUse, ProcessState
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Hold, Quota
 from harness.run.injection import Injection
-from harness.run.trigger import Progress
+from harness.run.trigger import LiveProgress
 
 
 class Net:
@@ -128,7 +128,7 @@ def events(log: list[dict[str, Any]]) -> list[str]:
     return [entry["event"].removeprefix("fault.") for entry in log]
 
 
-def hung(monkeypatch: pytest.MonkeyPatch, progress: Progress) -> tuple[Injection, list[dict[str, Any]]]:
+def hung(monkeypatch: pytest.MonkeyPatch, progress: LiveProgress) -> tuple[Injection, list[dict[str, Any]]]:
     monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
     monkeypatch.setattr("harness.faults.hang.STOPS_WITHIN_S", 0.0)
     injection, _, log = injection_of("hang", progress, how="freeze_node", duration="0s")

@@ -24,7 +24,7 @@ from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, G
 from harness.log import hostile
 from harness.log.events import read_log
 from harness.plan.model import PlannedFault, When
-from harness.run.trigger import Holds, Progress
+from harness.run.trigger import LiveProgress, TriggerHolds
 
 NODE_FAULTS = ("straggler", "hang", "memory_pressure", "oom", "clock_skew", "start_failure")
 
@@ -108,7 +108,7 @@ emit("step", step=1)
 
 
 def start_worker(
-    run_dir: pathlib.Path, holds: Holds, rank: int, program: str = EMIT, **variables: str
+    run_dir: pathlib.Path, holds: TriggerHolds, rank: int, program: str = EMIT, **variables: str
 ) -> subprocess.Popen[bytes]:
     env = run_folder.environment(str(run_dir), "node0") | holds.environment | {"PATH": os.environ["PATH"]}
     hostile.make_folder(run_dir, run_folder.answers_of("node0"))
@@ -131,7 +131,7 @@ def wait_for(condition: object, limit_s: float = 20.0) -> None:
 
 def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) -> None:
     fault = planned("start_failure", times=2, code=7)
-    holds = Holds(tmp_path, [fault])
+    holds = TriggerHolds(tmp_path, [fault])
     assert start_worker(tmp_path, holds, 0).wait(20) == 0  # nothing is armed yet
     holds.act(fault)
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_exactly_the_planned_starts_of_the_rank_are_misled(
 ) -> None:
     """From `started` on the environment lies; the events still say which rank it is that is lied to."""
     fault = planned("start_failure", times=1, kind=kind)
-    holds = Holds(tmp_path, [fault])
+    holds = TriggerHolds(tmp_path, [fault])
     holds.act(fault)
     program = EMIT + f'import os; emit("told", value=os.environ["{variable}"])'
     with start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2") as worker:
@@ -175,7 +175,7 @@ def test_exactly_the_planned_starts_of_the_rank_are_misled(
 
 def test_a_start_failure_that_is_healed_crashes_nobody(tmp_path: pathlib.Path) -> None:
     fault = planned("start_failure", times=2)
-    holds = Holds(tmp_path, [fault])
+    holds = TriggerHolds(tmp_path, [fault])
     holds.act(fault)
     holds.stop_acting("f")
     assert start_worker(tmp_path, holds, 0).wait(20) == 0
@@ -183,7 +183,7 @@ def test_a_start_failure_that_is_healed_crashes_nobody(tmp_path: pathlib.Path) -
 
 def test_a_rank_stays_in_the_collective_until_it_is_let_go(tmp_path: pathlib.Path) -> None:
     fault = planned("hang", how="stuck_in_collective")
-    holds = Holds(tmp_path, [fault])
+    holds = TriggerHolds(tmp_path, [fault])
     holds.act(fault)
     assert start_worker(tmp_path, holds, 1).wait(20) == 0
     with start_worker(tmp_path, holds, 0) as worker:
@@ -196,7 +196,7 @@ def test_a_rank_stays_in_the_collective_until_it_is_let_go(tmp_path: pathlib.Pat
 
 
 def test_progress_knows_step_times_failpoints_and_wall_clocks() -> None:
-    progress = Progress()
+    progress = LiveProgress()
     header = {"role": "trainer", "rank": 3, "node": "node1", "incarnation": 1, "pid": 9}
     progress.absorb(header, {"event": "started", "mono_ns": 5, "wall_ns": 1005}, 10)
     for step, mono_ns in enumerate((100, 130, 190), 1):

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from judging import EXPECT, Logs, expecting, twin_of
+from judging import EXPECT, Logs, expecting, fault_free_of
 
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
-from harness.run.trigger import Progress
+from harness.run.trigger import LiveProgress
 from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -63,7 +63,7 @@ class Seed:
     """A whole history, its lines by file, and the fault-free run to judge it by."""
 
     logs: Logs
-    twin: Timeline
+    fault_free: Timeline
 
 
 @dataclass
@@ -103,7 +103,7 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         events = pathlib.Path(folder) / "events"
         write(events, files, nested=dice.random() < 0.5)
         try:
-            problem = _outcome(events, history.twin, tally)
+            problem = _outcome(events, history.fault_free, tally)
         except TooLong:
             problem = f"took more than {CASE_CPU_S_MAX} s of CPU"
         except BaseException as error:  # this is what is looked for
@@ -114,12 +114,12 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         tally.broken.append(f"{seed}/{number}: {problem}")
 
 
-def _outcome(events: pathlib.Path, twin: Timeline, tally: Tally) -> str:
+def _outcome(events: pathlib.Path, fault_free: Timeline, tally: Tally) -> str:
     """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place."""
     signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S_MAX)
     try:
         odd = _followed(events)
-        evidence = Evidence(timeline.load(events.parent), twin)
+        evidence = Evidence(timeline.load(events.parent), fault_free)
         report = from_scorecard(judge(evidence, "fuzzed")).to_json()
         json.dumps(report, allow_nan=False).encode()
     except EventLogError as error:
@@ -134,7 +134,7 @@ def _outcome(events: pathlib.Path, twin: Timeline, tally: Tally) -> str:
 
 def _followed(events: pathlib.Path) -> int:
     """As a running harness does: nothing that a trainer tells ends its loop. Returns how much of it was odd."""
-    tail, progress = Tail(events), Progress()
+    tail, progress = Tail(events), LiveProgress()
     while new := tail.poll():
         for header, event in new:
             progress.absorb(header, event, time.monotonic_ns())
@@ -173,7 +173,7 @@ def _seeds() -> Iterator[Seed]:
     for number, (job, outages) in enumerate(stories):
         history: History = simulate(job, outages, number)
         plain = replace(job, foreign_clocks=False)
-        yield Seed(expecting(history.logs(), EXPECT), twin_of(plain))
+        yield Seed(expecting(history.logs(), EXPECT), fault_free_of(plain))
 
 
 def _systematic(dice: random.Random, history: Seed) -> Logs:

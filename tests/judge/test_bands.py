@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, load, remove, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, fault_free_of, load, remove, steps, trainers, verdict
 
-from harness.judge import fault_free
+from harness.judge import comparable
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
@@ -65,7 +65,7 @@ def stopped_early(logs: Logs) -> None:
 def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: list[Outage], why: str) -> None:
     other = bent(bend, 3, outages)
     run = load(simulate(JOB, KILL, seed=5))
-    assert why in fault_free.flaw(run, other)
+    assert why in comparable.flaw(run, other)
     card = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[other])
     assert card.verdict is Verdict.INCONCLUSIVE and why in card.reasons[0]
 
@@ -80,7 +80,7 @@ def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: lis
     ],
 )
 def test_a_hole_or_a_sparse_loss_is_no_flaw(bend: Bend) -> None:
-    assert fault_free.flaw(load(simulate(JOB, KILL, seed=5)), bent(bend)) == ""
+    assert comparable.flaw(load(simulate(JOB, KILL, seed=5)), bent(bend)) == ""
 
 
 def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
@@ -91,11 +91,11 @@ def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
     assert verdict(simulate(JOB, KILL, seed=5), astray, ENVELOPE, calibration=[hole]).verdict is Verdict.FAIL
 
 
-def test_a_hole_in_the_twin_hides_nothing_and_accuses_nobody() -> None:
-    twin = bent(loss(lambda line: None if line["step"] == 12 else line["loss"]))
-    assert verdict(simulate(JOB, KILL, seed=5), twin=twin).verdict is Verdict.PASS
+def test_a_hole_in_the_fault_free_run_hides_nothing_and_accuses_nobody() -> None:
+    fault_free = bent(loss(lambda line: None if line["step"] == 12 else line["loss"]))
+    assert verdict(simulate(JOB, KILL, seed=5), fault_free=fault_free).verdict is Verdict.PASS
     off = loss(lambda line: line["loss"] + 1e-12, first=25)
-    assert verdict(simulate(JOB, KILL, seed=5), off, twin=twin).verdict is Verdict.FAIL
+    assert verdict(simulate(JOB, KILL, seed=5), off, fault_free=fault_free).verdict is Verdict.FAIL
 
 
 def own(line: dict[str, Any]) -> float:
@@ -104,22 +104,25 @@ def own(line: dict[str, Any]) -> float:
 
 def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
     local = loss(own, rank=1)
-    twin = bent(local)
-    assert verdict(simulate(JOB, KILL, seed=5), local, twin=twin).verdict is Verdict.PASS
+    fault_free = bent(local)
+    assert verdict(simulate(JOB, KILL, seed=5), local, fault_free=fault_free).verdict is Verdict.PASS
 
     def stale(logs: Logs) -> None:
         local(logs)
         for line in steps(trainers(logs, rank=1, life=-1)[0], 15):
             line["loss"] *= 1.01
 
-    card = verdict(simulate(JOB, KILL, seed=5), stale, twin=twin)
+    card = verdict(simulate(JOB, KILL, seed=5), stale, fault_free=fault_free)
     assert card.verdict is Verdict.FAIL
     assert "at step 15 the loss of rank 1 is not that of the same rank of the fault-free run" in card.reasons[0]
     final = {"loss_continuity": {"mode": "final"}}
-    assert "(of rank 0; each rank tells its own)" in verdict(simulate(JOB, KILL, seed=5), local, final, twin).reasons[0]
+    assert (
+        "(of rank 0; each rank tells its own)"
+        in verdict(simulate(JOB, KILL, seed=5), local, final, fault_free).reasons[0]
+    )
 
 
-def test_one_step_on_which_ranks_of_the_twin_differ_switches_no_check_off() -> None:
+def test_one_step_on_which_ranks_of_the_fault_free_run_differ_switches_no_check_off() -> None:
     def once(logs: Logs) -> None:
         steps(trainers(logs, rank=1)[0], 1, 1)[0]["grad_norm"] = None
 
@@ -128,8 +131,8 @@ def test_one_step_on_which_ranks_of_the_twin_differ_switches_no_check_off() -> N
         for line in steps(trainers(logs, rank=1, life=-1)[0]):
             line["grad_norm"] *= 2
 
-    assert verdict(simulate(JOB, KILL, seed=5), once, twin=bent(once)).verdict is Verdict.PASS
-    card = verdict(simulate(JOB, KILL, seed=5), differs, twin=bent(once))
+    assert verdict(simulate(JOB, KILL, seed=5), once, fault_free=bent(once)).verdict is Verdict.PASS
+    card = verdict(simulate(JOB, KILL, seed=5), differs, fault_free=bent(once))
     assert card.verdict is Verdict.FAIL and "ranks 0 and 1 disagree on the gradient norm" in card.reasons[0]
 
 
@@ -148,10 +151,10 @@ def test_a_loss_that_never_changes_proves_nothing() -> None:
             for line in steps(lines):
                 line |= {"loss": 1.0, "grad_norm": 1.0}
 
-    card = verdict(simulate(JOB, KILL, seed=5), constant, twin=bent(constant))
+    card = verdict(simulate(JOB, KILL, seed=5), constant, fault_free=bent(constant))
     assert card.verdict is Verdict.INCONCLUSIVE and "never change" in card.reasons[0]
 
 
-def test_of_a_twin_without_a_flaw_bands_are_drawn() -> None:
+def test_of_a_fault_free_run_without_a_flaw_bands_are_drawn() -> None:
     run = load(simulate(JOB, KILL, seed=5))
-    assert fault_free.flaw(run, twin_of(JOB)) == ""
+    assert comparable.flaw(run, fault_free_of(JOB)) == ""

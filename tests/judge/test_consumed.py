@@ -68,24 +68,24 @@ def run_of(told: Told, after: Told | None = None, outages: list[Outage] = KILL, 
     return load(history, expecting(telling(history.logs(), told, after), expect))
 
 
-def twin_of(told: Told, job: Job = JOB, seed: int = 99) -> Timeline:
+def fault_free_of(told: Told, job: Job = JOB, seed: int = 99) -> Timeline:
     history = simulate(job, (), seed)
     return load(history, telling(history.logs(), told))
 
 
-def found(run: Timeline, twin: Timeline, *calibration: Timeline) -> Consumed:
-    result = consumed.consumed(Evidence(run, twin, calibration))
+def found(run: Timeline, fault_free: Timeline, *calibration: Timeline) -> Consumed:
+    result = consumed.consumed(Evidence(run, fault_free, calibration))
     assert result is not None
     return result
 
 
-def card(run: Timeline, twin: Timeline, *calibration: Timeline) -> Scorecard:
-    return judge(Evidence(run, twin, calibration), "observed")
+def card(run: Timeline, fault_free: Timeline, *calibration: Timeline) -> Scorecard:
+    return judge(Evidence(run, fault_free, calibration), "observed")
 
 
 @pytest.mark.parametrize("told", [sampler(), in_order], ids=["shuffled", "in order"])
 def test_a_healthy_run_passes_and_says_what_was_not_judged(told: Told) -> None:
-    judged = card(run_of(told), twin_of(told))
+    judged = card(run_of(told), fault_free_of(told))
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert judged.scores["loss_continuity"]["samples_repeated"] == 0
     assert judged.scores["loss_continuity"]["samples_skipped"] == 0
@@ -98,7 +98,7 @@ def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_s
     def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
         return in_order(step - 1, rank, ranks)
 
-    judged = card(run_of(in_order, late), twin_of(in_order))
+    judged = card(run_of(in_order, late), fault_free_of(in_order))
     assert judged.verdict is Verdict.FAIL
     values = judged.scores["loss_continuity"]
     assert (values["samples_repeated"], values["samples_skipped"]) == (32, 32)
@@ -112,7 +112,7 @@ def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
     def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
         return in_order(step - 1, rank, ranks)
 
-    judged = card(run_of(in_order, late, expect={"recovery_time": {"max": "60s"}}), twin_of(in_order))
+    judged = card(run_of(in_order, late, expect={"recovery_time": {"max": "60s"}}), fault_free_of(in_order))
     assert judged.verdict is Verdict.PASS
     assert "32 repeated (16 per rank)" in judged.not_judged["sample order"]
 
@@ -123,7 +123,7 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
     def again(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
         return sampler(shift=lambda step: step - 10)(step, rank, ranks)
 
-    result = found(run_of(sampler(), again), twin_of(sampler()))
+    result = found(run_of(sampler(), again), fault_free_of(sampler()))
     assert result.repeated and result.skipped and result.repeated + result.others == result.skipped
 
 
@@ -131,7 +131,7 @@ def test_padding_is_legal_as_the_fault_free_run_has_it() -> None:
     told = sampler(size=SIZE - 11)
     run = run_of(told)
     assert len(set(in_pass(run, 0))) < len(in_pass(run, 0)), "nothing is repeated: the test shows nothing"
-    result = found(run, twin_of(told))
+    result = found(run, fault_free_of(told))
     assert (result.repeated, result.skipped, result.moved) == (0, 0, 0)
 
 
@@ -144,17 +144,17 @@ def test_a_trainer_that_counts_its_passes_anew_in_each_life_is_not_accused() -> 
     def from_zero(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
         return 0, sampler()(step, rank, ranks)[1]
 
-    assert card(run_of(sampler(), from_zero), twin_of(sampler())).verdict is Verdict.PASS
+    assert card(run_of(sampler(), from_zero), fault_free_of(sampler())).verdict is Verdict.PASS
 
 
 def test_the_same_samples_in_another_order_are_seen() -> None:
     def swapped(step: int) -> int:
         return {21: 22, 22: 21}.get(step, step)
 
-    run, twin = run_of(sampler(), sampler(shift=swapped)), twin_of(sampler())
-    result = found(run, twin)
+    run, fault_free = run_of(sampler(), sampler(shift=swapped)), fault_free_of(sampler())
+    result = found(run, fault_free)
     assert (result.repeated, result.skipped, result.moved, result.first_moved) == (0, 0, 2, 21)
-    judged = card(run, twin)
+    judged = card(run, fault_free)
     assert judged.verdict is Verdict.FAIL
     assert "2 steps consumed other samples than the fault-free run's, the first is step 21" in judged.reasons[0]
 
@@ -163,29 +163,29 @@ def test_ranks_that_changed_places_consumed_the_same() -> None:
     def swapped(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
         return sampler()(step, ranks - 1 - rank, ranks)
 
-    assert card(run_of(sampler(), swapped), twin_of(sampler())).verdict is Verdict.PASS
+    assert card(run_of(sampler(), swapped), fault_free_of(sampler())).verdict is Verdict.PASS
 
 
 def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
-    judged = card(run_of(sampler(seed=1), sampler(seed=2)), twin_of(sampler(seed=3)))
+    judged = card(run_of(sampler(seed=1), sampler(seed=2)), fault_free_of(sampler(seed=3)))
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert "not comparable" in judged.not_judged["sample order"]
     asked = {"loss_continuity": {"mode": "exact", "max_samples_repeated": 0}}
-    strict = card(run_of(sampler(seed=1), expect=asked), twin_of(sampler(seed=3)))
+    strict = card(run_of(sampler(seed=1), expect=asked), fault_free_of(sampler(seed=3)))
     assert strict.expectations  # the losses are the fault-free run's bit for bit, so the samples are, too
 
 
 def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:
-    run, twin = run_of(sampler(), sampler(seed=2)), twin_of(sampler())
-    assert found(run, twin).repeated
-    assert found(run, twin, twin_of(sampler(), seed=7)).repeated
-    other = found(run, twin, twin_of(sampler(seed=4), seed=7))
+    run, fault_free = run_of(sampler(), sampler(seed=2)), fault_free_of(sampler())
+    assert found(run, fault_free).repeated
+    assert found(run, fault_free, fault_free_of(sampler(), seed=7)).repeated
+    other = found(run, fault_free, fault_free_of(sampler(seed=4), seed=7))
     assert not other.comparable and "another one in each fault-free run" in other.why
 
 
 def test_a_fault_before_the_first_step_proves_no_order() -> None:
     early = [Outage(0, "rank", victim=1)]
-    judged = card(run_of(sampler(seed=1), outages=early), twin_of(sampler()))
+    judged = card(run_of(sampler(seed=1), outages=early), fault_free_of(sampler()))
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert "nothing shows that the order is the same in every run" in "\n".join(judged.reasons)
 
@@ -207,7 +207,7 @@ def test_with_another_number_of_ranks_whole_passes_are_compared(defect: bool) ->
     outages = [Outage(17, "shrink", victim=1)]
     run = run_of(global_place, outages=outages)
     assert {epoch.size for epoch in run.epochs} == {1, 2}
-    result = found(run, twin_of(sampler()))
+    result = found(run, fault_free_of(sampler()))
     assert not result.why
     assert (result.repeated, result.skipped) == ((16, 16) if defect else (0, 0))
 
@@ -216,7 +216,7 @@ def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
     history = simulate(JOB, KILL, seed=5)
     logs = telling(history.logs(), sampler())
     steps(trainers(logs, rank=1, life=-1)[0], 30, 30)[0].pop("samples")
-    result = found(load(history, logs), twin_of(sampler()))
+    result = found(load(history, logs), fault_free_of(sampler()))
     assert result.repeated is None and "1 steps of a rank do not tell" in result.why
 
 
@@ -237,18 +237,18 @@ def remove_places(line: dict[str, Any]) -> None:
 
 def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> None:
     history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
-    twin = load(quiet, digests(quiet.logs()))
-    assert card(load(history, expecting(digests(history.logs()), EXACT)), twin).verdict is Verdict.PASS
-    judged = card(load(history, expecting(digests(history.logs(), shift=1), EXACT)), twin)
+    fault_free = load(quiet, digests(quiet.logs()))
+    assert card(load(history, expecting(digests(history.logs()), EXACT)), fault_free).verdict is Verdict.PASS
+    judged = card(load(history, expecting(digests(history.logs(), shift=1), EXACT)), fault_free)
     assert judged.verdict is Verdict.FAIL
     assert "2 inputs of steps repeated" in "\n".join(judged.reasons)
-    other = card(load(history, expecting(digests(history.logs(), seed="x"), EXACT)), twin)
+    other = card(load(history, expecting(digests(history.logs(), seed="x"), EXACT)), fault_free)
     assert other.verdict is Verdict.PASS and "not comparable" in other.not_judged["sample order"]
 
 
 def test_a_worker_that_died_by_itself_is_no_defect_of_the_samples() -> None:
     crash = [Outage(17, "crash", victim=1)]
-    judged = card(run_of(sampler(), outages=crash), twin_of(sampler()))
+    judged = card(run_of(sampler(), outages=crash), fault_free_of(sampler()))
     assert judged.verdict is Verdict.INCONCLUSIVE and "unexplained death" in judged.reasons[0]
     assert judged.scores["loss_continuity"]["samples_repeated"] == 0
 
@@ -266,11 +266,11 @@ def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]
         first, count, stride = runs[0]
         return data_pass, [[changed[step, rank], 1], [first + stride, count - 1, stride]]
 
-    run, twin = run_of(in_order, odd), twin_of(in_order)
-    ours, usual = sorted(in_pass(run, 0)), sorted(in_pass(twin, 0))
+    run, fault_free = run_of(in_order, odd), fault_free_of(in_order)
+    ours, usual = sorted(in_pass(run, 0)), sorted(in_pass(fault_free, 0))
     extra = [index for index in set(ours) for _ in range(ours.count(index) - usual.count(index))]
     lacking = [index for index in set(usual) for _ in range(usual.count(index) - ours.count(index))]
-    result = found(run, twin)
+    result = found(run, fault_free)
     assert (result.repeated or 0) + result.others == len(extra)
     assert result.repeated == sum(ours.count(index) > 1 for index in extra)
     assert result.skipped == len(lacking)
@@ -282,7 +282,7 @@ def test_what_is_named_is_short() -> None:
 
 
 def test_the_analysis_is_made_once() -> None:
-    evidence = Analysis.of(Evidence(run_of(in_order), twin_of(in_order)))
+    evidence = Analysis.of(Evidence(run_of(in_order), fault_free_of(in_order)))
     assert evidence.consumed is evidence.consumed and evidence.consumed is not None
     reference = Evidence(load(simulate(JOB, KILL, seed=5)), load(simulate(replace(JOB), (), 99)))
     assert consumed.consumed(reference) is None, "places in the shuffled order are judged by themselves"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, by_a_command, remove, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, by_a_command, fault_free_of, remove, steps, trainers, verdict
 
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
@@ -35,7 +35,7 @@ STORIES |= {
     ],
     "a replica in process, then a restart of all": [Outage(9, "replica", victim=1), Outage(21, "rank")],
 }
-TWIN = twin_of(QUIET)
+FAULT_FREE = fault_free_of(QUIET)
 UNDISTURBED = {"loss_continuity": {"mode": "exact"}, "wasted_gpu_hours": {"max_percent_by_faults": 0}}
 UNDISTURBED |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100, "steps_rolled_back_max": 0}}
 
@@ -45,7 +45,7 @@ UNDISTURBED |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100
 @pytest.mark.parametrize("weather", WEATHER)
 def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> None:
     history = simulate(replace(QUIET, **WEATHER[weather]), STORIES[story], seed)
-    card = verdict(history, expect=EXPECT if STORIES[story] else UNDISTURBED, twin=TWIN)
+    card = verdict(history, expect=EXPECT if STORIES[story] else UNDISTURBED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
     assert card.scores["recovery_time"]["degraded"] == []
     assert len(card.scores["recovery_time"]["episodes"]) == len(history.truth.episodes)
@@ -57,7 +57,9 @@ def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> No
 def test_survivors_that_go_on_without_a_node_are_a_smaller_world(seed: int, victim: int, agents: bool) -> None:
     job = replace(QUIET, agents=agents)
     history = simulate(job, [Outage(21, "departure", victim=victim)], seed)
-    card = verdict(history, expect={"recovery_time": {"max": "60s"}, "loss_continuity": {"mode": "exact"}}, twin=TWIN)
+    card = verdict(
+        history, expect={"recovery_time": {"max": "60s"}, "loss_continuity": {"mode": "exact"}}, fault_free=FAULT_FREE
+    )
     assert card.verdict is Verdict.PASS, card.reasons
     assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
 
@@ -72,7 +74,7 @@ def test_survivors_that_say_nothing_of_it_are_a_smaller_world_too(seed: int) -> 
             remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
 
     history = simulate(QUIET, [Outage(21, "departure", victim=1)], seed)
-    card = verdict(history, bare, expect={"recovery_time": {"max": "60s"}}, twin=TWIN)
+    card = verdict(history, bare, expect={"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
     assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
 
@@ -121,7 +123,7 @@ def test_none_of_many_healthy_runs_is_accused() -> None:
         weather = {key: value for key, value in draw.choice(list(WEATHER.values())).items() if key != "foreign_clocks"}
         job = replace(QUIET, agents=draw.random() < 0.7, foreign_clocks=draw.random() < 0.3, **weather)
         outages = [Outage(draw.randint(8, 20), draw.choice(kinds), victim=draw.randrange(2)) for _ in range(2)]
-        card = verdict(simulate(job, outages, seed), expect=EXPECT, twin=TWIN)
+        card = verdict(simulate(job, outages, seed), expect=EXPECT, fault_free=FAULT_FREE)
         if card.verdict is not Verdict.PASS:
             accused.append((seed, card.reasons))
     assert accused == []
@@ -129,7 +131,7 @@ def test_none_of_many_healthy_runs_is_accused() -> None:
 
 @pytest.mark.parametrize("weather", WEATHER)
 def test_bad_weather_is_drag_and_not_the_fault_s_doing(weather: str) -> None:
-    card = verdict(simulate(replace(QUIET, **WEATHER[weather]), [], 1), expect=UNDISTURBED, twin=TWIN)
+    card = verdict(simulate(replace(QUIET, **WEATHER[weather]), [], 1), expect=UNDISTURBED, fault_free=FAULT_FREE)
     waste = card.scores["wasted_gpu_hours"]
     assert waste["percent_by_faults"] == 0
     dragged = waste["accounts"]["straggler_drag"] > 0.01 * waste["gpu_seconds_allocated"]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import Logs, trainers, twin_of, verdict
+from judging import Logs, fault_free_of, trainers, verdict
 
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(37, "rank", victim=1)]
-TWIN = twin_of(JOB)
+FAULT_FREE = fault_free_of(JOB)
 SAID = "resumed from the checkpoint that `rot` damaged, and said nothing"
 SOURCE = "/run/checkpoints/step-00000030"
 
@@ -63,7 +63,7 @@ def judged(*bends: Callable[[Logs], object]) -> Scorecard:
         for each in bends:
             each(logs)
 
-    return verdict(simulate(JOB, KILL, seed=5), bend, twin=TWIN)
+    return verdict(simulate(JOB, KILL, seed=5), bend, fault_free=FAULT_FREE)
 
 
 def test_the_history_restores_step_30() -> None:

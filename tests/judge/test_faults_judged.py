@@ -10,7 +10,7 @@ import pytest
 
 from harness.judge.acted import _healed_early, _outliving, _too_late, _wrong_target
 from harness.judge.score import Verdict
-from harness.judge.scores.job import _left_untold
+from harness.judge.scores.job import _left_without_notice
 from harness.judge.scores.metrics import _detection
 
 
@@ -215,5 +215,7 @@ def test_a_node_leaves_for_a_reason(
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
-    found = [verdict for verdict, text in _left_untold(run) if text.startswith(f"a left the job with {code} at ")]
+    found = [
+        verdict for verdict, text in _left_without_notice(run) if text.startswith(f"a left the job with {code} at ")
+    ]
     assert found == ([] if told else [Verdict.FAIL])

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from judging import Logs, remove, steps, trainers, twin_of, verdict
+from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 
 from harness.judge.score import Scorecard
 from harness.report import html, markdown, model
@@ -14,11 +14,11 @@ from harness.theory import closed_forms
 from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=600, every=30)
-TWIN = twin_of(JOB)
+FAULT_FREE = fault_free_of(JOB)
 
 
 def run(outages: list[Outage], seed: int = 3) -> Scorecard:
-    return verdict(simulate(JOB, outages, seed), expect={}, twin=TWIN)
+    return verdict(simulate(JOB, outages, seed), expect={}, fault_free=FAULT_FREE)
 
 
 def found(card: Scorecard) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def found(card: Scorecard) -> dict[str, Any]:
 
 def test_the_rates_are_the_run_s_own() -> None:
     history = simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3)
-    values = found(verdict(history, expect={}, twin=TWIN))
+    values = found(verdict(history, expect={}, fault_free=FAULT_FREE))
     first, second = history.truth.episodes
     lost = [e.phases.get("recompute", 0) + e.phases.get("interrupted_step", 0) for e in (first, second)]
     whole = [e.t_regained - e.t_stop for e in (first, second)]
@@ -78,6 +78,6 @@ def test_only_failures_that_were_recovered_from_are_counted() -> None:
             remove(lines, lambda line: line["mono_ns"] > last)
         logs["harness"][-1].update(outcome="aborted", reason="no step")
 
-    card = verdict(simulate(JOB, [Outage(47, "rank")], 3), stops, expect={}, twin=TWIN)
+    card = verdict(simulate(JOB, [Outage(47, "rank")], 3), stops, expect={}, fault_free=FAULT_FREE)
     assert len(card.evidence.run.episodes) == 2 and card.evidence.run.episodes[-1].t_regained is None
     assert found(card)["failures"] == 1

@@ -15,7 +15,7 @@ import pytest
 from docs.test_metrics_doc import example
 from judge.test_slowdown import JOB as SLOW_JOB
 from judge.test_slowdown import slowed
-from judging import EXPECT, Logs, twin_of, verdict
+from judging import EXPECT, Logs, fault_free_of, verdict
 from mutants.bent import BROKEN, JOB
 
 from harness.campaign.fault_free import fault_free_plans
@@ -67,14 +67,16 @@ def documented() -> Scorecard:
 
 
 def eventful() -> Scorecard:
-    calibration = [twin_of(SMALL, seed) for seed in (1, 2)]
+    calibration = [fault_free_of(SMALL, seed) for seed in (1, 2)]
     plain = Job(**{**BIG.__dict__, "foreign_clocks": False})
-    return verdict(simulate(BIG, STORY, 11), expect=EVERYTHING, twin=twin_of(plain), calibration=calibration)
+    return verdict(
+        simulate(BIG, STORY, 11), expect=EVERYTHING, fault_free=fault_free_of(plain), calibration=calibration
+    )
 
 
 def shrunk() -> Scorecard:
     history = simulate(Job(nodes=2, steps=50, every=10), [Outage(15, "shrink", victim=1, regrow_after=9)], 4)
-    calibration = [twin_of(Job(nodes=1, steps=50, every=10), seed) for seed in (1, 2)]
+    calibration = [fault_free_of(Job(nodes=1, steps=50, every=10), seed) for seed in (1, 2)]
     expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
     return verdict(history, expect=expect, calibration=calibration)
 
@@ -83,7 +85,7 @@ def dragged() -> Scorecard:
     def bend(logs: Logs) -> None:
         slowed(logs, 30, 50, 3.0, healed=10**9)
 
-    return verdict(simulate(SLOW_JOB, seed=1), bend, EVERYTHING, twin=twin_of(SLOW_JOB))
+    return verdict(simulate(SLOW_JOB, seed=1), bend, EVERYTHING, fault_free=fault_free_of(SLOW_JOB))
 
 
 def alarmed() -> Scorecard:
@@ -136,7 +138,7 @@ def planned() -> dict[str, Any]:
         del fault["parameters"]  # of whatever the faults' own defaults are
     return {
         "plan": whole,
-        "twin": plan.without_faults("twin").to_json()["workload"],
+        "fault_free": plan.without_faults("fault_free").to_json()["workload"],
         "smaller": plan.without_faults("smaller", nodes=3).to_json()["workload"],
         "calibration": [other.to_json()["workload"]["nodes"] for other in list(fault_free_plans(plan).values())[1:]],
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Logs, load, steps, trainers, twin_of, verdict
+from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import curves, steps_done
 from harness.judge.analysis import Analysis
@@ -97,22 +97,24 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
 
         return bend
 
-    twin = simulate(JOB, (), seed=99)
-    flat = twin.logs()
+    fault_free = simulate(JOB, (), seed=99)
+    flat = fault_free.logs()
     level(1.0)(flat)
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": gap}}
-    card = verdict(simulate(JOB, KILL, seed=5), level(1.25), expect, load(twin, flat))
+    card = verdict(simulate(JOB, KILL, seed=5), level(1.25), expect, load(fault_free, flat))
     assert card.verdict is expected, card.reasons
     headline = "final loss +25 % off the fault-free run's; not judged: last checkpoint"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
 
 
-def test_a_twin_of_another_shape_is_none() -> None:
-    (reason, *_) = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin_of(Job(nodes=3, steps=40))).reasons
+def test_a_fault_free_run_of_another_shape_is_none() -> None:
+    (reason, *_) = verdict(
+        simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=fault_free_of(Job(nodes=3, steps=40))
+    ).reasons
     assert reason == "loss_continuity.mode: the fault-free run is of another seed or another number of ranks"
 
 
-def test_a_hole_in_the_twin_excuses_no_false_restore() -> None:
+def test_a_hole_in_the_fault_free_run_excuses_no_false_restore() -> None:
     def restored(logs: Logs, step: int, *ranks: int) -> None:
         for rank in ranks:
             next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored")["step"] = (
@@ -121,10 +123,10 @@ def test_a_hole_in_the_twin_excuses_no_false_restore() -> None:
 
     card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT)
     assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
-    twin = simulate(JOB, (), seed=99)
-    sparse = twin.logs()
+    fault_free = simulate(JOB, (), seed=99)
+    sparse = fault_free.logs()
     steps(trainers(sparse, rank=1)[0])[0]["step"] = 2
-    card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(twin, sparse))
+    card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(fault_free, sparse))
     assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
 
 
@@ -133,24 +135,24 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
     starts = [(1, 5), (6, 6), (7, -1), (7, 2**62), (90, 2**62)]
     epochs = [Epoch(n, 2, (0, 1), first, first, 0, kept) for n, (first, kept) in enumerate(starts)]
     mine = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 3.0, np.nan])
-    twin = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.0])
-    run = dataclasses.replace(twin_of(JOB), epochs=epochs)
-    told = list(loss_continuity._resumes(run, mine, curves.compare(mine, twin)))
+    fault_free = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.0])
+    run = dataclasses.replace(fault_free_of(JOB), epochs=epochs)
+    told = list(loss_continuity._resumes(run, mine, curves.compare(mine, fault_free)))
     assert told == [{"step": 6, "rise": 0.5, "spike": 1.0}, {"step": 7, "rise": -1.5, "spike": -1.0}]
     assert [each["spike"] for each in loss_continuity._resumes(run, mine, None)] == [None, None], "nothing to compare"
     into_nan = dataclasses.replace(run, epochs=[Epoch(0, 2, (0, 1), 8, 8, 0, 8)])
-    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, curves.compare(mine, twin))
+    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, curves.compare(mine, fault_free))
     assert told_of_nan == {"step": 8, "rise": None, "spike": None}
 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("silent", [0, 1, 2, 3, 4])
-def test_a_twin_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
+def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
     """Who reports its loss now and then may be silent at the end for as long as ever before: for one step here, or two
     where the first told none."""
     told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
     comparison = curves.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
-    run = twin_of(JOB)
+    run = fault_free_of(JOB)
     found = loss_continuity._no_comparison(Analysis(run, run), comparison)
     doubted = silent > first + 1
     assert found == (f"the fault-free run itself tells no finite loss after step {8 - silent}" if doubted else "")

@@ -19,12 +19,12 @@ KILL = [Outage(17, "rank", victim=1)]
 
 
 def histories(outages: list[Outage] = KILL) -> tuple[History, Logs, History, Logs]:
-    run, twin = simulate(JOB, outages, seed=5), simulate(JOB, (), seed=99)
-    return run, expecting(run.logs(), EXPECT), twin, twin.logs()
+    run, fault_free = simulate(JOB, outages, seed=5), simulate(JOB, (), seed=99)
+    return run, expecting(run.logs(), EXPECT), fault_free, fault_free.logs()
 
 
-def card(run: History, logs: Logs, twin: History, usual: Logs) -> Scorecard:
-    return judge(Evidence(load(run, logs), load(twin, usual)), "observed")
+def card(run: History, logs: Logs, fault_free: History, usual: Logs) -> Scorecard:
+    return judge(Evidence(load(run, logs), load(fault_free, usual)), "observed")
 
 
 def without_steps(logs: Logs) -> None:
@@ -34,28 +34,28 @@ def without_steps(logs: Logs) -> None:
 
 @pytest.mark.parametrize("outcome", ["completed", "aborted"])
 def test_a_script_that_tells_no_step_is_not_observable(outcome: str) -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     without_steps(logs)
     logs["harness"][-1]["outcome"] = outcome
     without_steps(usual)
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
     assert NO_STEPS in judged.reasons
     assert not any("step 0" in text for text in judged.reasons)
 
 
 def test_a_job_that_does_no_step_although_its_fault_free_run_does_has_failed() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     without_steps(logs)
     logs["harness"][-1]["outcome"] = "aborted"
-    assert card(run, logs, twin, usual).verdict is Verdict.FAIL
+    assert card(run, logs, fault_free, usual).verdict is Verdict.FAIL
 
 
 def test_a_command_that_fails_has_failed_though_nothing_is_told() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     without_steps(logs), without_steps(usual)
     logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node0 ended with 1: ImportError"}
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.FAIL and "ImportError" in judged.reasons[0]
 
 
@@ -73,23 +73,23 @@ def counted_anew(logs: Logs, **names: Any) -> None:
 
 
 def test_steps_that_nobody_can_join_accuse_nobody() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     counted_anew(logs)
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
     assert APART in judged.reasons
 
 
 @pytest.mark.parametrize("name", ["content", "path"])
 def test_steps_are_joined_by_the_checkpoint_that_was_loaded(name: str) -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     for lines in trainers(logs):
         for line in lines:
             if line.get("event") == "checkpoint.committed":
                 line.pop("path", None)
                 line[name] = f"checkpoint-{line['step']}"
     counted_anew(logs, **{"source" if name == "path" else name: "checkpoint-10"})
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert judged.evidence.run.reached_step == 40 and not judged.evidence.run.apart
     assert {each.restored_step for each in judged.evidence.run.processes} >= {10}
@@ -106,13 +106,13 @@ def test_each_restore_of_one_process_counts_from_its_own_checkpoint() -> None:
 
 
 def test_a_path_that_is_used_again_is_the_checkpoint_that_was_there_then() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     for lines in trainers(logs):
         for line in lines:
             if line.get("event") == "checkpoint.committed":
                 line |= {"path": "ckpt.pt"}
     counted_anew(logs, source="ckpt.pt")
-    assert card(run, logs, twin, usual).verdict is Verdict.PASS
+    assert card(run, logs, fault_free, usual).verdict is Verdict.PASS
 
 
 def test_absolute_steps_after_a_restore_without_its_step_need_no_joining() -> None:
@@ -124,43 +124,43 @@ def test_absolute_steps_after_a_restore_without_its_step_need_no_joining() -> No
 
 
 def test_an_unexplained_death_quotes_the_first_error_of_the_worker() -> None:
-    run, logs, twin, usual = histories([Outage(17, "crash", victim=1)])
+    run, logs, fault_free, usual = histories([Outage(17, "crash", victim=1)])
     dead = next(lines for lines in trainers(logs, rank=1) if not any(step["step"] == 40 for step in steps(lines)))
     stamp = {key: dead[-1][key] for key in ("wall_ns", "mono_ns")}
     remove(dead, lambda line: line.get("event") == "exiting")
     dead.append({"event": "exiting", "code": 1, "reason": "error", "error": "ValueError: bad\n batch"} | stamp)
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert "whose first error was: ValueError: bad batch" in "\n".join(judged.reasons)
 
 
 def test_a_step_that_gradient_scaling_skipped_is_no_flaw() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     for told in (logs, usual):
         for lines in trainers(told):
             for line in (*steps(lines, 5, 5), *steps(lines, 25, 26)):
                 line |= {"loss": "inf", "applied": False}
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is Verdict.PASS, judged.reasons
     assert judged.scores["loss_continuity"]["nonfinite_steps"] == 0
 
 
 @pytest.mark.parametrize(("first", "expected"), [(1, Verdict.INCONCLUSIVE), (11, Verdict.FAIL)])
 def test_losses_that_differ_before_any_fault_accuse_nobody(first: int, expected: Verdict) -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     for lines in trainers(logs):
         for line in steps(lines, first):
             if first == 1 or lines in [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]:
                 line["loss"] += 0.01
-    judged = card(run, logs, twin, usual)
+    judged = card(run, logs, fault_free, usual)
     assert judged.verdict is expected, judged.reasons
     assert any("does not do the same in every run" in text for text in judged.reasons) is (first == 1)
 
 
 def test_nor_do_losses_of_their_own_that_each_rank_tells() -> None:
-    run, logs, twin, usual = histories()
+    run, logs, fault_free, usual = histories()
     for told, shift in ((logs, 0.01), (usual, 0.0)):
         for lines in trainers(told):
             for line in steps(lines):
                 line["loss"] += shift + lines[0]["rank"]
-    assert card(run, logs, twin, usual).verdict is Verdict.INCONCLUSIVE
+    assert card(run, logs, fault_free, usual).verdict is Verdict.INCONCLUSIVE

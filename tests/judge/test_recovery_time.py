@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import Logs, remove, steps, trainers, twin_of, verdict
+from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from mutants.bent import JOB
 
 from harness.judge import slowdown
@@ -16,7 +16,7 @@ from harness.judge.slowdown import Degraded
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode
 
-RUN = twin_of(JOB)
+RUN = fault_free_of(JOB)
 BUSY = "a busy host"
 
 

@@ -8,7 +8,7 @@ import pytest
 from judging import Logs, verdict
 from mutants.bent import BROKEN, JOB, KILL
 
-from harness.judge.repeats import together
+from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Expectation, Scorecard, Verdict
 from harness.theory.simulator import simulate
 
@@ -30,31 +30,31 @@ def using(card: Scorecard, share: float) -> Scorecard:
 
 
 def test_one_run_speaks_for_itself(good: Scorecard, bad: Scorecard) -> None:
-    assert together([good]).verdict is Verdict.PASS
-    assert together([bad]).reasons == tuple(bad.reasons)
+    assert repeat_verdict([good]).verdict is Verdict.PASS
+    assert repeat_verdict([bad]).reasons == tuple(bad.reasons)
 
 
 def test_a_stack_that_fails_one_run_in_ten_is_flaky(good: Scorecard, bad: Scorecard) -> None:
-    found = together([good] * 9 + [bad])
+    found = repeat_verdict([good] * 9 + [bad])
     assert found.verdict is Verdict.FAIL
     assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; between 0.3 % and 44.5 %")
     assert found.reasons[1] == bad.reasons[0]
 
 
 def test_a_stack_that_always_fails_is_not_flaky(bad: Scorecard) -> None:
-    assert together([bad] * 3).reasons[0] == "3 of 3 runs failed, and none passed"
+    assert repeat_verdict([bad] * 3).reasons[0] == "3 of 3 runs failed, and none passed"
 
 
 def test_one_run_without_a_verdict_leaves_the_whole_without_one(good: Scorecard) -> None:
     doubtful = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["no fault-free run"])
-    found = together([good, good, doubtful])
+    found = repeat_verdict([good, good, doubtful])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.reasons == ("1 of 3 runs are inconclusive: no fault-free run",)
 
 
 def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:
     first, *rest = [using(good, share) for share in (0.14, 0.15, 0.16, 0.15, 0.14)]
-    found = together([replace(first, reasons=["recovered in 1 s", "and so on"]), *rest])
+    found = repeat_verdict([replace(first, reasons=["recovered in 1 s", "and so on"]), *rest])
     assert found.verdict is Verdict.PASS
     assert "fewer than 45 % of all runs fail" in found.reasons[0]
     assert found.reasons[1:] == ("recovered in 1 s",)
@@ -62,14 +62,14 @@ def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:
 
 
 def test_too_wide_is_inconclusive_and_says_how_many_more(good: Scorecard) -> None:
-    found = together([using(good, share) for share in (0.3, 0.5, 0.8)])
+    found = repeat_verdict([using(good, share) for share in (0.3, 0.5, 0.8)])
     assert found.verdict is Verdict.INCONCLUSIVE
     more = found.assessments["recovery_time.max"].more
     assert more and f"about {more} more runs would settle it" in found.reasons[0]
 
 
 def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
-    found = together([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
+    found = repeat_verdict([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "more runs would not settle it" in found.reasons[0]
 
@@ -83,6 +83,6 @@ def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(g
 
     calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
     assert calm.verdict is Verdict.PASS
-    found = together([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
+    found = repeat_verdict([*(using(good, share) for share in (0.95, 0.99, 0.97, 0.98)), calm])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "recovery_time.max" in found.reasons[0]

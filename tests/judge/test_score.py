@@ -61,7 +61,7 @@ def test_a_score_that_is_not_there() -> None:
         UsageError, match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, effect_end, .*recovery_time"
     ):
         score.load_score("speed")
-    assert [score.load_score(name).name for name in score.score_names()] == score.score_names()
+    assert all(score.load_score(name).name == name for name in score.score_names())
 
 
 def test_the_worst_is_said_first_and_nothing_twice() -> None:

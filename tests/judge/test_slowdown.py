@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from judging import Logs, load, steps, trainers, twin_of, verdict
+from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import ledger, slowdown
 from harness.judge.score import Evidence, Verdict, judge
@@ -15,8 +15,8 @@ from harness.report.view import figures
 from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=100)
-TWIN = twin_of(JOB)
-BAND = slowdown.usual_step_times([TWIN])
+FAULT_FREE = fault_free_of(JOB)
+BAND = slowdown.usual_step_times([FAULT_FREE])
 
 
 def slowed(
@@ -82,7 +82,7 @@ def test_the_time_is_judged_and_the_drag_is_booked() -> None:
         slowed(logs, 30, 50, 3.0, healed=10**9)
 
     for bound, expected in (("1s", Verdict.FAIL), ("60s", Verdict.PASS)):
-        card = verdict(history, bend, {"recovery_time": {"max": bound}}, twin=TWIN)
+        card = verdict(history, bend, {"recovery_time": {"max": bound}}, fault_free=FAULT_FREE)
         assert card.verdict is expected, card.reasons
     waste = card.scores["wasted_gpu_hours"]
     assert waste["accounts"]["straggler_drag"] > 1
@@ -95,10 +95,10 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     def bend(logs: Logs) -> None:
         slowed(logs, 40, 80, 3.0, healed=None)
 
-    card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, twin=TWIN)
+    card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.FAIL
     assert "slow: still" in card.reasons[0]
-    nobody_asked = verdict(history, bend, {"recovery_time": {}}, twin=TWIN)
+    nobody_asked = verdict(history, bend, {"recovery_time": {}}, fault_free=FAULT_FREE)
     assert nobody_asked.verdict is Verdict.PASS
     assert re.match(
         r"still \d\.\d\d times slower at the end; the scenario expects nothing else", nobody_asked.reasons[0]
@@ -120,7 +120,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
             line["mono_ns"] += (end - begin) // 2
         logs["harness"].sort(key=lambda line: line["mono_ns"])
 
-    card = verdict(history, busy, ASKED, twin=TWIN)
+    card = verdict(history, busy, ASKED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
     (interval,) = card.scores["recovery_time"]["degraded"]
@@ -132,7 +132,9 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
         "wasted_gpu_hours.max_percent_by_faults": Verdict.INCONCLUSIVE,
     }
     wide = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
-    assert verdict(history, busy, wide, twin=TWIN).verdict is (Verdict.PASS if recovered else Verdict.INCONCLUSIVE)
+    assert verdict(history, busy, wide, fault_free=FAULT_FREE).verdict is (
+        Verdict.PASS if recovered else Verdict.INCONCLUSIVE
+    )
 
 
 @pytest.mark.parametrize(("slow_steps", "accused"), [(4, True), (18, False)])
@@ -149,11 +151,13 @@ def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) 
 
 
 @pytest.mark.parametrize(("usual_ms", "expected"), [(48, Verdict.PASS), (66, Verdict.PASS), (90, Verdict.INCONCLUSIVE)])
-def test_a_twin_that_was_slower_than_the_job_before_the_fault_proves_nothing(usual_ms: int, expected: Verdict) -> None:
+def test_a_fault_free_run_that_was_slower_than_the_job_before_the_fault_proves_nothing(
+    usual_ms: int, expected: Verdict
+) -> None:
     """In its band a fault could hide that makes this job twice as slow."""
     history = simulate(JOB, seed=1)
-    twin = twin_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
-    card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, twin=twin)
+    fault_free = fault_free_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
+    card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, fault_free=fault_free)
     assert card.verdict is expected, card.reasons
     told = "stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
     assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
@@ -168,7 +172,7 @@ def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> 
         told = [line for line in logs["harness"] if line.get("fault") == "slow"]
         logs["harness"][-1:-1] = [line | {"fault": "second", "mono_ns": again} for line in told]
 
-    card = verdict(history, two, ASKED, twin=TWIN)
+    card = verdict(history, two, ASKED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.FAIL
     assert card.reasons[0].startswith("recovery_time.max: slow: still"), card.reasons
 
@@ -203,7 +207,7 @@ def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, A
     assert slowdown.degraded(run, BAND) == []
 
 
-def test_without_a_twin_nothing_can_be_said() -> None:
+def test_without_a_fault_free_run_nothing_can_be_said() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()
     slowed(logs, 30, 50, 3.0, healed=10**9)
@@ -220,12 +224,12 @@ def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
         slowed(logs, 30, 50, 1.0, healed=10**9)
         next(line for line in logs["harness"] if line.get("event") == "fault.injected")["kills"] = True
 
-    card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, twin=TWIN)
+    card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "slow struck, but progress never stopped" in card.reasons[0]
 
 
-def test_a_fault_that_only_slows_cannot_be_judged_without_a_twin() -> None:
+def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()
     slowed(logs, 30, 50, 3.0, healed=10**9)

@@ -20,12 +20,12 @@ KILL = [Outage(17, "rank", victim=1)]
 Bend = Callable[[Logs], object]
 
 
-def both(bend: Bend, expect: dict[str, Any] | None = None, twin: bool = True) -> Scorecard:
+def both(bend: Bend, expect: dict[str, Any] | None = None, fault_free: bool = True) -> Scorecard:
     """The same trainer tells, or does not tell, in the run and in its fault-free run."""
     history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
     logs, usual = expecting(history.logs(), EXPECT if expect is None else expect), quiet.logs()
     bend(logs)
-    if twin:
+    if fault_free:
         bend(usual)
     return judge(Evidence(load(history, logs), load(quiet, usual)), "told")
 
@@ -98,10 +98,10 @@ def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> None:
     """Its headers need not say so. Where the fault-free run does not tell it either, it is another trainer."""
-    card = both(KINDS[kind], twin=False)
+    card = both(KINDS[kind], fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
-    other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), twin=False)
+    other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), fault_free=False)
     promised = [text for text in other.reasons if "its trainer declares" in text]
     assert promised == []
 
@@ -123,7 +123,7 @@ def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 
 @pytest.mark.parametrize(("fields", "kind"), [(("loss",), "loss"), (("first", "count"), "positions")])
 @pytest.mark.parametrize("every", [1, 5])
 def test_what_a_process_stops_telling_is_missing(fields: tuple[str, ...], kind: str, rank: int, every: int) -> None:
-    card = both(ceases(*fields, rank=rank, first=40, every=every), twin=False)
+    card = both(ceases(*fields, rank=rank, first=40, every=every), fault_free=False)
     assert card.verdict is not Verdict.PASS
     text = f"evidence is missing: {tells.ITEMS[kind]}: rank {rank} stopped telling it, "
     assert any(reason.startswith(text) for reason in card.reasons), card.reasons
@@ -153,7 +153,7 @@ def test_what_a_rank_told_before_is_missing_after() -> None:
             for line in steps(trainers(logs, rank=rank, life=-1)[0]):
                 line.pop("digest")
 
-    card = both(ceases, twin=False)
+    card = both(ceases, fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "in one of its lives and not in another" in card.reasons[0]
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
         KINDS["checkpoints"](logs)
         KINDS["restores"](logs)
 
-    card = both(from_the_start, twin=False)
+    card = both(from_the_start, fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this one ever did" in card.reasons[0]
 
 

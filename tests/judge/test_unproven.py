@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Logs, by_a_command, load, remove, steps, trainers, twin_of, verdict
+from judging import Logs, by_a_command, fault_free_of, load, remove, steps, trainers, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
 
 from harness.judge.score import Verdict
@@ -22,7 +22,7 @@ def plan_of(logs: Logs) -> dict[str, Any]:
     return plan
 
 
-def bent_twin(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
+def bent_fault_free(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
     history = simulate(JOB, seed=seed)
     logs = history.logs()
     bend(logs)
@@ -30,17 +30,20 @@ def bent_twin(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
 
 
 @pytest.mark.parametrize(
-    ("twin", "reason"),
+    ("fault_free", "reason"),
     [
-        (twin_of(replace(JOB, steps=20)), "20 steps are not in the fault-free run"),
-        (twin_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
-        (bent_twin(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
-        (bent_twin(lambda logs: logs["harness"][-1].update(outcome="failed")), "not an undisturbed, finished run"),
+        (fault_free_of(replace(JOB, steps=20)), "20 steps are not in the fault-free run"),
+        (fault_free_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
+        (bent_fault_free(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
+        (
+            bent_fault_free(lambda logs: logs["harness"][-1].update(outcome="failed")),
+            "not an undisturbed, finished run",
+        ),
         (load(simulate(JOB, [Outage(9, "crash")], seed=3)), "not an undisturbed, finished run"),
     ],
 )
-def test_a_twin_that_does_not_speak_for_this_run(twin: Timeline, reason: str) -> None:
-    card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, twin=twin)
+def test_a_fault_free_run_that_does_not_speak_for_this_run(fault_free: Timeline, reason: str) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=fault_free)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in card.reasons[0]
 
@@ -79,11 +82,11 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
         ({"recovery_time": {"max": "60s"}}, "recovery_time"),
         ({"wasted_gpu_hours": {"max_percent_by_faults": 90}}, "wasted_gpu_hours"),
     ):
-        alone, kept = replace(JOB, nodes=1, steps=60), twin_of(replace(JOB, steps=60))
+        alone, kept = replace(JOB, nodes=1, steps=60), fault_free_of(replace(JOB, steps=60))
         card = verdict(shrunk, slow, expect, kept)
         assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
         assert score in card.reasons[0] and "cannot be told from the fault-free runs" in card.reasons[0]
-        assert verdict(shrunk, slow, expect, kept, [twin_of(alone)]).verdict is Verdict.PASS
+        assert verdict(shrunk, slow, expect, kept, [fault_free_of(alone)]).verdict is Verdict.PASS
     for bound, asks in (("max_gpu_seconds_by_faults", True), ("max_percent", False), ("max_gpu_seconds", False)):
         card = verdict(shrunk, slow, {"wasted_gpu_hours": {bound: 90}}, kept)
         assert card.verdict is (Verdict.INCONCLUSIVE if asks else Verdict.PASS), bound
@@ -96,7 +99,7 @@ def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:
             line[key] += (factor - 1) * max(0, min(line[key], until) - since)
 
 
-def test_a_slow_job_is_not_hidden_by_one_pause_of_the_twin() -> None:
+def test_a_slow_job_is_not_hidden_by_one_pause_of_the_fault_free_run() -> None:
     def paused(logs: Logs) -> None:
         at = steps(trainers(logs)[0], 20)[0]["mono_ns"]
         stretched(logs, at, 10**5, at + 2 * 10**4)
@@ -106,14 +109,14 @@ def test_a_slow_job_is_not_hidden_by_one_pause_of_the_twin() -> None:
         stretched(logs, at, 5)
 
     expect = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
-    card = verdict(simulate(JOB, seed=5), slow, expect, bent_twin(paused))
+    card = verdict(simulate(JOB, seed=5), slow, expect, bent_fault_free(paused))
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert [line.split(":")[0] for line in card.reasons] == ["recovery_time.max", "wasted_gpu_hours"]
 
     def unharmed(logs: Logs) -> None:
         quiet_fault(logs, steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
 
-    card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_twin(paused))
+    card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_fault_free(paused))
     assert card.verdict is Verdict.PASS, card.reasons
 
 
@@ -321,7 +324,7 @@ def loss_from(first: int, change: Callable[[float], object], every: int = 1) -> 
 @pytest.mark.parametrize("value", ["nan", "inf", None])
 def test_two_losses_that_are_both_no_number_are_not_the_same_loss(value: object) -> None:
     diverged = loss_from(15, lambda loss: value)
-    card = verdict(simulate(JOB, KILL, seed=5), diverged, EXACT, bent_twin(diverged))
+    card = verdict(simulate(JOB, KILL, seed=5), diverged, EXACT, bent_fault_free(diverged))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons == ["loss_continuity.mode: the fault-free run itself tells no finite loss after step 14"]
 
@@ -333,13 +336,13 @@ def test_a_loss_that_is_told_now_and_then_is_compared_where_it_is() -> None:
                 if line["step"] % 7:
                     line["loss"] = None
 
-    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_fault_free(sparse))
     assert card.verdict is Verdict.PASS, card.reasons
 
 
 @pytest.mark.parametrize("change", [lambda loss: "nan", lambda loss: loss + 50])
 def test_calibration_runs_that_went_astray_draw_no_band(change: Callable[[float], object]) -> None:
-    astray = bent_twin(loss_from(12, change), seed=3)
+    astray = bent_fault_free(loss_from(12, change), seed=3)
     expect = {"loss_continuity": {"mode": "envelope"}}
     card = verdict(simulate(JOB, KILL, seed=5), loss_from(20, change), expect, calibration=[astray])
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
@@ -374,8 +377,10 @@ def each_tells_its_own_loss(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize("telling", [only_rank_0_tells, only_the_last_rank_tells, each_tells_its_own_loss])
-def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_twin(telling: Callable[[Logs], None]) -> None:
-    card = verdict(simulate(JOB, KILL, seed=5), telling, EXACT, bent_twin(telling))
+def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_fault_free_run(
+    telling: Callable[[Logs], None],
+) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), telling, EXACT, bent_fault_free(telling))
     assert card.verdict is Verdict.PASS, card.reasons
 
     def drifts(logs: Logs) -> None:
@@ -384,7 +389,7 @@ def test_whoever_tells_a_loss_is_compared_with_the_same_rank_of_the_twin(telling
             for line in steps(lines, 12):
                 line |= {"loss": line["loss"] + 1e-6} if "loss" in line else {}
 
-    card = verdict(simulate(JOB, KILL, seed=5), drifts, EXACT, bent_twin(telling))
+    card = verdict(simulate(JOB, KILL, seed=5), drifts, EXACT, bent_fault_free(telling))
     assert "at step 12 loss" in " ".join(card.reasons)
 
 
@@ -398,9 +403,9 @@ def test_a_trainer_that_tells_each_fifth_step_did_not_skip_the_others() -> None:
         for lines in trainers(logs):
             remove(lines, lambda line: line.get("step") == 25 and "loss" in line)
 
-    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_twin(sparse))
+    card = verdict(simulate(JOB, KILL, seed=5), sparse, EXACT, bent_fault_free(sparse))
     assert card.verdict is Verdict.PASS, card.reasons
-    card = verdict(simulate(JOB, KILL, seed=5), lost, EXACT, bent_twin(sparse))
+    card = verdict(simulate(JOB, KILL, seed=5), lost, EXACT, bent_fault_free(sparse))
     assert "step 25 are in no surviving history" in card.reasons[0]
 
 
@@ -415,6 +420,6 @@ def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped(
 
     job, alone = replace(JOB, steps=60), replace(JOB, nodes=1, steps=60)
     history = simulate(job, [Outage(25, "shrink", victim=1)], seed=2)
-    card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[twin_of(alone)])
+    card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[fault_free_of(alone)])
     assert card.verdict is Verdict.FAIL
     assert "consumed other samples than the fault-free run's, the first is step 21" in card.reasons[0]

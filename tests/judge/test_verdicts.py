@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, by_a_command, load, remove, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, by_a_command, fault_free_of, load, remove, steps, trainers, verdict
 from mutants.bent import (
     JOB,
     KILL,
@@ -126,7 +126,7 @@ def test_a_trainer_that_reports_no_loss_cannot_be_compared() -> None:
     history = simulate(JOB, seed=99)
     logs = history.logs()
     silent(logs)
-    card = verdict(simulate(JOB, KILL, seed=5), silent, twin=load(history, logs))
+    card = verdict(simulate(JOB, KILL, seed=5), silent, fault_free=load(history, logs))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons[0] == "loss_continuity.mode: the trainer reports no loss"
 
@@ -291,7 +291,7 @@ def test_bounds_tell_how_much_of_them_was_used() -> None:
 
 def test_a_smaller_world_must_keep_the_global_batch() -> None:
     job = Job(nodes=2, steps=60, every=10)
-    small = twin_of(Job(nodes=1, steps=60, every=10), seed=4)
+    small = fault_free_of(Job(nodes=1, steps=60, every=10), seed=4)
     history = simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2)
     expect = EXPECT | {"loss_continuity": {"mode": "envelope"}}
     healthy = verdict(history, expect=expect, calibration=[small])
@@ -347,7 +347,7 @@ def moved(by: float, first: int, last: int = 10**9) -> Callable[[Logs], None]:
     return bend
 
 
-def bent_twin(seed: int, bend: Callable[[Logs], None]) -> Timeline:
+def bent_fault_free(seed: int, bend: Callable[[Logs], None]) -> Timeline:
     history = simulate(JOB, seed=seed)
     logs = history.logs()
     bend(logs)
@@ -366,7 +366,7 @@ def bent_twin(seed: int, bend: Callable[[Logs], None]) -> Timeline:
     ],
 )
 def test_the_envelope_is_three_times_what_calibration_runs_drift(run: Callable[[Logs], None], found: Verdict) -> None:
-    drifted = [bent_twin(1, moved(1e-3, 20, 22)), bent_twin(2, moved(5e-4, 20, 30))]
+    drifted = [bent_fault_free(1, moved(1e-3, 20, 22)), bent_fault_free(2, moved(5e-4, 20, 30))]
     expect = {"loss_continuity": {"mode": "envelope"}}
     card = verdict(simulate(JOB, KILL, seed=5), run, expect=expect, calibration=drifted)
     assert card.verdict is found, card.reasons
@@ -458,8 +458,8 @@ def test_the_final_gap_excuses_no_other_learning_rate_and_no_other_samples() -> 
 
 
 def test_a_final_gap_without_the_final_steps_says_nothing() -> None:
-    short = twin_of(Job(**{**JOB.__dict__, "steps": 44}))
-    card = verdict(simulate(JOB, KILL, seed=5), expect=FINAL, twin=short)
+    short = fault_free_of(Job(**{**JOB.__dict__, "steps": 44}))
+    card = verdict(simulate(JOB, KILL, seed=5), expect=FINAL, fault_free=short)
     assert "loss_continuity.mode: the last steps cannot be compared with the fault-free run's" in card.reasons
     assert card.verdict is Verdict.INCONCLUSIVE
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, expecting, load, steps, trainers, twin_of, verdict
+from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
-from harness.judge.drill import Drill, load_drill
+from harness.judge.drill import DrillLog, load_drill
 from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import Job, Outage, simulate
@@ -21,12 +21,12 @@ from harness.theory.simulator import Job, Outage, simulate
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 LOST = [Outage(25, "node", victim=1)]
-TWIN = twin_of(JOB)
+FAULT_FREE = fault_free_of(JOB)
 Bend = Callable[[Logs], object]
 
 
 def judged(bend: Bend, expect: dict[str, Any] | None = None, job: Job = JOB) -> Scorecard:
-    return verdict(simulate(job, KILL, seed=5), bend, expect, TWIN if job == JOB else twin_of(job))
+    return verdict(simulate(job, KILL, seed=5), bend, expect, FAULT_FREE if job == JOB else fault_free_of(job))
 
 
 def reasons(card: Scorecard) -> str:
@@ -94,7 +94,7 @@ def test_fewer_than_ten_steps_after_the_recovery_have_no_pace() -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2000), noise=st.sampled_from([0.0, 0.1, 0.2]), pauses=st.sampled_from([0.0, 0.04]))
 def test_weather_is_never_a_lost_pace(seed: int, noise: float, pauses: float) -> None:
-    card = verdict(simulate(replace(JOB, noise=noise, pauses=pauses), KILL, seed), twin=TWIN)
+    card = verdict(simulate(replace(JOB, noise=noise, pauses=pauses), KILL, seed), fault_free=FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
 
 
@@ -114,7 +114,7 @@ def never_used(logs: Logs) -> None:
 def shrunk(bend: Bend, expect: dict[str, Any], steps_: int = 200) -> Scorecard:
     job = Job(nodes=2, steps=steps_, every=10)
     history = simulate(job, [Outage(25, "shrink", victim=1)], 4)
-    calibration = [twin_of(replace(job, nodes=1), seed) for seed in (1, 2)]
+    calibration = [fault_free_of(replace(job, nodes=1), seed) for seed in (1, 2)]
     return verdict(history, bend, expect, calibration=calibration)
 
 
@@ -158,16 +158,16 @@ def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:
 # Last checkpoint
 
 
-def drill_card(drill: Drill | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
+def drill_card(drill: DrillLog | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
     history = simulate(JOB, KILL, seed=5)
     logs = expecting(history.logs(), EXPECT)
     bend(logs)
     if finished:
         drilled(logs, **finished)
-    return judge(Evidence(load(history, logs), TWIN, drill=drill), "drilled")
+    return judge(Evidence(load(history, logs), FAULT_FREE, drill=drill), "drilled")
 
 
-BOTH = Drill(((0, 80), (1, 80)), 2)
+BOTH = DrillLog(((0, 80), (1, 80)), 2)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ BOTH = Drill(((0, 80), (1, 80)), 2)
     [
         (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
         (
-            Drill(((0, 60),)),
+            DrillLog(((0, 60),)),
             {"outcome": "restored", "restored_step": 60},
             Verdict.FAIL,
             "only the checkpoint of step 60",
@@ -186,12 +186,22 @@ BOTH = Drill(((0, 80), (1, 80)), 2)
         (None, {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be made"),
         (None, {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
         (None, {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
-        (Drill(problem="x.jsonl:3"), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "x.jsonl:3"),
-        (Drill(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
-        (Drill(((0, 80), (1, 70))), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (
+            DrillLog(problem="x.jsonl:3"),
+            {"outcome": "restored", "restored_step": 80},
+            Verdict.INCONCLUSIVE,
+            "x.jsonl:3",
+        ),
+        (DrillLog(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (
+            DrillLog(((0, 80), (1, 70))),
+            {"outcome": "restored", "restored_step": 80},
+            Verdict.INCONCLUSIVE,
+            "do not say",
+        ),
     ],
 )
-def test_the_restore_drill(drill: Drill | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
+def test_the_restore_drill(drill: DrillLog | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
     card = drill_card(drill, **finished)
     assert card.verdict is expected, card.reasons
     assert reason in reasons(card) and "last checkpoint" not in card.not_judged
@@ -225,7 +235,7 @@ def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> No
         f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
     )
     (events / "a.jsonl").write_text(lines)
-    assert load_drill(tmp_path) == Drill([(0, 7)], 1)
+    assert load_drill(tmp_path) == DrillLog([(0, 7)], 1)
     (events / "b.jsonl").write_text("nonsense\n")
     found = load_drill(tmp_path)
     assert found is not None and "b.jsonl:1" in found.problem
@@ -254,18 +264,18 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 
 
 def test_a_part_of_a_run_keeps_the_drill() -> None:
-    run, drill = twin_of(Job(nodes=2, steps=30)), Drill([(0, 30), (1, 30)], 2)
+    run, drill = fault_free_of(Job(nodes=2, steps=30)), DrillLog([(0, 30), (1, 30)], 2)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
 
 
 @pytest.mark.parametrize(
     ("drill", "reason"),
     [
-        (Drill(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
-        (Drill(((0, 90), (1, 90))), "did not tell to have committed"),
+        (DrillLog(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
+        (DrillLog(((0, 90), (1, 90))), "did not tell to have committed"),
     ],
 )
-def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Drill, reason: str) -> None:
+def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, reason: str) -> None:
     step = drill.restored[0][1]
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons

@@ -293,7 +293,7 @@ def test_what_survives_is_what_the_last_state_descends_from(
 def test_a_job_that_begins_anew_and_does_nothing_has_no_step_to_compare(tmp_path: pathlib.Path) -> None:
     """All its steps are rolled back. That is judged, and not only said to be beyond the scorer."""
     runs = []
-    for name, stretches in (("run", [(0, 1, 5, 3), (0, 1, 0, None)]), ("twin", [(0, 1, 6, None)])):
+    for name, stretches in (("run", [(0, 1, 5, 3), (0, 1, 0, None)]), ("fault_free", [(0, 1, 6, None)])):
         (tmp_path / name).mkdir()
         runs.append(lives(Logs(tmp_path / name), *stretches))
     card = judge(Evidence(*runs), "x")

@@ -22,7 +22,7 @@ from harness.log import events, files, reading, records
 from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
 from harness.report.model import from_scorecard
-from harness.run.trigger import Progress
+from harness.run.trigger import LiveProgress
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
@@ -327,7 +327,7 @@ def test_the_live_reader_fills_in_what_a_bare_trainer_does_not_tell(tmp_path: pa
     bare = {"schema": 1, "role": "trainer", "wall_ns": 1}
     told = [{"event": "started"}, {"event": "rendezvous"}, {"event": "restored"}, STEP]
     write(tmp_path / "node7" / "w.jsonl", bare, *told)
-    progress = Progress()
+    progress = LiveProgress()
     for header, event in Tail(tmp_path).poll():
         progress.absorb(header, event, 1)
     assert (progress.workers[0].node, progress.workers[0].last_step) == ("node7", 1)
@@ -404,8 +404,8 @@ def test_typed_events_round_trip_through_json(event: vocabulary.Event, data: st.
 def test_a_log_is_attached_whole_and_nothing_else_with_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "events" / "harness.jsonl", HEADER | {"role": "harness"})
     write(tmp_path / "events" / "node0" / "w.jsonl", HEADER)
-    files.attach(tmp_path / "events", tmp_path / "run" / "twin" / "events")
-    attached = tmp_path / "run" / "twin" / "events"
+    files.attach(tmp_path / "events", tmp_path / "run" / "fault-free" / "events")
+    attached = tmp_path / "run" / "fault-free" / "events"
     assert [source.path.relative_to(attached) for source in files.find(attached)] == [
         pathlib.Path("harness.jsonl"),
         pathlib.Path("node0/w.jsonl"),

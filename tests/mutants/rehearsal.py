@@ -88,7 +88,7 @@ REHEARSALS: dict[str, dict[str, Any]] = {
 
 
 def run(bug: str | None, rehearsed: str, folder: pathlib.Path, stored_only: bool = False) -> Scorecard:
-    """Runs a rehearsal with a bug (`None`: the healthy trainer). Twins are cached in `folder`, and so are runs:
+    """Runs a rehearsal with a bug (`None`: the healthy trainer). Fault-free runs are cached in `folder`, and so are runs:
     one that is there already is only judged again. Raises `NotRun` when it is not there and `stored_only`."""
     name = f"{bug or 'healthy'}-{rehearsed}".replace("_", "-").replace(",", "").replace(" ", "-")
     run_dir = next((mark.parent for mark in folder.glob(f"{name}.*/{COMPLETE}")), None)
@@ -105,10 +105,10 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
     plan = make_plan(scenario, 1, "local", run_dir.name)
     fault_free = fault_free_plans(plan)
-    twins = {name: ensure_fault_free(other, run_dir.parent, backend) for name, other in fault_free.items()}
-    assert all(outcome is None or outcome.outcome == "completed" for _, outcome in twins.values()), "a healthy run"
+    made = {name: ensure_fault_free(other, run_dir.parent, backend) for name, other in fault_free.items()}
+    assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a healthy run"
     execute(broken(plan, bug) if bug else plan, run_dir, backend)
-    for name, (other, _) in twins.items():
+    for name, (other, _) in made.items():
         attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     (run_dir / COMPLETE).touch()

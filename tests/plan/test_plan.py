@@ -150,10 +150,10 @@ def test_another_backend_that_has_the_verb_is_named(monkeypatch: pytest.MonkeyPa
         check_capabilities(plan_of([kill("any")]), lacking)
 
 
-def test_the_twin_has_no_faults_and_the_same_workload() -> None:
+def test_the_fault_free_run_has_no_faults_and_the_same_workload() -> None:
     plan = plan_of([kill("any")])
-    twin = plan.without_faults("twin")
-    assert twin.faults == () and twin.workload == plan.workload and twin.seed == plan.seed
+    fault_free = plan.without_faults("fault_free")
+    assert fault_free.faults == () and fault_free.workload == plan.workload and fault_free.seed == plan.seed
     assert plan.without_faults("small", nodes=2).workload.world_size == 4
 
 

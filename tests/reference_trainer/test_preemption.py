@@ -36,10 +36,10 @@ TRIES = 40
 
 @pytest.mark.parametrize("how", ["agent", "everything", "one worker"])
 def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path, how: str) -> None:
-    with Job(nursery, tmp_path / "twin", 60) as twin:
+    with Job(nursery, tmp_path / "fault-free", 60) as fault_free:
         for node in ("a", "b"):
-            twin.start(node, "2:2")
-        assert twin.code("a") == twin.code("b") == 0
+            fault_free.start(node, "2:2")
+        assert fault_free.code("a") == fault_free.code("b") == 0
     with Job(nursery, tmp_path / "job", 60) as job:
         for node in ("a", "b"):
             job.start(node, "2:2")
@@ -55,7 +55,7 @@ def test_eviction_with_replacement(nursery: Nursery, tmp_path: pathlib.Path, how
         assert {event["code"] for event in job.seen("worker.exit")} <= {0, EXIT_DRAINED}
         assert [event["source"] for event in job.seen("notice", node="b")] == ["signal"]
         assert [event["source"] for event in job.seen("notice", node="a")] == ["peer"]
-        assert job.losses() == twin.losses()
+        assert job.losses() == fault_free.losses()
 
 
 def test_eviction_without_replacement_shrinks_and_grows_back(nursery: Nursery, tmp_path: pathlib.Path) -> None:

@@ -20,9 +20,9 @@ def test_killed_run_repeats_the_undisturbed_one_bit_for_bit(
     nursery: Nursery, tmp_path: pathlib.Path, ranks: int
 ) -> None:
     extra = ["--dropout", "0.1"]  # so that random states matter
-    with Job(nursery, tmp_path / "twin", STEPS, *extra, nproc=ranks) as twin:
-        twin.start("a")
-        assert twin.code("a") == 0
+    with Job(nursery, tmp_path / "fault-free", STEPS, *extra, nproc=ranks) as fault_free:
+        fault_free.start("a")
+        assert fault_free.code("a") == 0
     with Job(nursery, tmp_path / "killed", STEPS, *extra, nproc=ranks) as job:
         job.start("a")
         for step in (17, 33):
@@ -32,8 +32,8 @@ def test_killed_run_repeats_the_undisturbed_one_bit_for_bit(
         assert job.code("a") == 0
         restored = {event["step"] for event in job.seen("restored", rank=0)}
         assert len(restored) >= 2, "nothing was restored, so nothing was shown"
-    assert job.losses() == twin.losses()
-    assert len(twin.losses()) == STEPS
+    assert job.losses() == fault_free.losses()
+    assert len(fault_free.losses()) == STEPS
 
 
 def test_survives_kills_at_any_moment(nursery: Nursery, tmp_path: pathlib.Path) -> None:

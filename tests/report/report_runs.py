@@ -306,7 +306,7 @@ def ledger(timeline: Timeline, ranks: int) -> dict[str, float]:
 
 def scorecard(
     run: Timeline,
-    twin: Timeline | None,
+    fault_free: Timeline | None,
     *,
     verdict: Verdict = Verdict.PASS,
     reasons: Sequence[str] = (),
@@ -382,7 +382,7 @@ def scorecard(
             ),
         ],
         environment=run.environment,
-        evidence=Analysis(run, twin),
+        evidence=Analysis(run, fault_free),
     )
 
 

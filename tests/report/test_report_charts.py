@@ -59,13 +59,13 @@ def test_tick_labels_are_human(seconds: float, step: float, words: str) -> None:
 
 
 def test_the_difference_sees_one_rank_and_one_step() -> None:
-    twin = report_runs.simulate(steps=20)
+    fault_free = report_runs.simulate(steps=20)
 
     def change(step: np.ndarray, losses: np.ndarray) -> np.ndarray:
-        losses[np.flatnonzero((step == 7) & (twin.steps.rank == 1))] += 0.5
+        losses[np.flatnonzero((step == 7) & (fault_free.steps.rank == 1))] += 0.5
         return losses
 
-    steps, apart = curves.apart(report_runs.with_losses(twin, change).steps, twin.steps)
+    steps, apart = curves.apart(report_runs.with_losses(fault_free, change).steps, fault_free.steps)
     assert steps.tolist() == list(range(1, 21))
     assert apart[6] == pytest.approx(0.5)
     assert np.count_nonzero(apart) == 1
@@ -100,8 +100,8 @@ def test_markup_in_a_title_is_escaped() -> None:
 
 
 def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
-    twin = report_runs.simulate(steps=3, ranks=3)
-    run = report_runs.with_losses(twin, lambda step, losses: losses + twin.steps.rank)
+    fault_free = report_runs.simulate(steps=3, ranks=3)
+    run = report_runs.with_losses(fault_free, lambda step, losses: losses + fault_free.steps.rank)
     curve = drawing.line(curves.surviving(run.steps))
     assert curve.step.tolist() == [1, 2, 3]
     assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]

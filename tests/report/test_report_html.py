@@ -212,7 +212,7 @@ def test_a_run_that_never_recovered_names_the_phase_it_is_stuck_in() -> None:
     assert "never came back" in text
 
 
-def test_without_a_twin_or_steps_the_page_says_so() -> None:
+def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
     assert "no fault-free run" in Page(page_of(report_runs.no_outage())).text
     assert "no step was completed" in Page(page_of(report_runs.empty())).text
     assert "No fault was injected" in Page(page_of(report_runs.no_outage())).text

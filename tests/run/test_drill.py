@@ -209,9 +209,9 @@ def test_only_where_it_is_asked_for_or_usual(tmp_path: pathlib.Path) -> None:
 
 
 def test_ranks_that_restore_different_steps_have_not_restored() -> None:
-    found = drill.Drill("timeout", 30)
+    found = drill.DrillOutcome("timeout", 30)
     assert drill._restored(found, [30, 30]).outcome == "restored"
-    assert drill._restored(found, [30, 20]) == drill.Drill(
+    assert drill._restored(found, [30, 20]) == drill.DrillOutcome(
         "failed", 30, None, "the ranks restored different steps: [20, 30]"
     )
 
@@ -221,4 +221,4 @@ def test_a_stop_request_ends_the_drill(tmp_path: pathlib.Path) -> None:
     stop.ask()
     cluster: Any = type("Cluster", (), {"exits": lambda self: [], "nodes": [1]})()
     with pytest.raises(drill.CannotDrill, match="stopped by the user"):
-        drill._watch(cluster, tmp_path, 1, drill.Drill("timeout", 1), time.monotonic() + 5, stop)
+        drill._watch(cluster, tmp_path, 1, drill.DrillOutcome("timeout", 1), time.monotonic() + 5, stop)

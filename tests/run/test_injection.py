@@ -13,7 +13,7 @@ from harness.errors import NodeGone
 from harness.faults.contract import Target
 from harness.plan.model import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
-from harness.run.trigger import Firing, Progress
+from harness.run.trigger import Firing, LiveProgress
 
 
 class FakeNode:
@@ -65,7 +65,7 @@ class FakeJournal:
 
 
 def injection_of(
-    fault: str, progress: Progress, **parameters: Any
+    fault: str, progress: LiveProgress, **parameters: Any
 ) -> tuple[Injection, FakeCluster, list[dict[str, Any]]]:
     when, targets = When(step=1), (Target(0, 0),)
     planned = PlannedFault(id="a", fault=fault, parameters=parameters, when=when, targets=targets)
@@ -85,8 +85,8 @@ def injection_of(
     return Injection(Firing(planned, 0), cast(Plan, Plans()), LiveJob(*parts)), cluster, log
 
 
-def living_on(node: int) -> Progress:
-    progress = Progress()
+def living_on(node: int) -> LiveProgress:
+    progress = LiveProgress()
     header = {"role": "trainer", "rank": 0, "node": f"node{node}", "incarnation": 1, "pid": 10}
     progress.absorb(header, {"event": "started"}, 1)
     return progress
@@ -122,7 +122,7 @@ def test_a_rank_that_moves_while_the_fault_acts_changes_nothing() -> None:
 
 
 def test_a_rank_that_has_not_started_is_where_it_was_planned() -> None:
-    injection, cluster, _ = injection_of("hang", Progress())
+    injection, cluster, _ = injection_of("hang", LiveProgress())
     assert injection.node(injection.targets[0]) is cluster.nodes[0]
 
 

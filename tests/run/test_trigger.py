@@ -12,8 +12,8 @@ from harness.run.trigger import (
     NAME_LENGTH_MAX,
     PHASES_REMEMBERED,
     Firing,
-    Holds,
-    Progress,
+    LiveProgress,
+    TriggerHolds,
     obstacle,
 )
 
@@ -30,8 +30,8 @@ def trainer(rank: int) -> dict[str, Any]:
     return {"role": "trainer", "rank": rank, "node": f"node{rank}", "incarnation": 1, "pid": 10 + rank}
 
 
-def job(ranks: int = 2) -> Progress:
-    progress = Progress()
+def job(ranks: int = 2) -> LiveProgress:
+    progress = LiveProgress()
     for rank in range(ranks):
         progress.absorb(trainer(rank), {"event": "started"}, 1)
         progress.absorb(trainer(rank), {"event": "rendezvous", "world_size": ranks}, 2)
@@ -39,7 +39,7 @@ def job(ranks: int = 2) -> Progress:
     return progress
 
 
-def step(progress: Progress, rank: int, number: int, now_ns: int = 4) -> None:
+def step(progress: LiveProgress, rank: int, number: int, now_ns: int = 4) -> None:
     progress.absorb(trainer(rank), {"event": "step", "step": number, "loss": 1.0}, now_ns)
 
 
@@ -53,7 +53,7 @@ def test_a_step_is_complete_when_every_rank_has_done_it() -> None:
 
 
 def test_a_trainer_that_does_not_tell_its_start_is_followed_from_its_first_word_on() -> None:
-    progress = Progress()
+    progress = LiveProgress()
     for rank in range(2):
         progress.absorb(trainer(rank), {"event": "rendezvous", "world_size": 2}, 1)
         step(progress, rank, 3)
@@ -120,7 +120,7 @@ def test_a_shrunk_world_completes_steps_without_the_lost_ranks() -> None:
 
 def test_holds_are_armed_when_their_rehearsal_begins_unless_they_wait_for_something(tmp_path: pathlib.Path) -> None:
     faults = [fault("a", step=5), fault("b", phase="restore"), fault("c", after_ns=1)]
-    holds = Holds(tmp_path, faults)
+    holds = TriggerHolds(tmp_path, faults)
     assert list((tmp_path / "holds").iterdir()) == []
     holds.begin(faults)
     written = json.loads((tmp_path / "holds.json").read_text())

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Logs, expecting, load, remove, steps, trainers, twin_of
+from judging import Logs, expecting, fault_free_of, load, remove, steps, trainers
 
 from harness.judge.score import Evidence, judge
 from harness.report import model
@@ -178,8 +178,8 @@ def record(seed: int) -> dict[str, Any]:
     coarsen(logs, GRAINS_MS[seed % len(GRAINS_MS)] * 10**6)
     run = load(simulate(job, outages, seed), logs)
     plain = dataclasses.replace(job, foreign_clocks=False)
-    calibration = [twin_of(plain, 7)] if seed % 2 else []
-    card = judge(Evidence(run, twin_of(plain) if seed % 5 else None, calibration), "coarse")
+    calibration = [fault_free_of(plain, 7)] if seed % 2 else []
+    card = judge(Evidence(run, fault_free_of(plain) if seed % 5 else None, calibration), "coarse")
     report = model.from_scorecard(card).to_json()
     kept = {key: value for key, value in report.items() if key in ("verdict", "reasons")}
     return kept | {"parts": {name: fingerprint(value) for name, value in parts(run, report)}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, load, twin_of, verdict
+from judging import EXPECT, Logs, fault_free_of, load, verdict
 
 from harness.judge import ledger
 from harness.judge.score import Verdict
@@ -112,7 +112,7 @@ def test_a_stricter_bound_never_turns_a_failure_into_a_pass(history: History, on
 @settings(max_examples=15, deadline=None)
 @given(HISTORIES)
 def test_the_recovery_is_the_sum_of_its_phases(history: History) -> None:
-    report = model.from_scorecard(verdict(history, expect=EXPECT, twin=twin_of(history.job))).to_json()
+    report = model.from_scorecard(verdict(history, expect=EXPECT, fault_free=fault_free_of(history.job))).to_json()
     for episode in report["scores"]["recovery_time"]["episodes"]:
         assert sum(episode["phases"].values()) == pytest.approx(episode["seconds"], abs=1e-6)
 

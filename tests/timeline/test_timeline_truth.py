@@ -45,12 +45,12 @@ def loaded(history: History, rename: dict[str, str] | None = None) -> Timeline:
         return timeline.load(pathlib.Path(folder))
 
 
-def plain_bands(twin: History) -> dict[int, tuple[int, int]]:
+def plain_bands(fault_free: History) -> dict[int, tuple[int, int]]:
     """The band of the fault-free run's steps by its definition, with plain lists."""
-    lengths = [(row.end - row.begin - row.data_ns - row.checkpoint_ns, row.warm_up) for row in twin.truth.rows]
+    lengths = [(row.end - row.begin - row.data_ns - row.checkpoint_ns, row.warm_up) for row in fault_free.truth.rows]
     usual = sorted(length for length, warm_up in lengths if not warm_up)
     upper = usual[math.ceil(ledger.QUANTILE * (len(usual) - 1))]
-    world = twin.job.nodes * twin.job.ranks_per_node
+    world = fault_free.job.nodes * fault_free.job.ranks_per_node
     return {world: (upper, max(upper, *(length for length, warm_up in lengths if warm_up)))}
 
 
@@ -88,12 +88,12 @@ def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], 
     history = simulate(job, outages, seed)
     found = loaded(history)
     check(history, found)
-    twin = simulate(Job(**job.__dict__), (), seed + 1)
-    bands = ledger.bands([loaded(twin)])
-    assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(twin)
+    fault_free = simulate(Job(**job.__dict__), (), seed + 1)
+    bands = ledger.bands([loaded(fault_free)])
+    assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(fault_free)
     booked = ledger.settle(found, bands, [(e.t_stop, e.end) for e in found.episodes])
     assert {name: amount for name, amount in booked.accounts.items() if amount} == history.truth.ledger(
-        plain_bands(twin)
+        plain_bands(fault_free)
     )
     assert sum(booked.accounts.values()) == booked.allocated
     assert booked.allocated == sum(released - allocated for allocated, released in history.truth.slots.values())

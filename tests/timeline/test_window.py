@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, expecting, remove, trainers, twin_of
+from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
@@ -77,8 +77,8 @@ def in_sequence(seed: int) -> tuple[History, Logs]:
 
 def judged(folder: pathlib.Path, history: History, logs: Logs, rehearsal: str | None) -> Scorecard:
     history.write(folder, logs)
-    twin = twin_of(JOB)
-    evidence = Evidence(window.load(folder, rehearsal), twin, ())
+    fault_free = fault_free_of(JOB)
+    evidence = Evidence(window.load(folder, rehearsal), fault_free, ())
     return judge(evidence if rehearsal is None else part_of(evidence), rehearsal or "job")
 
 

@@ -23,7 +23,7 @@ _KEPT = (
 )
 
 
-KEPT = ".twins"  # beside the runs: the fault-free runs that are kept
+KEPT = ".fault-free"  # beside the runs: the fault-free runs that are kept
 _MARK = "undo.jsonl"  # in the folder of every run
 
 

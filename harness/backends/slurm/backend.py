@@ -42,7 +42,7 @@ from harness.backends.contract import (
 from harness.backends.sidecar_calls import NetworkHost
 from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, PROBE, capability_of
-from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Job, Slurm, find_slurm
+from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Slurm, SlurmJob, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
 from harness.backends.slurm.network import SIDECAR, JobNetwork
 from harness.backends.slurm.place import SlurmNode
@@ -90,7 +90,7 @@ class SlurmCluster(TellingCluster):
         self._incarnation = 0  # of the job, as far as we have seen it running
         self._recorded: set[tuple[str, int]] = set()  # exits
         self._comparing: list[threading.Thread] = []
-        self._job: Job | None = None
+        self._job: SlurmJob | None = None
         self._stop = threading.Event()
         self._closed = False
         self._watcher = threading.Thread(target=self._watch, name="slurm", daemon=True)
@@ -291,7 +291,7 @@ class SlurmCluster(TellingCluster):
                     self.broken = error
                     return
 
-    def _absorb(self, job: Job) -> None:
+    def _absorb(self, job: SlurmJob) -> None:
         """What Slurm says now. Exits are read after it: a task that ended before has left its record by now."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
@@ -377,8 +377,8 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
     return found
 
 
-def _unknown(job_id: int) -> Job:
-    return Job(job_id, "", ("CANCELLED",), 0, "", "")
+def _unknown(job_id: int) -> SlurmJob:
+    return SlurmJob(job_id, "", ("CANCELLED",), 0, "", "")
 
 
 def end_run(slurm: Slurm, run_id: str) -> None:

@@ -40,7 +40,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job as `squeue` shows it. `hosts` is Slurm's own notation, like `n[1-2]`."""
 
     id: int
@@ -115,12 +115,12 @@ class Slurm:
         answer = self.run("sbatch", "--parsable", *arguments, env=env)
         return int(answer.strip().split(";")[0])
 
-    def jobs(self, *selection: str) -> list[Job]:
+    def jobs(self, *selection: str) -> list[SlurmJob]:
         """What `squeue` shows with these options, jobs that ended a moment ago included."""
         answer = json.loads(self.run("squeue", "--json", "--states=all", *selection))
         return [_read_job(job) for job in answer["jobs"]]
 
-    def job(self, job_id: int) -> Job | None:
+    def job(self, job_id: int) -> SlurmJob | None:
         """`None` for a job that ended so long ago that Slurm has forgotten it."""
         try:
             found = self.jobs(f"--jobs={job_id}")
@@ -130,7 +130,7 @@ class Slurm:
             raise
         return next((job for job in found if job.id == job_id), None)
 
-    def jobs_named(self, *names: str) -> list[Job]:
+    def jobs_named(self, *names: str) -> list[SlurmJob]:
         """Only those that are not over; the names must be the whole names."""
         return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
 
@@ -152,7 +152,7 @@ class Slurm:
             jobs = ", ".join(str(job.id) for job in left)
             raise BackendError(f"Slurm jobs {jobs} do not end within {GONE_S_MAX:g} s. {refusal}")
 
-    def _wait_until_ended(self, names: Sequence[str], deadline: float) -> list[Job]:
+    def _wait_until_ended(self, names: Sequence[str], deadline: float) -> list[SlurmJob]:
         while (left := self.jobs_named(*names)) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
@@ -262,12 +262,12 @@ def _reason(run_id: str) -> str:
     return f"chaos:{run_id}"
 
 
-def _read_job(data: Mapping[str, Any]) -> Job:
+def _read_job(data: Mapping[str, Any]) -> SlurmJob:
     """Slurm 22 writes one state and plain numbers; newer ones a list of states and `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
-    return Job(
+    return SlurmJob(
         id=int(data["job_id"]),
         name=str(data.get("name", "")),
         states=tuple(states),

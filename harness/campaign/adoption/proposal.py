@@ -19,7 +19,7 @@ SAVE_EVERY = 10  # steps, where no checkpoint was seen
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Proposed:
     """One proposed scenario. `faults` is YAML; `{step}` is filled in. `saves`: the checkpoints that must be there."""
 
     name: str
@@ -30,7 +30,7 @@ class Rehearsal:
 
 
 REHEARSALS = (
-    Rehearsal(
+    Proposed(
         "rank-kill",
         "A worker dies by SIGKILL",
         "The most frequent failure of all: a GPU or a driver error takes one process away.",
@@ -41,7 +41,7 @@ REHEARSALS = (
     target: {{rank: {{not_rank: 0}}}}
 """,
     ),
-    Rehearsal(
+    Proposed(
         "spot-evict",
         "A node is reclaimed with a notice of 5 s, and a replacement arrives",
         "The notice is a SIGTERM. A trainer that takes no notice of it loses the steps since its last checkpoint.",
@@ -54,7 +54,7 @@ REHEARSALS = (
     replacement: {{after: 5s}}
 """,
     ),
-    Rehearsal(
+    Proposed(
         "node-loss",
         "A node dies without notice, and a replacement arrives",
         "Everything on the node ends at once: its workers, their launcher, its open connections.",
@@ -66,7 +66,7 @@ REHEARSALS = (
     replacement: {{after: 5s}}
 """,
     ),
-    Rehearsal(
+    Proposed(
         "checkpoint-bit-flip",
         "One bit of the newest checkpoint has rotted when a worker dies",
         "torch.load, DCP and safetensors load it without a word. The job must notice it, or fall back.",
@@ -84,7 +84,7 @@ REHEARSALS = (
 """,
         saves=2,
     ),
-    Rehearsal(
+    Proposed(
         "checkpoint-truncated",
         "The newest checkpoint has lost its end when a worker dies",
         "A save that a full disk or a crash cut short. The job must fall back to the checkpoint before.",
@@ -101,7 +101,7 @@ REHEARSALS = (
 """,
         saves=2,
     ),
-    Rehearsal(
+    Proposed(
         "kill-during-checkpoint",
         "The power of a node fails in the middle of a checkpoint",
         "What is on the disk by then is half a checkpoint. It must never be taken for a whole one.",
@@ -136,12 +136,12 @@ def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
     return {f"{each.name}.yaml": _text(each, workload, facts) for each in REHEARSALS if _fits(each, facts)}
 
 
-def _fits(rehearsal: Rehearsal, facts: Facts) -> bool:
+def _fits(rehearsal: Proposed, facts: Facts) -> bool:
     """Whether the job is long enough for it, as far as is known."""
     return facts.steps_total is None or _step(rehearsal, facts) < facts.steps_total
 
 
-def _text(rehearsal: Rehearsal, workload: Mapping[str, Any], facts: Facts) -> str:
+def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str:
     return f"""\
 # {rehearsal.why}
 version: 1
@@ -161,7 +161,7 @@ abort:
 """
 
 
-def _step(rehearsal: Rehearsal, facts: Facts) -> int:
+def _step(rehearsal: Proposed, facts: Facts) -> int:
     """Half-way between two checkpoints, after as many of them as the rehearsal needs."""
     every = facts.save_every or SAVE_EVERY
     first = facts.saves[0] if facts.saves else SAVE_EVERY

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.judge import fault_free, tells, undisturbed
+from harness.judge import comparable, tells, undisturbed
 from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Bools, Ints, Timeline
 
@@ -35,11 +35,12 @@ class Rhythm(Score):
     by_default = ITEM
 
     def score(self, evidence: Evidence, bounds: RhythmBounds | None) -> ScoreResult:
-        run, twin = evidence.run, evidence.twin
+        run, fault_free = evidence.run, evidence.fault_free
         values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
         if "checkpoints" not in tells.told(run):
             return ScoreResult(values)  # that they are not told at all is said elsewhere
-        usual = _committed(twin) if twin is not None and not fault_free.flaw(run, twin) else np.zeros(0, np.int64)
+        usable = fault_free is not None and not comparable.flaw(run, fault_free)
+        usual = _committed(fault_free) if fault_free is not None and usable else np.zeros(0, np.int64)
         if not len(usual):
             return ScoreResult(values, not_judged=[(ITEM, "no fault-free run tells when a checkpoint is due")])
         made = _after_the_fault(run, usual)

@@ -30,7 +30,7 @@ class ExitTime(Score):
     def score(self, evidence: Evidence, bounds: ExitBounds | None) -> ScoreResult:
         run = evidence.run
         taken = _exit_ns(run)
-        usual = max((ns for other in evidence.fault_free if (ns := _exit_ns(other)) is not None), default=None)
+        usual = max((ns for other in evidence.fault_free_runs if (ns := _exit_ns(other)) is not None), default=None)
         values = {"seconds": _seconds(taken), "usual_seconds": _seconds(usual)}
         if bounds is None:
             return ScoreResult(values)

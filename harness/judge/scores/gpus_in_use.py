@@ -36,13 +36,13 @@ class GpusInUse(Score):
     def score(self, evidence: Evidence, bounds: UseBounds | None) -> ScoreResult:
         run = evidence.run
         slots = _kept(run)
-        per_rank = _gpus_per_rank(evidence.fault_free)
-        patience = PATIENCE * max((_first_step_ns(other) for other in evidence.fault_free), default=0)
+        per_rank = _gpus_per_rank(evidence.fault_free_runs)
+        patience = PATIENCE * max((_first_step_ns(other) for other in evidence.fault_free_runs), default=0)
         idle, at_all = (_idle_steps(run, slots, per_rank, wait) for wait in (patience, 0))
         values = {"gpus_at_the_end": len(slots), "idle_steps": idle}
         if bounds is None:
             return ScoreResult(values)
-        why = _not_judged(run, evidence.fault_free, slots)
+        why = _not_judged(run, evidence.fault_free_runs, slots)
         if not why and idle < bounds.max_idle_steps <= at_all:
             why = "a GPU came so late that the job may not have had the time to use it"
         if why:
@@ -54,10 +54,10 @@ class GpusInUse(Score):
         return ScoreResult(values, [Expectation(NAME, f"< {bounds.max_idle_steps}", str(idle), verdict, reason)])
 
 
-def _not_judged(run: Timeline, fault_free: Sequence[Timeline], slots: Sequence[Slot]) -> str:
+def _not_judged(run: Timeline, fault_free_runs: Sequence[Timeline], slots: Sequence[Slot]) -> str:
     if not len(run.progress) or not slots:
         return "no step, or no GPU, is in the log"
-    if not fault_free:
+    if not fault_free_runs:
         return "no fault-free run tells how many GPUs the job uses"
     planned = {str(fault.get("id")): fault.get("parameters") or {} for fault in run.plan.get("faults") or ()}
     for fault in run.faults:
@@ -78,9 +78,11 @@ def _kept(run: Timeline) -> list[Slot]:
     return [slot for slot in run.slots if slot.kept and (slot.node, slot.incarnation) not in excluded]
 
 
-def _gpus_per_rank(fault_free: Sequence[Timeline]) -> float:
+def _gpus_per_rank(fault_free_runs: Sequence[Timeline]) -> float:
     """The most of any fault-free run; 1 without one."""
-    found = [len(other.slots) / other.epochs[-1].size for other in fault_free if other.epochs and other.epochs[-1].size]
+    found = [
+        len(other.slots) / other.epochs[-1].size for other in fault_free_runs if other.epochs and other.epochs[-1].size
+    ]
     return max(found, default=1.0)
 
 

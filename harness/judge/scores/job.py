@@ -35,11 +35,15 @@ class Job(Score):
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
-        blind = blindness(run, evidence.twin)
-        reasons = [*acted.findings(run), *(_blind_ending(run, blind) if blind else _ending(run)), *_left_untold(run)]
+        blind = blindness(run, evidence.fault_free)
+        reasons = [
+            *acted.findings(run),
+            *(_blind_ending(run, blind) if blind else _ending(run)),
+            *_left_without_notice(run),
+        ]
         reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run)]
-        reasons += [*_evidence(run), *_without_a_launcher(run, evidence.twin), *_ledger(run)]
+        reasons += [*_evidence(run), *_without_a_launcher(run, evidence.fault_free), *_ledger(run)]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -96,7 +100,7 @@ def _kept_step(run: Timeline) -> int:
     return int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))
 
 
-def _left_untold(run: Timeline) -> Iterator[Finding]:
+def _left_without_notice(run: Timeline) -> Iterator[Finding]:
     """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
     given them a notice."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -113,8 +117,7 @@ def _left_untold(run: Timeline) -> Iterator[Finding]:
 
 def _worlds(run: Timeline) -> Iterator[Finding]:
     """Worlds smaller than the job allows."""
-    workload = run.plan.get("workload") or {}
-    least = int(workload.get("min_nodes") or 0) * int(workload.get("ranks_per_node") or 1)
+    least = run.planned_size.min_world_size or 0
     for number, epoch in enumerate(run.epochs):
         if epoch.size < least and (run.progress.epoch == number).any():
             yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"
@@ -141,10 +144,10 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
             yield Verdict.INCONCLUSIVE, text
 
 
-def _without_a_launcher(run: Timeline, twin: Timeline | None) -> Iterator[Finding]:
+def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     """Nodes whose launcher left no log though others' did, so that nobody tells of the ends of their workers. A node
     that was taken may have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
-    usual = {p.node for p in twin.processes} - {node for node, _ in twin.launchers} if twin else set()
+    usual = {p.node for p in fault_free.processes} - {node for node, _ in fault_free.launchers} if fault_free else set()
     taken = {place_of(target) for fault in run.faults if fault.kills for target in fault.targets}
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from harness.judge import undisturbed
-from harness.judge.drill import Drill
+from harness.judge.drill import DrillLog
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline
@@ -62,7 +62,7 @@ class LastCheckpoint(Score):
         return ScoreResult(values, [Expectation(NAME, bound, observed, verdict, reason)])
 
 
-def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: int) -> Finding:
+def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Finding:
     """What the harness saw, unless the drill's own log says otherwise."""
     told, newest = run.drill or {}, max(committed, default=0)
     outcome, step = told.get("outcome"), told.get("restored_step")
@@ -85,7 +85,9 @@ def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: in
     if step < newest - behind:
         text = f"only the checkpoint of step {step} could be loaded"
         return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
-    ranks = drill.world_size if drill.world_size > 0 else _planned_ranks(run)
+    ranks = drill.world_size if drill.world_size > 0 else run.planned_size.world_size
+    if ranks is None:
+        return Verdict.INCONCLUSIVE, "how many ranks the restore drill had is not told"
     if len({rank for rank, _ in drill.restored}) < ranks:
         told_by = len({rank for rank, _ in drill.restored})
         return Verdict.INCONCLUSIVE, f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
@@ -93,11 +95,6 @@ def _drilled(run: Timeline, drill: Drill | None, committed: set[int], behind: in
         text = f"the restore drill loaded a checkpoint of step {step}"
         return Verdict.INCONCLUSIVE, f"{text}, which the job did not tell to have committed"
     return Verdict.PASS, ""
-
-
-def _planned_ranks(run: Timeline) -> int:
-    work = run.plan.get("workload") or {}
-    return int(work.get("nodes") or 1) * int(work.get("ranks_per_node") or 1)
 
 
 def _from_the_log(run: Timeline) -> Finding | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.judge import deaths, fault_free, ranks_agree
+from harness.judge import comparable, deaths, ranks_agree
 from harness.judge.analysis import Analysis
 from harness.judge.consumed import Consumed
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
@@ -202,7 +202,7 @@ def _curve_line(
     band, source = _band(evidence, bounds, comparison)
     if band is None:
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source), {}
-    outside = {c: distance(getattr(comparison.run, c), getattr(comparison.twin, c)) > band[c] for c in CURVES}
+    outside = {c: distance(getattr(comparison.run, c), getattr(comparison.fault_free, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
 
 
@@ -226,7 +226,7 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _judged(name, bound, comparison, {"lr": comparison.differs["lr"]})
-    if int(comparison.step[-1]) == comparison.twin_last:
+    if int(comparison.step[-1]) == comparison.fault_free_last:
         gap = comparison.final_gap_percent
     if comparison.near_zero:
         reason = "the final loss is so near to zero that a gap in percent of it says nothing"
@@ -248,28 +248,33 @@ def _percent(value: float | None) -> str:
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
-    reported = comparison is not None and np.isfinite(comparison.twin.loss).any()
+    reported = comparison is not None and np.isfinite(comparison.fault_free.loss).any()
     counts = ~np.isfinite(curve.loss) & (curve.applied != 0)  # of an update that was skipped nothing came
     return int(counts.sum()) if reported else None
 
 
 def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
-    run, twin = evidence.run, evidence.twin
-    if comparison is None or twin is None:
+    run, fault_free = evidence.run, evidence.fault_free
+    if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
-    if twin.faults or not twin.finished or twin.outcome != "completed" or any(deaths.unexplained(twin)):
+    if (
+        fault_free.faults
+        or not fault_free.finished
+        or fault_free.outcome != "completed"
+        or any(deaths.unexplained(fault_free))
+    ):
         return "the fault-free run is not an undisturbed, finished run"
-    if _shape(run) != _shape(twin):
+    if _shape(run) != _shape(fault_free):
         return "the fault-free run is of another seed or another number of ranks"
     if not len(comparison.step):
         return "no step survived that could be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:
         return f"{comparison.run_steps - len(comparison.step)} steps are not in the fault-free run"
-    if not np.isfinite(comparison.twin.loss).any():
+    if not np.isfinite(comparison.fault_free.loss).any():
         return "the trainer reports no loss"
     if _never_change(comparison):
         return "the fault-free run's losses never change: that the run's are the same proves nothing"
-    told = np.flatnonzero(np.isfinite(comparison.twin.loss))
+    told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
     gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
     if len(comparison.step) - 1 - int(told[-1]) > gap:
         return f"the fault-free run itself tells no finite loss after step {comparison.step[told[-1]]}"
@@ -278,14 +283,13 @@ def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
 
 def _never_change(comparison: Comparison) -> bool:
     """Whether loss and gradient norm have one value only, so far as they are told."""
-    told = [values[np.isfinite(values)] for values in (comparison.twin.loss, comparison.twin.grad_norm)]
+    told = [values[np.isfinite(values)] for values in (comparison.fault_free.loss, comparison.fault_free.grad_norm)]
     return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
 
 
 def _shape(run: Timeline) -> tuple[Any, ...]:
     """What a run shares with its fault-free run, even with one by another version of its trainer."""
-    workload = run.plan.get("workload") or {}
-    return run.plan.get("seed"), workload.get("nodes"), workload.get("ranks_per_node")
+    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
 
 
 def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bools]) -> Expectation:
@@ -295,7 +299,7 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
         return Expectation(name, bound, f"{len(comparison.step)} steps agree with the fault-free run", Verdict.PASS)
     curve, rows = min(found.items(), key=lambda item: int(item[1][0]))
     row = int(rows[0])
-    mine, other = getattr(comparison.run, curve)[row], getattr(comparison.twin, curve)[row]
+    mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     names = ", ".join(WORDS[c] for c in found)
     reason = (
         f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run's: at step {comparison.step[row]} "
@@ -314,11 +318,11 @@ def _apart(mine: float, other: float) -> str:
 def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) -> tuple[dict[str, Floats] | None, str]:
     """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
     of the step: it gets rounding and no more."""
-    twin = comparison.twin
-    ulp = {c: ulps(getattr(twin, c)) for c in CURVES}
+    fault_free = comparison.fault_free
+    ulp = {c: ulps(getattr(fault_free, c)) for c in CURVES}
     if bounds.mode == "ulp":
         return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
-    flaws = [fault_free.flaw(evidence.run, t) for t in evidence.calibration]
+    flaws = [comparable.flaw(evidence.run, t) for t in evidence.calibration]
     repeats = [t for t, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if not repeats:
         if flaws:
@@ -326,14 +330,14 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
         return None, "the envelope needs fault-free runs to calibrate the band, and there are none"
     band = {c: FLOOR_ULPS * ulp[c] for c in CURVES}
     for repeat in repeats:
-        spread = compare(surviving(repeat.steps), twin)
-        rows = np.searchsorted(twin.step, spread.step)
+        spread = compare(surviving(repeat.steps), fault_free)
+        rows = np.searchsorted(fault_free.step, spread.step)
         for c in ("loss", "grad_norm"):
-            seen = np.zeros(len(twin))
-            mine, other = getattr(spread.run, c), getattr(spread.twin, c)
+            seen = np.zeros(len(fault_free))
+            mine, other = getattr(spread.run, c), getattr(spread.fault_free, c)
             both = np.isfinite(mine) & np.isfinite(other)  # a hole tells nothing of the spread
             seen[rows] = np.where(both, distance(mine, other), 0.0)
-            if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(twin):
+            if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(fault_free):
                 return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
             # Runs that once differ drift apart further: the band never narrows again.
             band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
@@ -343,9 +347,9 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
     return band, source
 
 
-def _moves(twin: Curve) -> float:
+def _moves(fault_free: Curve) -> float:
     """From the lowest loss to the highest one; a band that is as wide lets everything pass."""
-    finite = twin.loss[np.isfinite(twin.loss)]
+    finite = fault_free.loss[np.isfinite(fault_free.loss)]
     return float(np.ptp(finite))
 
 
@@ -373,7 +377,7 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
 def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[Finding]:
     if comparison is None:
         return
-    mine, other = comparison.run, comparison.twin
+    mine, other = comparison.run, comparison.fault_free
     differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
     if not bounds.max_samples_repeated and not bounds.max_samples_skipped:  # else positions may well be others
         told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
@@ -393,13 +397,14 @@ def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iter
     """The loss on both sides of every resume that survived; a spike is what the fault-free run does not show there."""
     steps: Sequence[int] = curve.step.tolist()
     place = {step: row for row, step in enumerate(steps)}
-    twin = {int(s): float(x) for s, x in zip(comparison.step, comparison.twin.loss, strict=True)} if comparison else {}
+    told = zip(comparison.step, comparison.fault_free.loss, strict=True) if comparison else ()
+    loss = {int(step): float(value) for step, value in told}
     for epoch in run.epochs:
         before, after = place.get(epoch.first - 1), place.get(epoch.first)
         if epoch.kept < epoch.first or before is None or after is None:
             continue
         rise = float(curve.loss[after] - curve.loss[before])
-        usual = twin.get(epoch.first, np.nan) - twin.get(epoch.first - 1, np.nan)
+        usual = loss.get(epoch.first, np.nan) - loss.get(epoch.first - 1, np.nan)
         spike = rise - usual if np.isfinite(usual) and np.isfinite(rise) else None
         yield {"step": epoch.first, "rise": rise if np.isfinite(rise) else None, "spike": spike}
 

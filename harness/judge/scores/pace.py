@@ -76,7 +76,7 @@ class PaceScore(Score):
         if bounds is None:
             return ScoreResult(values)
         verdict, reason = _judge(found, bounds.max_slowdown)
-        why = _untold(found, bounds.max_slowdown) if verdict is Verdict.PASS else ""
+        why = _unmeasurable(found, bounds.max_slowdown) if verdict is Verdict.PASS else ""
         if why:
             return ScoreResult(values, not_judged=[(ITEM, why)])
         observed = f"{found.slowdown:.2f} ×, at least {found.at_least:.2f} ×"
@@ -103,7 +103,7 @@ def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
     return Verdict.FAIL, f"still {slow}"
 
 
-def _untold(pace: Pace, bound: float) -> str:
+def _unmeasurable(pace: Pace, bound: float) -> str:
     """Why it proves nothing that the job is not slower than allowed, or an empty text."""
     if not pace.known:
         return "no fault-free run had as many ranks as the job had in the end"
@@ -123,7 +123,7 @@ def measure(evidence: Evidence) -> Pace | str:
     after = _last_stretch(mine, peace, disturbed[0][0])
     if after is None:
         return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
-    references = [_times(other) for other in evidence.fault_free]
+    references = [_times(other) for other in evidence.fault_free_runs]
     size = int(mine.size[after][0])
     known = [reference for reference in references if (reference.size == size).any()]
     ratios = _ratios(mine, after, known or references, size if known else None)

@@ -216,10 +216,10 @@ def _unmeasured(evidence: Analysis) -> str:
     for fault in injected:
         if fault.kills and fault.id not in named:
             return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
-        if fault.id not in named and evidence.twin is None:
+        if fault.id not in named and evidence.fault_free is None:
             return f"{fault.id} stopped nothing, and without a fault-free run its slowdown cannot be judged"
-    for fault in evidence.untold:
-        return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNTOLD}"
+    for fault in evidence.unmeasurable_slowdowns:
+        return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNMEASURABLE}"
     return ""
 
 

@@ -43,9 +43,7 @@ class WastedGpuHours(Score):
                 values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
             )
         # Each window may begin by one host's clock and end by another's, on every GPU.
-        doubt_s = (
-            2 * run.uncertainty_ns * len(evidence.windows) * max((epoch.size for epoch in run.epochs), default=0) / S
-        )
+        doubt_s = 2 * run.uncertainty_ns * len(evidence.windows) * run.largest_world / S
         doubt_percent = 100 * doubt_s * S / booked.allocated
         lines = [
             _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
@@ -60,7 +58,7 @@ class WastedGpuHours(Score):
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         reasons = _doubts(booked)
         if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
-            reasons += _untold(evidence.untold)
+            reasons += _unmeasurable(evidence.unmeasurable_slowdowns)
         return ScoreResult(values, lines, reasons, summary)
 
 
@@ -111,11 +109,10 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
 
 
 def _ettr(run: Timeline, booked: Ledger) -> float | None:
-    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time."""
-    workload = run.plan.get("workload") or {}
-    planned = int(workload.get("nodes", 0)) * int(workload.get("ranks_per_node", 1))
+    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time.
+    `None` where the plan is lost, or no GPU was allocated."""
     begin = min((slot.allocated for slot in run.slots), default=run.end)
-    possible = planned * (run.end - begin)
+    possible = (run.planned_size.world_size or 0) * (run.end - begin)
     return booked.accounts["productive"] / possible if possible else None
 
 
@@ -143,9 +140,9 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
     return [(Verdict.INCONCLUSIVE, reason)]
 
 
-def _untold(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
+def _unmeasurable(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
     names = ", ".join(fault.id for fault in faults)
-    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNTOLD}"
+    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNMEASURABLE}"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 

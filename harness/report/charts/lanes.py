@@ -21,7 +21,7 @@ SHADES = 4
 
 
 @dataclass(frozen=True)
-class Life:
+class WorkerBar:
     """One process of a rank. Times are in seconds since the start of the run."""
 
     place: str  # `Rank 1 on node-0, incarnation 2, pid 4711`
@@ -41,7 +41,7 @@ class Lane:
     """One rank's life. Times are in seconds since the start of the run; all columns have shape (steps,)."""
 
     rank: int
-    lives: Sequence[Life]
+    lives: Sequence[WorkerBar]
     targeted: bool  # a fault aimed at it
     begin: Floats  # of each step, ascending
     end: Floats
@@ -118,7 +118,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
     return count <= BARS_MAX and (x(x.low + cast.usual_s) - x.start) >= STEP_WIDTH_MIN
 
 
-def _draw_life(life: Life, x: svg.Scale, y: float, height: float) -> Markup:
+def _draw_life(life: WorkerBar, x: svg.Scale, y: float, height: float) -> Markup:
     """The process as a pale band with its start-up phases in it."""
     parts = [_span(x, life.started, life.ended, y, height, "alive", f"{life.place}\n{life.story}")]
     marks = [("startup", life.started, life.rendezvous), ("restore", life.rendezvous, life.restored)]
@@ -136,7 +136,7 @@ def _span(x: svg.Scale, begin: float, end: float, y: float, height: float, class
     return svg.rect(left, y, max(x.clamp(end) - left, 0.8), height, class_, title)
 
 
-def _exit(life: Life, x: svg.Scale, y: float) -> Markup:
+def _exit(life: WorkerBar, x: svg.Scale, y: float) -> Markup:
     if not x.low <= life.ended <= x.high:
         return Markup("")
     at, arm = x(life.ended), 4.0

@@ -34,7 +34,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One run by its surviving steps, ascending; all columns have shape (distinct steps,)."""
 
     step: Floats
@@ -54,8 +54,8 @@ class RolledBack:
 class Curves:
     """What both charts draw. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
 
-    ours: Line
-    twin: Line | None
+    ours: Series
+    fault_free: Series | None
     apart: tuple[Floats, Floats] | None
     last_step: int  # that was ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
@@ -64,37 +64,37 @@ class Curves:
 
 def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
-    ours, twin = curves.ours, curves.twin
+    ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
     x = _step_scale(curves, narrow)
     upper = _loss_panel(curves, x, 14.0, 210.0 if not narrow else 180.0)
     bottom = upper.y.start
     parts = [_frame(upper, "Loss"), _resumes(curves, x, 14.0, bottom), _rolled_back(curves, upper)]
-    if twin:
-        parts.append(svg.polyline(upper.points(twin.step, twin.loss), "twin"))
+    if fault_free:
+        parts.append(svg.polyline(upper.points(fault_free.step, fault_free.loss), "fault-free"))
     parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
     if curves.apart:
         drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
     parts.append(_step_axis(x, bottom))
-    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free run" if twin else "")
+    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free run" if fault_free else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run."""
-    ours, twin = curves.ours, curves.twin
+    ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
     x = _step_scale(curves, narrow)
-    everything = np.concatenate([ours.took_s, twin.took_s]) if twin else ours.took_s
+    everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
     room = max((high - low) * 0.1, 0.1)
     panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
     parts = [_frame(panel, "", svg.seconds_text), _resumes(curves, x, 6.0, 150.0)]
-    if twin:
-        parts.append(svg.polyline(panel.points(twin.step, twin.took_s), "twin"))
+    if fault_free:
+        parts.append(svg.polyline(panel.points(fault_free.step, fault_free.took_s), "fault-free"))
     parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
     return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
 
@@ -102,14 +102,14 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
     """From step 0 to the last one done by the run (also if it was rolled back later) or by its fault-free run."""
     highest = max(curves.last_step, 1)
-    if curves.twin and len(curves.twin.step):
-        highest = max(highest, int(curves.twin.step[-1]))
+    if curves.fault_free and len(curves.fault_free.step):
+        highest = max(highest, int(curves.fault_free.step[-1]))
     return svg.Scale(0.0, float(highest), 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
     """Linear, unless the losses span more than a factor of fifty."""
-    reference = curves.twin.loss if curves.twin else np.empty(0)
+    reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
     finite = everything[np.isfinite(everything)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -183,7 +183,7 @@ def _rolled_back(curves: Curves, panel: Panel) -> Markup:
     return svg.join(parts)
 
 
-def _not_finite(panel: Panel, curve: Line) -> Markup:
+def _not_finite(panel: Panel, curve: Series) -> Markup:
     steps, bad = curve.step, np.flatnonzero(~np.isfinite(curve.loss))
     if not len(bad):
         return Markup("")

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.errors import UsageError, choice
+from harness.plugins import Family
 from harness.trainers.checkpoints.shared import names, pickled, tensors
 from harness.trainers.checkpoints.shared.place import Place
 
@@ -132,26 +130,24 @@ def _first(found: Iterator[int | None]) -> int | None:
     return next((each for each in found if each is not None), None)
 
 
+_FAMILY = Family("layout", "harness.trainers.checkpoints", "LAYOUT")
+
+
 @functools.cache
 def layout_names() -> tuple[str, ...]:
     """All layouts, in the order in which `auto` asks them."""
-    import harness.trainers.checkpoints
-
-    modules = pkgutil.iter_modules(harness.trainers.checkpoints.__path__)
-    found = [module.name for module in modules if not module.ispkg and module.name != "contract"]
-    return tuple(sorted(found, key=lambda name: _load(name).order))
+    return tuple(sorted(_FAMILY.names(), key=lambda name: load_layout(name).order))
 
 
 def load_layout(name: str) -> Layout:
     """The `LAYOUT` of `harness/trainers/checkpoints/<name>.py`."""
-    if name not in layout_names():
-        raise UsageError(f"unknown layout {name!r}; {choice(name, (AUTO, *layout_names()))}")
-    return _load(name)
-
-
-def _load(name: str) -> Layout:
-    layout: Layout = importlib.import_module(f"harness.trainers.checkpoints.{name}").LAYOUT
+    layout: Layout = _FAMILY.load(name)
     return layout
+
+
+def check_layout(name: str) -> str:
+    """The name of a layout, or `auto`. Raises `ValueError` for anything else."""
+    return _FAMILY.known(name, also=(AUTO,))
 
 
 def list_checkpoints(place: Place, layout: str = AUTO) -> Listing:

@@ -11,18 +11,16 @@ of a trainer. What it reads is hostile: a reader raises nothing over it but `Val
 from __future__ import annotations
 
 import abc
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
-from pydantic_core import CoreSchema, core_schema
 
 from harness.emitter.vocabulary import Tell
-from harness.errors import UsageError, choice
+from harness.plugins import Family
+from harness.trainers.shared.written import Written
 
 LINE_BYTES_MAX = 64 * 2**10
 RUN_DIR = "{run_dir}/"
@@ -141,19 +139,13 @@ def known(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def reader_names() -> list[str]:
-    import harness.trainers.readers
-
-    return sorted(
-        each.name for each in pkgutil.iter_modules(harness.trainers.readers.__path__) if each.name != "contract"
-    )
+_FAMILY = Family("reader", "harness.trainers.readers", "READER")
+reader_names = _FAMILY.names
 
 
 def load_reader(name: str) -> type[Reader]:
     """The `READER` of `harness/trainers/readers/<name>.py`."""
-    if name not in reader_names():
-        raise UsageError(f"unknown reader {name!r}; {choice(name, reader_names())}")
-    reader: type[Reader] = importlib.import_module(f"harness.trainers.readers.{name}").READER
+    reader: type[Reader] = _FAMILY.load(name)
     return reader
 
 
@@ -162,31 +154,18 @@ def build_reader(written: object) -> Reader:
     if isinstance(written, Reader):
         return written
     if not isinstance(written, Mapping) or len(written) != 1:
-        raise ValueError(f"write one reader with its file; there is {', '.join(reader_names())}")
+        raise ValueError(f"write one reader with its file; choose one of: {', '.join(reader_names())}")
     name, given = next(iter(written.items()))
-    if name not in reader_names():
-        raise ValueError(f"unknown reader {name!r}; {choice(str(name), reader_names())}")
-    return load_reader(name).model_validate(given if isinstance(given, Mapping) else {"file": given})
+    return load_reader(_FAMILY.known(name)).model_validate(given if isinstance(given, Mapping) else {"file": given})
 
 
 def _to_json(reader: Reader) -> dict[str, Any]:
     return {reader.name: reader.model_dump(mode="json")}
 
 
-class _ByItsForm:
-    """Lets a field hold any kind of reader."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        form = core_schema.plain_serializer_function_ser_schema(_to_json)
-        return core_schema.no_info_plain_validator_function(build_reader, serialization=form)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, *_: object) -> dict[str, Any]:
-        forms: dict[str, Any] = {
-            name: {"anyOf": [{"type": "string"}, load_reader(name).model_json_schema()]} for name in reader_names()
-        }
-        return {"type": "object", "properties": forms, "minProperties": 1, "maxProperties": 1}
+def _schema() -> dict[str, Any]:
+    forms = {name: {"anyOf": [{"type": "string"}, load_reader(name).model_json_schema()]} for name in reader_names()}
+    return {"type": "object", "properties": forms, "minProperties": 1, "maxProperties": 1}
 
 
-Read = Annotated[Reader, _ByItsForm]
+Read = Annotated[Reader, Written(build_reader, _to_json, _schema)]

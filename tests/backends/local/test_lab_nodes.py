@@ -288,7 +288,7 @@ def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab, mode: str) -
     assert lab.log("node0.1").splitlines() == wanted
 
 
-@pytest.mark.parametrize("around", [".twins/0123", "."], ids=["kept fault-free run", "run of a drill"])
+@pytest.mark.parametrize("around", [".fault-free/0123", "."], ids=["kept fault-free run", "run of a drill"])
 def test_a_node_writes_nothing_of_the_history_it_is_compared_with(
     open_lab: OpenLab, mode: str, tmp_path: pathlib.Path, around: str
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.backends.contract import PLACEHOLDERS, Workload
-from harness.backends.slurm.engine import Job, _read_job
+from harness.backends.slurm.engine import SlurmJob, _read_job
 from harness.backends.slurm.script import render, shell_words
 from harness.errors import UsageError
 
@@ -96,7 +96,7 @@ def test_placeholders_are_single_words_whatever_they_hold() -> None:
 )
 def test_jobs_are_read_from_old_and_new_slurm(data: dict[str, object]) -> None:
     common = {"job_id": 7, "name": "x", "nodes": "n[1-2]", "state_reason": "None"}
-    assert _read_job(common | data) == Job(7, "x", ("RUNNING",), 2, "n[1-2]", "None")
+    assert _read_job(common | data) == SlurmJob(7, "x", ("RUNNING",), 2, "n[1-2]", "None")
 
 
 def test_a_completing_job_has_neither_ended_nor_is_it_pending() -> None:

@@ -107,7 +107,7 @@ class Fate:
         return low + (high - low) * (now - begin) / (end - begin)
 
 
-class Line:
+class DelayLine:
     """Reads one queue and gives each packet its verdict when its time has come."""
 
     def __init__(self, queue: int, profile: Profile):
@@ -201,7 +201,7 @@ def main(control: socket.socket, queue: int, profile: Profile) -> None:
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:
-        line = Line(queue, profile)
+        line = DelayLine(queue, profile)
     except OSError as error:
         rpc.send(control, {"event": "failed", "error": rpc.error_to_message(error), "errno": error.errno})
         return
@@ -216,7 +216,7 @@ def main(control: socket.socket, queue: int, profile: Profile) -> None:
                 _answer(line, control)
 
 
-def _answer(line: Line, control: socket.socket) -> None:
+def _answer(line: DelayLine, control: socket.socket) -> None:
     message: dict[str, Any] = rpc.receive(control)
     if message["call"] == "pass":
         line.let_pass()

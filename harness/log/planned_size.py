@@ -1,0 +1,38 @@
+"""How large a job was planned to be, from the plan in its log. How large it was is told by its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PlannedSize:
+    """In nodes, and in ranks. `None`: the log holds no plan, or its plan does not say."""
+
+    nodes: int | None
+    min_nodes: int | None  # the job may go on with so few; as in a scenario, all of them where nothing is said
+    ranks_per_node: int
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> PlannedSize:
+        workload = plan.get("workload") or {}
+        nodes = int(workload.get("nodes") or 0) or None
+        min_nodes = int(workload.get("min_nodes") or 0) or nodes
+        return cls(nodes, min_nodes, int(workload.get("ranks_per_node") or 1))
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the whole job."""
+        return self.nodes and self.nodes * self.ranks_per_node
+
+    @property
+    def assumed_world_size(self) -> int:
+        """The same, of one node where nothing is said: for what needs a number to go on."""
+        return self.world_size or self.ranks_per_node
+
+    @property
+    def min_world_size(self) -> int | None:
+        """The fewest ranks that the job may go on with."""
+        return self.min_nodes and self.min_nodes * self.ranks_per_node

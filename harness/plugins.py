@@ -1,0 +1,68 @@
+"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. Adding one is adding a file."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from harness.errors import UsageError, choice
+
+CONTRACT = "contract"  # the one module beside the plug-ins that is none
+
+
+@dataclass(frozen=True)
+class Family:
+    """The plug-ins of one package. Each is a module of it that defines `attribute`.
+
+    With `part`, each plug-in is a folder, and its module `part` defines the attribute. Nothing is imported before it
+    is loaded.
+    """
+
+    kind: str  # as messages say it: "fault"
+    package: str
+    attribute: str
+    part: str = ""
+
+    def names(self) -> tuple[str, ...]:
+        """All plug-ins, sorted."""
+        return _names(tuple(importlib.import_module(self.package).__path__), self.part)
+
+    def known(self, name: str, also: tuple[str, ...] = ()) -> str:
+        """The name. Raises `ValueError` for one that is neither a plug-in nor in `also`."""
+        if name not in (*also, *self.names()):
+            raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
+        return name
+
+    def load(self, name: str) -> Any:
+        """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
+        try:
+            module = self._import(self.known(name))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if not hasattr(module, self.attribute):
+            file = module.__name__.replace(".", "/") + ".py"
+            raise UsageError(f"{file} defines no {self.kind}: its {self.attribute} is missing")
+        return getattr(module, self.attribute)
+
+    def _import(self, name: str) -> ModuleType:
+        return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
+
+
+@functools.cache
+def _names(path: tuple[str, ...], part: str) -> tuple[str, ...]:
+    if not part:
+        found = [each.name for each in pkgutil.iter_modules(path) if not each.ispkg and each.name != CONTRACT]
+    else:
+        folders = [each for each in pkgutil.iter_modules(path) if each.ispkg]
+        found = [each.name for each in folders if _has(each, part)]
+    return tuple(sorted(found))
+
+
+def _has(folder: pkgutil.ModuleInfo, part: str) -> bool:
+    spec = folder.module_finder.find_spec(folder.name, None)
+    places = spec.submodule_search_locations if spec else None
+    return part in {each.name for each in pkgutil.iter_modules(places)}

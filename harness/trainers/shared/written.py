@@ -1,0 +1,26 @@
+"""Fields of a scenario whose value is one of a family of models; how it is written says which one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import CoreSchema, core_schema
+
+
+@dataclass(frozen=True)
+class Written:
+    """Annotates such a field. `build` makes the model from what is written and raises `ValueError` for what is none;
+    `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
+
+    build: Callable[[object], object]
+    to_json: Callable[[Any], object]
+    schema: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
+        form = core_schema.plain_serializer_function_ser_schema(self.to_json)
+        return core_schema.no_info_plain_validator_function(self.build, serialization=form)
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        return self.schema()
