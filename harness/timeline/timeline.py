@@ -210,7 +210,12 @@ def build(log: reading.Log) -> Timeline:
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),
-        problems=[*log.problems, *story.clock_problems, *_two_worlds_at_once(progress)],
+        problems=[
+            *log.problems,
+            *story.clock_problems,
+            *story.slot_problems,
+            *_two_worlds_at_once(progress),
+        ],
         launchers=frozenset(key_of(agent.header) for agent in story.agents),
         epochs=epochs,
         progress=progress,

@@ -1,4 +1,5 @@
-"""Damaged event logs: whatever they hold, reading and judging one ends soon, in a verdict or in one clear error.
+"""Damaged event logs: whatever they hold, reading and judging one ends soon, in a verdict or in one clear error. No score
+raises on a log that can be read: one that did would be inconclusive with a crash for its reason.
 
 `run(count, seed)` tries so many: first every field of every event with every odd value, in an order that the seed
 decides; then as many random changes as are left. `python -m fuzz.logs 20000` does it by hand (with `PYTHONPATH=tests`).
@@ -34,6 +35,24 @@ from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
+EXPECTS: list[dict[str, Any]] = [  # what the damaged runs are judged by
+    EXPECT,
+    {},
+    {
+        "loss_continuity": {"mode": "envelope", "max_spike": 0.5, "max_samples_skipped": 1},
+        "recovery_time": {"max": "60s", "first_step_max": "30s", "phases": {"restore": "5s", "recompute": "9s"}},
+        "metrics": {"detection_max": "5s", "step_p99_max": "5s", "max_false_alarms": 0, "steps_rolled_back_max": 9},
+        "wasted_gpu_hours": {"max_percent": 90, "max_gpu_seconds_by_faults": 50},
+    },
+    {
+        "loss_continuity": {"mode": "final", "max_final_gap": "5%"},
+        "metrics": {"checkpoint_success_min": "50%", "resume_success_min": "50%"},
+        "exit_time": {"max": "30s"},
+        "pace": "off",
+    },
+    {"loss_continuity": {"mode": "ulp"}, "checkpoint_rhythm": {"max_missed": 0}, "gpus_in_use": {"max_idle_steps": 1}},
+]
+CRASHED = "the scorer crashed"
 CASE_CPU_S_MAX = 20.0  # of one log; far above what any takes
 CASE_BYTES_MAX = 1 * 2**30  # more than there is already
 MESSAGE_CHARS_MAX = 2000
@@ -103,7 +122,7 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         events = pathlib.Path(folder) / "events"
         write(events, files, nested=dice.random() < 0.5)
         try:
-            problem = _outcome(events, history.twin, tally)
+            problem = _outcome(events, None if dice.random() < 0.1 else history.twin, tally)
         except TooLong:
             problem = f"took more than {CASE_CPU_S_MAX} s of CPU"
         except BaseException as error:  # this is what is looked for
@@ -114,13 +133,17 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         tally.broken.append(f"{seed}/{number}: {problem}")
 
 
-def _outcome(events: pathlib.Path, twin: Timeline, tally: Tally) -> str:
-    """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place."""
+def _outcome(events: pathlib.Path, twin: Timeline | None, tally: Tally) -> str:
+    """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place.
+
+    Without a fault-free run (`twin`) the run is its own, so that this is damaged, too.
+    """
     signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S_MAX)
     try:
         odd = _followed(events)
-        evidence = Evidence(timeline.load(events.parent), twin)
-        report = from_scorecard(judge(evidence, "fuzzed")).to_json()
+        run = timeline.load(events.parent)
+        card = judge(Evidence(run, twin or run, [twin or run]), "fuzzed")
+        report = from_scorecard(card).to_json()
         json.dumps(report, allow_nan=False).encode()
     except EventLogError as error:
         tally.refused += 1
@@ -129,7 +152,8 @@ def _outcome(events: pathlib.Path, twin: Timeline, tally: Tally) -> str:
         signal.setitimer(signal.ITIMER_PROF, 0)
     tally.read += 1
     tally.verdicts[report["verdict"]] += 1
-    return "" if report["verdict"] in set(Verdict) else f"verdict {report['verdict']!r}"
+    crash = next((reason for reason in card.reasons if CRASHED in reason), "")
+    return crash if report["verdict"] in set(Verdict) else f"verdict {report['verdict']!r}"
 
 
 def _followed(events: pathlib.Path) -> int:
@@ -172,8 +196,8 @@ def _seeds() -> Iterator[Seed]:
     ]
     for number, (job, outages) in enumerate(stories):
         history: History = simulate(job, outages, number)
-        plain = replace(job, foreign_clocks=False)
-        yield Seed(expecting(history.logs(), EXPECT), twin_of(plain))
+        twin = twin_of(replace(job, foreign_clocks=False))
+        yield from (Seed(expecting(history.logs(), expect), twin) for expect in EXPECTS)
 
 
 def _systematic(dice: random.Random, history: Seed) -> Logs:

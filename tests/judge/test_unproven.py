@@ -418,3 +418,13 @@ def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped(
     card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[twin_of(alone)])
     assert card.verdict is Verdict.FAIL
     assert "consumed other samples than the fault-free run's, the first is step 21" in card.reasons[0]
+
+
+def test_a_node_given_back_before_it_was_allocated_is_a_contradiction() -> None:
+    def early(logs: Logs) -> None:
+        released = next(line for line in logs["harness"] if line.get("event") == "node.released")
+        released["mono_ns"], released["wall_ns"] = 1, released["wall_ns"] - released["mono_ns"] + 1
+
+    card = verdict(simulate(JOB, KILL, seed=5), early)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any("was given back before it was allocated" in reason for reason in card.reasons)
