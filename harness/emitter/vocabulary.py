@@ -692,6 +692,12 @@ _HARNESS = (
         ),
     ),
     Event(
+        "reader.failed",
+        ("harness",),
+        "What the trainer writes is not read on: steps and more may be missing from this log.",
+        (_text("path", "the file or folder, below the run's", optional=False), _text("error", "why")),
+    ),
+    Event(
         "cleanup.failed",
         ("harness",),
         "Something could not be undone at the end of the run; `chaos heal` tries it again.",

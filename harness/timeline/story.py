@@ -90,6 +90,11 @@ class Story:
         """What the harness told last of the restore drill; `None` when none was begun."""
         return self._last("drill.finished") or self._last("drill.started") or None
 
+    def unread(self) -> list[str]:
+        """What of the trainer's own files the harness did not read on."""
+        told = [event for event in self.harness if event["event"] == "reader.failed"]
+        return [f"{event['path']} is not read on: {event.get('error') or 'nobody says why'}" for event in told]
+
     def _planned_ranks(self) -> int:
         workload = self.plan.get("workload", {})
         return int(workload.get("nodes", 1)) * int(workload.get("ranks_per_node", 1))

@@ -214,6 +214,7 @@ def build(log: reading.Log) -> Timeline:
             *log.problems,
             *story.clock_problems,
             *story.slot_problems,
+            *story.unread(),
             *_two_worlds_at_once(progress),
         ],
         launchers=frozenset(key_of(agent.header) for agent in story.agents),
