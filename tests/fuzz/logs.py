@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,12 +28,13 @@ from typing import Any
 from judging import EXPECT, Logs, expecting, twin_of
 
 from harness.errors import EventLogError
+from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
 from harness.run.trigger import Progress
 from harness.theory.simulator import History, Job, Outage, simulate
-from harness.timeline import timeline
+from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 
 EXPECTS: list[dict[str, Any]] = [  # what the damaged runs are judged by
@@ -122,7 +124,8 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         events = pathlib.Path(folder) / "events"
         write(events, files, nested=dice.random() < 0.5)
         try:
-            problem = _outcome(events, None if dice.random() < 0.1 else history.twin, tally)
+            twin = None if dice.random() < 0.1 else history.twin
+            problem = _outcome(events, twin, dice.random() if dice.random() < 0.2 else None, tally)
         except TooLong:
             problem = f"took more than {CASE_CPU_S_MAX} s of CPU"
         except BaseException as error:  # this is what is looked for
@@ -133,16 +136,24 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         tally.broken.append(f"{seed}/{number}: {problem}")
 
 
-def _outcome(events: pathlib.Path, twin: Timeline | None, tally: Tally) -> str:
+def _window(evidence: Evidence, since: float) -> Evidence:
+    """As a rehearsal is judged that began when this share of the run was over."""
+    run = evidence.run
+    begin = run.begin + int(since * (run.end - run.begin))
+    return part_of(replace(evidence, run=window.narrowed(run, begin)))
+
+
+def _outcome(events: pathlib.Path, twin: Timeline | None, since: float | None, tally: Tally) -> str:
     """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place.
 
-    Without a fault-free run (`twin`) the run is its own, so that this is damaged, too.
+    Without a fault-free run (`twin`) the run is its own, so that this is damaged, too. `since`: see `_window`.
     """
     signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S_MAX)
     try:
         odd = _followed(events)
         run = timeline.load(events.parent)
-        card = judge(Evidence(run, twin or run, [twin or run]), "fuzzed")
+        evidence = Evidence(run, twin or run, [twin or run])
+        card = judge(evidence if since is None else _window(evidence, since), "fuzzed")
         report = from_scorecard(card).to_json()
         json.dumps(report, allow_nan=False).encode()
     except EventLogError as error:
@@ -337,7 +348,8 @@ def _limited() -> Iterator[None]:
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + CASE_BYTES_MAX, hard))
     try:
-        yield
+        with warnings.catch_warnings(action="error"):  # as in tests: a figure that overflows is a mistake, too
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         signal.signal(signal.SIGPROF, before)
