@@ -416,7 +416,7 @@ _TRAINER = (
     Event(
         "checkpoint.committed",
         ("trainer",),
-        "A checkpoint is whole and can be restored.",
+        "A checkpoint is whole and can be restored. Where several ranks tell it of one step: this rank's part is.",
         (
             _step("the step whose state it holds"),
             _KIND_OF_SAVE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.log import reading
-from harness.timeline import clocks, lineage
+from harness.timeline import clocks, lineage, saves
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 
@@ -109,11 +109,15 @@ class Story:
         ]
         return sorted(found, key=lambda event: event["at"])
 
-    def committed(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for event in self.of_trainers("checkpoint.committed"):
-            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
-        return found
+    def place_of(self, event: Mapping[str, Any]) -> saves.Place:
+        """The world that the worker was in when it told this; of a helper that was in none, the last one formed."""
+        life = self.lives[event["process"]]
+        before = max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)
+        number = life.worlds[before] if life.worlds else self._formed_by(event["at"]) - 1
+        return saves.Place(number, self.worlds[number].size if number >= 0 else self._planned_ranks())
+
+    def _formed_by(self, at: int) -> int:
+        return sum(world.joined <= at for world in self.worlds)
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:
