@@ -39,3 +39,11 @@ def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.judge.deaths.deaths", crashes)
     found = logs.run(3, seed=3)
     assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
+
+
+@pytest.mark.parametrize("number", [229, 434])
+def test_damage_that_once_made_a_score_raise(number: int) -> None:
+    """Windows of runs whose steps are not in order: a step of a process that was over, a world ahead of itself."""
+    tally = logs.Tally()
+    logs.one(list(logs._seeds()), number, 72, tally)
+    assert (tally.broken, tally.read) == ([], 1)
