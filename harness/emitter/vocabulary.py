@@ -416,7 +416,7 @@ _TRAINER = (
     Event(
         "checkpoint.committed",
         ("trainer",),
-        "A checkpoint is whole and can be restored.",
+        "A checkpoint is whole and can be restored. Where several ranks tell it of one step: this rank's part is.",
         (
             _step("the step whose state it holds"),
             _KIND_OF_SAVE,
@@ -690,6 +690,12 @@ _HARNESS = (
                 most=STEP_MAX,
             ),
         ),
+    ),
+    Event(
+        "reader.failed",
+        ("harness",),
+        "What the trainer writes is not read on: steps and more may be missing from this log.",
+        (_text("path", "the file or folder, below the run's", optional=False), _text("error", "why")),
     ),
     Event(
         "cleanup.failed",

@@ -12,7 +12,7 @@ from harness.judge.curves import Comparison, Curve
 from harness.judge.evidence import Evidence
 from harness.judge.ledger import Band, Ledger
 from harness.judge.slowdown import Degraded, StepTime
-from harness.timeline.timeline import FaultRecord, Floats, Ints
+from harness.timeline.timeline import FaultRecord, Floats, Ints, saving_like
 
 
 class Analysis(Evidence):
@@ -20,7 +20,8 @@ class Analysis(Evidence):
 
     @classmethod
     def of(cls, evidence: Evidence) -> Analysis:
-        return cls(**{each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)})
+        told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
+        return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 
     @cached_property
     def usual(self) -> Mapping[int, StepTime]:

@@ -106,7 +106,8 @@ class Comparison:
         mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
-        return float(100 * np.mean(mine - other) / np.mean(other))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(100 * np.mean(mine - other) / np.mean(other))
 
     @property
     def near_zero(self) -> bool:
@@ -143,7 +144,7 @@ def bits(values: Floats) -> Ints:
 
 def distance(a: Floats, b: Floats) -> Floats:
     """|a - b|, where equal infinities and two NaNs are no distance, and one NaN is an infinite one."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(bits(a) == bits(b), 0.0, np.where(np.isnan(apart), np.inf, apart)))
 

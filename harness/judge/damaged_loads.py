@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.judge.score import Finding, Verdict
+from harness.timeline.saves import COMMITTED, PART
 from harness.timeline.timeline import FaultRecord, Stretch, Timeline
 
 
@@ -66,7 +67,7 @@ def _told_step(run: Timeline, damage: Mapping[str, Any]) -> int | None:
     names = set(damage.get("names") or ())
     for event in reversed(run.checkpoints):
         mine = names & set(str(event.get("path", "")).split("/"))
-        if event["event"] == "checkpoint.committed" and mine and event["at"] < damage["at"]:
+        if event["event"] in (COMMITTED, PART) and mine and event["at"] < damage["at"]:
             return int(event["step"])
     return None
 

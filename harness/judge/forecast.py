@@ -28,7 +28,7 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
-    span = float(run.progress.end[-1] - run.progress.begin[0]) / S if len(run.progress) else 0.0
+    span = float(run.progress.end[-1] - run.progress.begin.min()) / S if len(run.progress) else 0.0
     interval, checkpoint = _interval_s(run), _checkpoint_s(run)
     planned = run.planned_size.world_size
     if not over or not span or not planned or not interval:

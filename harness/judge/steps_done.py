@@ -78,9 +78,9 @@ def _went_ahead(run: Timeline) -> Iterator[Finding]:
     for number, epoch in enumerate(run.epochs):
         complete = run.progress.step[run.progress.epoch == number]
         last = int(complete.max()) if len(complete) else epoch.first - 1
-        if epoch.last <= last + 1:
-            continue
         rows = (steps.epoch == number) & (steps.step > last + 1)
+        if not rows.any():
+            continue
         if _lost_their_last_lines(run, number, last, int(steps.begin[rows].max())):
             if epoch.kept > last:
                 text = f"whether all ranks did step {last + 1}, which counts, is not known: the log of one that was"

@@ -115,7 +115,7 @@ class Job:
         self.tail = Tail(self.run_dir / "events")
         reader = plan.workload.trainer.reader()
         size = plan.workload.world_size, plan.workload.ranks_per_node
-        self.readings = reader and Readings(reader, self.run_dir, self._first_node, *size)
+        self.readings = reader and Readings(reader, self.run_dir, self._first_node, emit, *size)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         self._deserted_s = 0.0  # since when no node is left
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}

@@ -3,6 +3,9 @@
 The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
 checked before it is written. The events stand in the run's event log like those of a trainer that tells them itself, so
 that triggers and judges see no difference, but for the header's `uncertainty_ns` where the source tells no times.
+
+What is not understood is left out with a note: a line that is half written is read again once it is whole. What is not
+read on is evidence that is missing: the harness tells `reader.failed`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import IO, Any
 from harness.emitter import clock_id
 from harness.emitter.vocabulary import RANKS_MAX, SCHEMA_VERSION
 from harness.errors import FaultError
-from harness.log import hostile, records
+from harness.log import files, hostile, records
 from harness.trainers.readers.contract import Reader, Source, Told
 
 POLL_NS = 200_000_000
@@ -67,12 +70,14 @@ class Readings:
         reader: Reader,
         run_dir: pathlib.Path,
         first_node: Callable[[], tuple[str, int]],
+        emit: Callable[..., object],
         ranks: int,
         ranks_per_node: int = 1,
     ):
-        self.reader, self.run_dir, self.first_node = reader, run_dir, first_node
+        self.reader, self.run_dir, self.first_node, self.emit = reader, run_dir, first_node, emit
         self.ranks, self.ranks_per_node = ranks, ranks_per_node
         self.notes: list[str] = []
+        self._failed: set[str] = set()  # files and folders that are not read on, as far as that was told
         self._files: dict[str, _File] = {}
         self._lives: dict[int, _WorkerLog] = {}
         self._waiting: dict[int, list[Told]] = {}  # what was told before the first step of a rank
@@ -93,6 +98,8 @@ class Readings:
         while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:
             read_bytes = self._read_bytes
             self._read(time.monotonic_ns())
+        if self._read_bytes > read_bytes:
+            self._fail(self.reader.file, f"not read to its end within {CLOSE_NS // 10**9} s of the end of the job")
         for life in self._lives.values():
             life.out.close()
 
@@ -114,12 +121,20 @@ class Readings:
         try:
             paths = hostile.files_below(self.run_dir, self.reader.folder())
         except (FaultError, OSError) as error:
-            self._note(str(error))
+            self._fail(self.reader.folder(), str(error))
             return
+        if len(paths) >= hostile.ENTRIES_MAX:
+            self._fail(self.reader.folder(), f"{hostile.ENTRIES_MAX} files or more; not all are looked at")
         for path in paths:
             found = pattern.fullmatch(path)
-            if found and path not in self._files and len(self._files) < FILES_MAX:
-                self._files[path] = self._file(path, found)
+            if found and path not in self._files:
+                self._add(path, found)
+
+    def _add(self, path: str, found: re.Match[str]) -> None:
+        if len(self._files) < FILES_MAX:
+            self._files[path] = self._file(path, found)
+        else:
+            self._fail(self.reader.file, f"more than {FILES_MAX} files; the rest is not read")
 
     def _file(self, path: str, found: re.Match[str]) -> _File:
         node, incarnation = self.first_node()
@@ -145,7 +160,7 @@ class Readings:
             self._note(f"{file.path}: {error}")
         except (FaultError, OSError) as error:
             file.given_up = True
-            self._note(f"{file.path}: {error}")
+            self._fail(file.path, str(error))
 
     def _new(self, file: _File) -> bytes:
         with hostile.open_reader(self.run_dir, file.path) as content:
@@ -205,7 +220,7 @@ class Readings:
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
         """A further process of this rank, from its first step on."""
         if self._opened >= LIVES_MAX:
-            self._note(f"more than {LIVES_MAX} lives; the rest is not read")
+            self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
         before = self._lives.pop(rank, None)
         if before is not None:
@@ -250,6 +265,13 @@ class Readings:
         if told.wall_ns is not None:
             at = now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
+
+    def _fail(self, path: str, why: str) -> None:
+        """Tells once of each file or folder that it is not read on."""
+        if path not in self._failed and len(self._failed) < NOTES_MAX:
+            self._failed.add(path)
+            why = why.removeprefix(f"{self.run_dir / path}: ")
+            self.emit("reader.failed", path=files.visible(path), error=files.visible(why))
 
     def _note(self, text: str) -> None:
         if text not in self.notes and len(self.notes) < NOTES_MAX:

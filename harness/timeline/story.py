@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.log import reading
 from harness.log.planned_size import PlannedSize
-from harness.timeline import clocks, lineage
+from harness.timeline import clocks, lineage, saves
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 
@@ -59,7 +59,7 @@ class Story:
         self.begin, self.end = _span(log)
         self.agents = [writer for writer in log.writers if writer.role == "agent"]
         self._launches = _launches(self.agents)
-        self.slots = _slots(self.harness, self.end)
+        self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
         self.faults = _faults(self.harness)
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
@@ -91,6 +91,11 @@ class Story:
         """What the harness told last of the restore drill; `None` when none was begun."""
         return self._last("drill.finished") or self._last("drill.started") or None
 
+    def unread(self) -> list[str]:
+        """What of the trainer's own files the harness did not read on."""
+        told = [event for event in self.harness if event["event"] == "reader.failed"]
+        return [f"{event['path']} is not read on: {event.get('error') or 'nobody says why'}" for event in told]
+
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""
         found = [
@@ -101,11 +106,16 @@ class Story:
         ]
         return sorted(found, key=lambda event: event["at"])
 
-    def committed(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for event in self.of_trainers("checkpoint.committed"):
-            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
-        return found
+    def place_of(self, event: Mapping[str, Any]) -> saves.Place:
+        """The world that the worker was in when it told this; of a helper that was in none, the last one formed."""
+        life = self.lives[event["process"]]
+        before = max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)
+        number = life.worlds[before] if life.worlds else self._formed_by(event["at"]) - 1
+        planned = PlannedSize.of(self.plan).assumed_world_size
+        return saves.Place(number, self.worlds[number].size if number >= 0 else planned)
+
+    def _formed_by(self, at: int) -> int:
+        return sum(world.joined <= at for world in self.worlds)
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:
@@ -117,7 +127,8 @@ class Story:
     def _node_exits(self) -> Iterator[dict[str, Any]]:
         for event in self.harness:
             if event["event"] == "process.exit":
-                yield {"code": 0} | event | {"key": key_of(event), "rank": None}
+                key = key_of(event)
+                yield {"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None}
 
     def launched(self, life: Life) -> int:
         """When the launcher's last rendezvous before it ended, if no worker has ended there since."""
@@ -150,17 +161,15 @@ def key_of(event: Mapping[str, Any]) -> Key:
 def _span(log: reading.Log) -> tuple[int, int]:
     """From the first event to the last one, and never shorter than what the harness saw. A drill comes after that."""
     firsts = [writer.header["at"] for writer in log.writers]
-    lasts = [event["at"] for writer in log.writers for event in _last_of_job(writer.events)]
+    lasts = [
+        event["at"] for writer in log.writers for event in writer.events if not str(event["event"]).startswith("drill.")
+    ]
     lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])
 
 
-def _last_of_job(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last event that is not about the restore drill, if there is one."""
-    return next(([event] for event in reversed(events) if not str(event["event"]).startswith("drill.")), [])
-
-
-def _slots(harness: Sequence[dict[str, Any]], end: int) -> list[Slot]:
+def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[list[Slot], list[str]]:
+    """The GPUs of the job, and what contradicts itself about them: such a GPU counts as allocated for no time."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     taken: set[Key] = set()
@@ -171,11 +180,13 @@ def _slots(harness: Sequence[dict[str, Any]], end: int) -> list[Slot]:
             released.setdefault(key_of(event), event["at"])
             if event.get("reason") not in OUTCOMES:
                 taken.add(key_of(event))
-    return [
-        Slot(key[0], key[1], gpu, event["at"], released.get(key, end), key not in taken)
-        for key, event in allocated.items()
-        for gpu in range(int(event.get("gpus", 1)))
-    ]
+    slots = []
+    for key, event in allocated.items():
+        since = max(event["at"], begin)
+        until = max(released.get(key, end), since)
+        slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
+    early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
+    return slots, [f"{node} was given back before it was allocated: the ledger lacks it" for node, _ in early]
 
 
 def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:

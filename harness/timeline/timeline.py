@@ -21,7 +21,7 @@ import numpy.typing as npt
 from harness.log import reading
 from harness.log.planned_size import PlannedSize
 from harness.log.samples import Samples
-from harness.timeline import lineage, marks
+from harness.timeline import lineage, marks, saves
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.story import FaultRecord, Slot, Story, key_of
@@ -121,7 +121,7 @@ class Timeline:
     faults: Sequence[FaultRecord]
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]
-    checkpoints: Sequence[dict[str, Any]]  # started/committed/failed events with `at`, `rank`, `node`
+    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`
     notices: Sequence[dict[str, Any]]
     anomalies: Sequence[dict[str, Any]]
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
@@ -140,6 +140,7 @@ class Timeline:
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
+    committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
 
     @property
     def planned_steps(self) -> int | None:
@@ -191,7 +192,11 @@ def load(run_dir: pathlib.Path) -> Timeline:
 def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = Story(log)
-    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, story.committed())
+    told = story.of_trainers(saves.STARTED, saves.COMMITTED, "checkpoint.failed")
+    places = [story.place_of(event) for event in told]
+    committers = saves.committers(told, places)
+    checkpoints = saves.labelled(told, places, committers)
+    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
     steps = Steps(
         process=rows.process,
         rank=rows.rank,
@@ -213,14 +218,21 @@ def build(log: reading.Log) -> Timeline:
         faults=story.faults,
         segments=(),
         episodes=(),
-        checkpoints=story.of_trainers("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
+        checkpoints=checkpoints,
+        committers=committers,
         published=[event for event in story.harness if event["event"] == "checkpoint.published"],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),
-        problems=[*log.problems, *story.clock_problems, *_two_worlds_at_once(progress)],
+        problems=[
+            *log.problems,
+            *story.clock_problems,
+            *story.slot_problems,
+            *story.unread(),
+            *_two_worlds_at_once(progress),
+        ],
         launchers=frozenset(key_of(agent.header) for agent in story.agents),
         epochs=epochs,
         progress=progress,
@@ -235,6 +247,31 @@ def build(log: reading.Log) -> Timeline:
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
+
+
+def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
+    """The run, if it was cut short while a checkpoint was saved: how many save one may be known from `twin` alone."""
+    known = saves.together(run.committers, fault_free.committers if fault_free else {})
+    if known == run.committers:
+        return run
+    places = [_place_of(run, event) for event in run.checkpoints]
+    return replace(run, checkpoints=saves.labelled(run.checkpoints, places, known), committers=known)
+
+
+def _place_of(run: Timeline, event: Mapping[str, Any]) -> saves.Place:
+    """The world of the last epoch that had begun by then, of those that its process was in."""
+    mine = [epoch for epoch in run.epochs if event["process"] in epoch.processes] or run.epochs
+    begun = [epoch for epoch in mine if epoch.begin <= event["at"]] or mine[:1]
+    return saves.Place(begun[-1].world, begun[-1].size) if begun else saves.Place(-1, 1)
+
+
+def _committed(checkpoints: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
+    """Step → when checkpoints of it were committed."""
+    found: dict[int, list[int]] = {}
+    for event in checkpoints:
+        if event["event"] == saves.COMMITTED:
+            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
+    return found
 
 
 def _process(life: Life, launched: int) -> Process:

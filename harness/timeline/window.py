@@ -108,7 +108,8 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
     if start <= whole.begin:
         return whole
     rows, complete = whole.steps.end > start, whole.progress.end > start
-    alive = _alive(whole, start)
+    stepping = set(np.unique(whole.steps.process[rows]).tolist())
+    alive = [kept or row in stepping for row, kept in enumerate(_alive(whole, start))]
     process = _renumbered(alive)
     epoch = _renumbered(np.isin(np.arange(len(whole.epochs)), whole.steps.epoch[rows]).tolist())
     steps = _rows(whole.steps, rows)

@@ -1,4 +1,5 @@
-"""Damaged event logs: whatever they hold, reading and judging one ends soon, in a verdict or in one clear error.
+"""Damaged event logs: whatever they hold, reading and judging one ends soon, in a verdict or in one clear error. No score
+raises on a log that can be read: one that did would be inconclusive with a crash for its reason.
 
 `run(count, seed)` tries so many: first every field of every event with every odd value, in an order that the seed
 decides; then as many random changes as are left. `python -m fuzz.logs 20000` does it by hand (with `PYTHONPATH=tests`).
@@ -18,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,14 +28,33 @@ from typing import Any
 from judging import EXPECT, Logs, expecting, fault_free_of
 
 from harness.errors import EventLogError
+from harness.judge.evidence import part_of
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
 from harness.run.trigger import LiveProgress
 from harness.theory.simulator import History, Job, Outage, simulate
-from harness.timeline import timeline
+from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 
+EXPECTS: list[dict[str, Any]] = [  # what the damaged runs are judged by
+    EXPECT,
+    {},
+    {
+        "loss_continuity": {"mode": "envelope", "max_spike": 0.5, "max_samples_skipped": 1},
+        "recovery_time": {"max": "60s", "first_step_max": "30s", "phases": {"restore": "5s", "recompute": "9s"}},
+        "metrics": {"detection_max": "5s", "step_p99_max": "5s", "max_false_alarms": 0, "steps_rolled_back_max": 9},
+        "wasted_gpu_hours": {"max_percent": 90, "max_gpu_seconds_by_faults": 50},
+    },
+    {
+        "loss_continuity": {"mode": "final", "max_final_gap": "5%"},
+        "metrics": {"checkpoint_success_min": "50%", "resume_success_min": "50%"},
+        "exit_time": {"max": "30s"},
+        "pace": "off",
+    },
+    {"loss_continuity": {"mode": "ulp"}, "checkpoint_rhythm": {"max_missed": 0}, "gpus_in_use": {"max_idle_steps": 1}},
+]
+CRASHED = "the scorer crashed"
 CASE_CPU_S_MAX = 20.0  # of one log; far above what any takes
 CASE_BYTES_MAX = 1 * 2**30  # more than there is already
 MESSAGE_CHARS_MAX = 2000
@@ -103,7 +124,8 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         events = pathlib.Path(folder) / "events"
         write(events, files, nested=dice.random() < 0.5)
         try:
-            problem = _outcome(events, history.fault_free, tally)
+            fault_free = None if dice.random() < 0.1 else history.fault_free
+            problem = _outcome(events, fault_free, dice.random() if dice.random() < 0.2 else None, tally)
         except TooLong:
             problem = f"took more than {CASE_CPU_S_MAX} s of CPU"
         except BaseException as error:  # this is what is looked for
@@ -114,13 +136,25 @@ def one(seeds: list[Seed], number: int, seed: int, tally: Tally) -> None:
         tally.broken.append(f"{seed}/{number}: {problem}")
 
 
-def _outcome(events: pathlib.Path, fault_free: Timeline, tally: Tally) -> str:
-    """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place."""
+def _window(evidence: Evidence, since: float) -> Evidence:
+    """As a rehearsal is judged that began when this share of the run was over."""
+    run = evidence.run
+    begin = run.begin + int(since * (run.end - run.begin))
+    return part_of(replace(evidence, run=window.narrowed(run, begin)))
+
+
+def _outcome(events: pathlib.Path, fault_free: Timeline | None, since: float | None, tally: Tally) -> str:
+    """What is wrong with how a log was dealt with: nothing, if it was judged or refused with a place.
+
+    Without a fault-free run the run is its own, so that this is damaged, too. `since`: see `_window`.
+    """
     signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S_MAX)
     try:
         odd = _followed(events)
-        evidence = Evidence(timeline.load(events.parent), fault_free)
-        report = from_scorecard(judge(evidence, "fuzzed")).to_json()
+        run = timeline.load(events.parent)
+        evidence = Evidence(run, fault_free or run, [fault_free or run])
+        card = judge(evidence if since is None else _window(evidence, since), "fuzzed")
+        report = from_scorecard(card).to_json()
         json.dumps(report, allow_nan=False).encode()
     except EventLogError as error:
         tally.refused += 1
@@ -129,7 +163,8 @@ def _outcome(events: pathlib.Path, fault_free: Timeline, tally: Tally) -> str:
         signal.setitimer(signal.ITIMER_PROF, 0)
     tally.read += 1
     tally.verdicts[report["verdict"]] += 1
-    return "" if report["verdict"] in set(Verdict) else f"verdict {report['verdict']!r}"
+    crash = next((reason for reason in card.reasons if CRASHED in reason), "")
+    return crash if report["verdict"] in set(Verdict) else f"verdict {report['verdict']!r}"
 
 
 def _followed(events: pathlib.Path) -> int:
@@ -172,8 +207,8 @@ def _seeds() -> Iterator[Seed]:
     ]
     for number, (job, outages) in enumerate(stories):
         history: History = simulate(job, outages, number)
-        plain = replace(job, foreign_clocks=False)
-        yield Seed(expecting(history.logs(), EXPECT), fault_free_of(plain))
+        fault_free = fault_free_of(replace(job, foreign_clocks=False))
+        yield from (Seed(expecting(history.logs(), expect), fault_free) for expect in EXPECTS)
 
 
 def _systematic(dice: random.Random, history: Seed) -> Logs:
@@ -313,7 +348,8 @@ def _limited() -> Iterator[None]:
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + CASE_BYTES_MAX, hard))
     try:
-        yield
+        with warnings.catch_warnings(action="error"):  # as in tests: a figure that overflows is a mistake, too
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         signal.signal(signal.SIGPROF, before)

@@ -30,3 +30,20 @@ def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(logs, "_followed", hangs)
     monkeypatch.setattr(logs, "CASE_CPU_S_MAX", 0.2)
     assert logs.run(1, seed=3).broken == ["3/0: took more than 0.2 s of CPU"]
+
+
+def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashes(*_: object) -> None:
+        raise KeyError("step")
+
+    monkeypatch.setattr("harness.judge.deaths.deaths", crashes)
+    found = logs.run(3, seed=3)
+    assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
+
+
+@pytest.mark.parametrize("number", [229, 434])
+def test_damage_that_once_made_a_score_raise(number: int) -> None:
+    """Windows of runs whose steps are not in order: a step of a process that was over, a world ahead of itself."""
+    tally = logs.Tally()
+    logs.one(list(logs._seeds()), number, 72, tally)
+    assert (tally.broken, tally.read) == ([], 1)

@@ -423,3 +423,23 @@ def test_a_smaller_batch_is_another_batch_though_none_of_its_samples_is_skipped(
     card = verdict(history, half, {"loss_continuity": {"mode": "envelope"}}, calibration=[fault_free_of(alone)])
     assert card.verdict is Verdict.FAIL
     assert "consumed other samples than the fault-free run's, the first is step 21" in card.reasons[0]
+
+
+def test_what_a_trainer_wrote_and_nobody_read_on_may_have_told_more() -> None:
+    def unread(logs: Logs) -> None:
+        end = logs["harness"][-1]
+        stamps = {key: end[key] for key in ("wall_ns", "mono_ns")}
+        logs["harness"].insert(-1, {"event": "reader.failed", "path": "out/a.log", "error": "too long"} | stamps)
+
+    card = verdict(simulate(JOB, KILL, seed=5), unread)
+    assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, "out/a.log is not read on: too long")
+
+
+def test_a_node_given_back_before_it_was_allocated_is_a_contradiction() -> None:
+    def early(logs: Logs) -> None:
+        released = next(line for line in logs["harness"] if line.get("event") == "node.released")
+        released["mono_ns"], released["wall_ns"] = 1, released["wall_ns"] - released["mono_ns"] + 1
+
+    card = verdict(simulate(JOB, KILL, seed=5), early)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any("was given back before it was allocated" in reason for reason in card.reasons)

@@ -174,7 +174,11 @@ def following(tmp_path: pathlib.Path, name: str, ranks: int = 2) -> tuple[Readin
     (tmp_path / "events").mkdir()
     file = tmp_path / CASES[name][2]
     file.parent.mkdir(parents=True)
-    return Readings(reader(name), tmp_path, lambda: ("node0", 1), ranks), file
+    return Readings(reader(name), tmp_path, lambda: ("node0", 1), silent, ranks), file
+
+
+def silent(*_: object, **__: object) -> None:
+    """An emitter whose events nobody wants."""
 
 
 def read_back(tmp_path: pathlib.Path) -> list[reading.Writer]:
@@ -218,7 +222,8 @@ def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> N
     (tmp_path / "events").mkdir()
     (tmp_path / "out").mkdir()
     written = {"lines": {"file": "{run_dir}/out/{rank}.log", "regex": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}}
-    follower = Readings(build_trainer({"command": ["x"], "read": written}).reader(), tmp_path, lambda: ("node0", 1), 2)
+    named = build_trainer({"command": ["x"], "read": written}).reader()
+    follower = Readings(named, tmp_path, lambda: ("node0", 1), silent, 2)
     for step in range(1, 6):
         for rank in range(2):
             with (tmp_path / "out" / f"{rank}.log").open("a") as file:
@@ -284,6 +289,69 @@ def test_events_beyond_the_limits_are_left_out_and_noted(tmp_path: pathlib.Path)
     run = timeline.load(tmp_path)
     assert run.steps.step.tolist()[-1] == 5 and 10**12 + 1 not in run.steps.step.tolist()
     assert any("step must be an integer" in note for note in follower.notes)
+
+
+def too_big(file: pathlib.Path) -> None:
+    file.write_bytes(b" " * 1001)
+
+
+def a_link(file: pathlib.Path) -> None:
+    file.unlink()
+    file.symlink_to(STORED / "huggingface.json")
+
+
+def behind_a_link(file: pathlib.Path) -> None:
+    folder = file.parent.parent
+    folder.rename(folder.parent / "elsewhere")
+    folder.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (too_big, {CASES["huggingface"][2]: "more than 1000 bytes; it is not read"}),
+        (a_link, {CASES["huggingface"][2]: "no plain file (Too many levels of symbolic links); it is left alone"}),
+        (behind_a_link, dict.fromkeys(["out", CASES["huggingface"][2]], "out is no plain folder (Not a directory)")),
+    ],
+)
+def test_a_file_that_is_given_up_is_told_once(
+    spoil: Callable[[pathlib.Path], None], why: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "WHOLE_BYTES_MAX", 1000)
+    follower, file = following(tmp_path, "huggingface")
+    told: list[tuple[str, str, str]] = []
+    follower.emit = lambda event, path, error: told.append((event, path, error))
+    file.write_text("{}")
+    follower.poll(time.monotonic_ns())
+    spoil(file)
+    for turn in range(1, 4):
+        follower.poll(time.monotonic_ns() + turn * 2 * readings.SCAN_NS)
+    follower.close()
+    assert {event for event, _, _ in told} == {"reader.failed"} and len(told) == len(why)
+    assert all(error.startswith(why[path]) for _, path, error in told), told
+
+
+def test_files_beyond_the_limits_are_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "FILES_MAX", 2)
+    monkeypatch.setattr(readings, "LIVES_MAX", 1)
+    follower, file = following(tmp_path, "megatron")
+    told: list[dict[str, str]] = []
+    follower.emit = lambda event, **fields: told.append(fields)
+    for number in range(3):
+        (file.parent / f"node{number}.1.log").write_bytes((STORED / "megatron.log").read_bytes())
+    follower.close()
+    assert [each["error"] for each in told] == ["more than 2 files; the rest is not read"]
+    assert {each["path"] for each in told} == {NODE_LOGS}
+
+
+def test_a_line_that_is_half_written_at_the_end_is_no_failure(tmp_path: pathlib.Path) -> None:
+    for name in CASES:
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        follower, file = following(run_dir, name)
+        follower.emit = lambda event, **fields: pytest.fail(f"{event} {fields}")
+        file.write_bytes((STORED / CASES[name][1]).read_bytes()[:-7])
+        follower.close()
 
 
 def test_a_node_cannot_make_its_own_times_inexact(tmp_path: pathlib.Path) -> None:

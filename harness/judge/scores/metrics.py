@@ -21,6 +21,7 @@ from harness.judge.score import (
     at_least,
     at_most,
 )
+from harness.timeline.saves import PART
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -101,6 +102,8 @@ def _saves(run: Timeline) -> list[_Save]:
     current: dict[Any, _Save] = {}
     for event in run.checkpoints:
         process, step = event["process"], event.get("step")
+        if event["event"] == PART:  # whoever commits the last one commits the checkpoint
+            continue
         save = current.get(step)
         begins = event["event"] == "checkpoint.started"
         if save is None or (begins and not save.may_be_joined(process, worlds)):

@@ -1,0 +1,88 @@
+"""Checkpoints that several ranks save together: each tells `checkpoint.committed` of its own part.
+
+Such a checkpoint is one, and whole when the last of those who began it has committed its part. Commits before that are
+of parts: they are renamed, so that nothing takes the checkpoint for one that can be restored. How many commit one is
+seen from the others: where one rank commits for all, its word is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+STARTED, COMMITTED = "checkpoint.started", "checkpoint.committed"
+PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
+
+Event = Mapping[str, Any]
+Committers = Mapping[int, int]  # ranks of a world → how many processes commit one of its checkpoints at the most
+
+
+class Place(NamedTuple):
+    """The world in which something was told: its number and its size."""
+
+    world: int
+    ranks: int
+
+
+@dataclass
+class _Save:
+    """One checkpoint of one world: who began it, who committed it, and the rows of the commits among the events."""
+
+    ranks: int
+    began: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    commits: list[int] = field(default_factory=list)
+
+
+def committers(events: Sequence[Event], places: Sequence[Place]) -> dict[int, int]:
+    """How many processes commit a checkpoint, by the size of their world. `places`: of each event."""
+    found: dict[int, int] = {}
+    for save in _saves(events, places):
+        found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
+    return found
+
+
+def together(one: Committers, other: Committers) -> dict[int, int]:
+    """What two runs of the same job show."""
+    return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
+
+
+def labelled(events: Sequence[Event], places: Sequence[Place], usual: Committers) -> list[dict[str, Any]]:
+    """The events, in order of time, with commits of parts named `PART`."""
+    result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
+    everyone = any(most == ranks > 1 for ranks, most in usual.items())
+    for save in _saves(events, places):
+        most = max(save.ranks if everyone else usual.get(save.ranks, 1), 1)
+        needed = min(len(save.began) or most, most)
+        seen: set[int] = set()
+        for row in save.commits:
+            seen.add(events[row]["process"])
+            if len(seen) < needed:
+                result[row]["event"] = PART
+    return result
+
+
+def _saves(events: Sequence[Event], places: Sequence[Place]) -> Iterator[_Save]:
+    """One after the other. A process that begins, or commits, a step again in the same world saves it a second time; a
+    line that was logged twice does not."""
+    current: dict[tuple[object, int], _Save] = {}
+    last: dict[tuple[int, str, object], int] = {}  # when each process told the same before
+    for row, (event, place) in enumerate(zip(events, places, strict=True)):
+        what = COMMITTED if event["event"] == PART else str(event["event"])
+        key, process = (event.get("step"), place.world), event["process"]
+        if what not in (STARTED, COMMITTED) or last.get((process, what, key[0])) == event["at"]:
+            continue
+        last[process, what, key[0]] = event["at"]
+        save = current.get(key)
+        told = save is not None and process in (save.began if what == STARTED else save.done)
+        if save is None or told:
+            if save is not None:
+                yield save
+            save = current[key] = _Save(place.ranks)
+        if what == STARTED:
+            save.began.add(process)
+        else:
+            save.done.add(process)
+            save.commits.append(row)
+    yield from current.values()

@@ -1,0 +1,165 @@
+"""Savers where each rank tells of its own part: one checkpoint, which is whole with the last part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Logs, remove, trainers, verdict
+from mutants.bent import JOB
+
+from harness.judge.score import Scorecard, Verdict
+from harness.theory.simulator import Outage, simulate
+from harness.timeline import saves
+from harness.timeline.saves import COMMITTED, PART, STARTED, Place
+
+EARLY = [Outage(12, "rank", victim=1)]  # right after the save of step 10, back to it
+
+
+def by_each_rank(logs: Logs, apart_ns: int = 1000) -> None:
+    """Rank 1 begins and commits each checkpoint, too, a moment after rank 0."""
+    for life in range(len(trainers(logs, rank=0))):
+        mine = trainers(logs, rank=1, life=life)[0]
+        for event in [e for e in trainers(logs, rank=0, life=life)[0] if str(e.get("event")).startswith("checkpoint.")]:
+            later = {key: event[key] + apart_ns for key in ("wall_ns", "mono_ns")}
+            mine.append(copy.deepcopy(event) | later)
+        mine[1:] = sorted(mine[1:], key=lambda line: line["mono_ns"])
+
+
+def never_committed(logs: Logs, rank: int, step: int) -> None:
+    remove(trainers(logs, rank=rank, life=0)[0], lambda e: e.get("event") == COMMITTED and e.get("step") == step)
+
+
+def from_scratch(logs: Logs) -> None:
+    """The second lives say that they restored step 0, and did steps 1 to 10 again before the others."""
+    for rank in (0, 1):
+        lines = trainers(logs, rank=rank, life=-1)[0]
+        first = trainers(logs, rank=rank, life=0)[0]
+        restored = next(line for line in lines if line.get("event") == "restored")
+        restored.update(step=0, source="scratch")
+        again = [copy.deepcopy(e) for e in first if e.get("event") == "step" and e["step"] <= 10]
+        at = restored["mono_ns"]
+        for number, line in enumerate(again, 1):
+            line |= {"mono_ns": at + number * 1000, "wall_ns": restored["wall_ns"] + number * 1000}
+            line |= {"begin_ns": at + number * 1000 - 900, "data_ns": 0, "checkpoint_ns": 0, "sync_ns": 0}
+        lines[lines.index(restored) + 1 : lines.index(restored) + 1] = again
+
+
+def judged(*bends: Callable[[Logs], object], outages: list[Outage] = EARLY) -> Scorecard:
+    def bend(logs: Logs) -> None:
+        for each in bends:
+            each(logs)
+
+    return verdict(simulate(JOB, outages, seed=5), bend, {"recovery_time": {"max": "60s"}})
+
+
+def accused(card: Scorecard) -> bool:
+    return any("had been committed" in reason for reason in card.reasons)
+
+
+def test_a_checkpoint_in_parts_is_one() -> None:
+    card = judged(by_each_rank)
+    assert card.verdict is Verdict.PASS, card.reasons
+    events = [(e["event"], e["step"], e["rank"]) for e in card.evidence.run.checkpoints if e["event"] != STARTED]
+    assert events == [(each, step, rank) for step in (10, 20, 30, 40) for rank, each in enumerate((PART, COMMITTED))]
+    assert card.metrics["checkpoints_committed"] == 4 and card.metrics["checkpoints_failed"] == 0
+    assert card.evidence.run.committers == {2: 2}
+
+
+def test_a_restart_between_the_parts_need_not_take_the_checkpoint() -> None:
+    cut = judged(by_each_rank, lambda logs: never_committed(logs, 1, 10), from_scratch)
+    assert not accused(cut) and cut.verdict is Verdict.PASS, cut.reasons
+
+
+def test_a_restart_after_the_last_part_must_take_it() -> None:
+    assert accused(judged(by_each_rank, from_scratch))
+
+
+def test_one_who_commits_for_all_commits_the_checkpoint() -> None:
+    begun_by_all = judged(by_each_rank, *(lambda logs, s=s: never_committed(logs, 1, s) for s in (10, 20, 30, 40)))
+    assert not accused(begun_by_all)
+    assert accused(judged(from_scratch))
+
+
+def test_how_many_commit_may_be_known_from_the_fault_free_run_alone() -> None:
+    def bend(logs: Logs) -> None:
+        by_each_rank(logs)
+        never_committed(logs, 1, 10)
+        from_scratch(logs)
+        for rank in (0, 1):  # it never saves again
+            remove(trainers(logs, rank=rank, life=-1)[0], lambda e: e.get("event") in (COMMITTED, STARTED))
+
+    history = simulate(JOB, EARLY, seed=5)
+    assert accused(verdict(history, bend, {}))
+    card = verdict(history, bend, {}, fault_free=judged(by_each_rank, outages=[]).evidence.run)
+    assert card.evidence.run.committers == {2: 2} and not accused(card)
+
+
+# The rule itself
+
+
+def told(*events: tuple[str, int, int], world: int = 0, ranks: int = 2) -> tuple[list[dict[str, object]], list[Place]]:
+    """(event, process, step), one a nanosecond."""
+    found = [{"event": e, "process": p, "step": s, "at": at} for at, (e, p, s) in enumerate(events)]
+    return list(found), [Place(world, ranks)] * len(found)
+
+
+def names(*events: tuple[str, int, int], usual: dict[int, int] | None = None, ranks: int = 2) -> list[str]:
+    found, places = told(*events, ranks=ranks)
+    known = saves.committers(found, places) if usual is None else usual
+    labelled = saves.labelled(found, places, known)
+    return [str(each["event"]).rpartition(".")[2] for each in labelled if each["event"] != STARTED]
+
+
+def test_without_a_begin_it_is_whole_when_as_many_committed_as_usual() -> None:
+    parts = [(COMMITTED, p, s) for s in (1, 2) for p in (0, 1)]
+    assert names(*parts, (COMMITTED, 0, 3)) == ["part", "committed", "part", "committed", "part"]
+
+
+def test_only_those_who_began_are_waited_for() -> None:
+    known = {4: 4}
+    assert names((STARTED, 0, 1), (STARTED, 2, 1), (COMMITTED, 2, 1), (COMMITTED, 0, 1), usual=known, ranks=4) == [
+        "part",
+        "committed",
+    ]
+
+
+def test_a_smaller_world_has_fewer_parts_where_everyone_commits() -> None:
+    assert names((COMMITTED, 0, 1), (COMMITTED, 1, 1), (COMMITTED, 2, 1), usual={4: 4}, ranks=3)[-2:] == [
+        "part",
+        "committed",
+    ]
+    assert names((COMMITTED, 0, 1), usual={4: 2}, ranks=2) == ["committed"]
+
+
+def test_a_save_that_is_made_again_begins_anew() -> None:
+    again = [(STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 0, 1), (STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 1, 1)]
+    assert names(*again, usual={2: 2}) == ["part", "part"]
+    assert names(*again, (COMMITTED, 0, 1), usual={2: 2}) == ["part", "part", "committed"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([STARTED, COMMITTED, "checkpoint.failed"]), st.integers(0, 3), st.integers(1, 3)),
+        max_size=30,
+    ),
+    st.integers(1, 4),
+)
+def test_labels_change_nothing_else_and_stay_when_they_are_given_again(
+    events: list[tuple[str, int, int]], ranks: int
+) -> None:
+    found, places = told(*events, ranks=ranks)
+    usual = saves.committers(found, places)
+    once = saves.labelled(found, places, usual)
+    assert [each | {"event": before["event"]} for each, before in zip(once, found, strict=True)] == found
+    assert all(
+        each["event"] == before["event"] or before["event"] == COMMITTED
+        for each, before in zip(once, found, strict=True)
+    )
+    assert saves.labelled(once, places, usual) == once
+    assert saves.committers(once, places) == usual
+    if max(usual.values(), default=1) == 1:
+        assert once == found, "one commit is enough where nobody else commits"
