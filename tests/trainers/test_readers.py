@@ -328,6 +328,33 @@ def test_many_small_parts_take_no_longer_than_their_bytes(written: Any, data: by
     assert time.process_time() - begin < 5  # by the square of them it would be minutes
 
 
+@pytest.mark.parametrize(
+    "written, line",
+    [
+        ("megatron", b"successfully loaded checkpoint from x "),
+        ("megatron", b"successfully loaded checkpoint from xat iteration"),
+        ("megatron", b"iteration 1/1 |"),
+        ("maxtext", b"completed step: 1"),
+    ],
+)
+def test_hostile_lines_take_little_time(written: str, line: bytes) -> None:
+    data = (line * (60_000 // len(line)) + b"\n") * 30
+    begin = time.process_time()
+    list(build_reader({written: "{run_dir}/out/x"}).open().feed(data))
+    assert time.process_time() - begin < 5  # by the square of a line it would be 20
+
+
+def test_an_expression_that_takes_too_long_is_given_up_in_words() -> None:
+    expression = r"^(?:(?:a|b|ab)+)+ step (?P<step>\d+)$"
+    source = build_reader({"lines": {"regex": expression}}).open()
+    assert steps(source.feed(b"ab step 1\n")) == [1]
+    begin = time.process_time()
+    with pytest.raises(ValueError, match="takes far more than 1 ms in a line, so no further line"):
+        list(source.feed((b"ab" * 500 + b" step x\n") * 20))
+    assert list(source.feed((b"ab" * 500 + b" step x\n") * 1000)) == []
+    assert time.process_time() - begin < 5
+
+
 def test_a_placeholder_may_stand_once() -> None:
     with pytest.raises(ValidationError, match="may stand there once"):
         build_reader({"megatron": "{run_dir}/{node}/{node}.log"})
