@@ -692,6 +692,12 @@ _HARNESS = (
         ),
     ),
     Event(
+        "reading.failed",
+        ("harness",),
+        "Something of what the trainer wrote by itself could not be read.",
+        (_text("error", "what, and why"),),
+    ),
+    Event(
         "cleanup.failed",
         ("harness",),
         "Something could not be undone at the end of the run; `chaos heal` tries it again.",

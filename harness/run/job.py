@@ -198,6 +198,8 @@ class Job:
             rehearsal.end(self.live)
         if self.readings:
             self.readings.close()
+            for note in self.readings.notes:
+                self.emit("reading.failed", error=note)
         self._note_exits()
         self._note_changes()
         for node in self.cluster.nodes:

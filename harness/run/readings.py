@@ -32,6 +32,7 @@ LIVES_MAX = 10_000
 CHUNK_BYTES = 2 * 2**20  # of one file in one poll
 WHOLE_BYTES_MAX = 32 * 2**20
 NOTES_MAX = 20
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass
@@ -118,8 +119,18 @@ class Readings:
             return
         for path in paths:
             found = pattern.fullmatch(path)
-            if found and path not in self._files and len(self._files) < FILES_MAX:
+            if found and path not in self._files and len(self._files) < FILES_MAX and self._names_a_node(path, found):
                 self._files[path] = self._file(path, found)
+
+    def _names_a_node(self, path: str, found: re.Match[str]) -> bool:
+        """Where the file's name tells its node, it must be a name."""
+        node = found.groupdict().get("node")
+        if node is None or _NODE.fullmatch(node):
+            return True
+        self._note(
+            f"{ascii(path)[:100]}: what stands for {{node}} is no name of a node: 63 letters, digits, - _ . at most"
+        )
+        return False
 
     def _file(self, path: str, found: re.Match[str]) -> _File:
         node, incarnation = self.first_node()

@@ -229,6 +229,18 @@ def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> N
     assert found == [(0, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 4, 5])]
 
 
+def test_a_name_that_no_node_can_have_is_left_out_in_words(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "out").mkdir()
+    for node in ("n" * 250, "node1\n", "node0"):
+        (tmp_path / "out" / f"{node}.l").write_text("step 1\n")
+    written = {"lines": {"file": "{run_dir}/out/{node}.l", "regex": r"step (?P<step>\d+)"}}
+    follower = Readings(build_trainer({"command": ["x"], "read": written}).reader(), tmp_path, lambda: ("node0", 1), 2)
+    follower.close()
+    assert {writer.header["node"] for writer in read_back(tmp_path)} == {"node0"}
+    assert len(follower.notes) == 2 and all("no name of a node" in note for note in follower.notes)
+
+
 def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "megatron")
     lines = (STORED / "megatron.log").read_text().splitlines(keepends=True)
