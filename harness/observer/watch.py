@@ -180,6 +180,12 @@ class Watch:
         """Whether this process has told anything of a training."""
         return self._emitter is not None
 
+    def failpoint(self, name: str) -> None:
+        """A named place where a plan may want to stop this process."""
+        log = by_hand.emitter or self._emitter
+        if log is not None and not self.in_child:
+            log.failpoint(name)
+
     def flush(self, wait: bool = False) -> None:
         """Writes what has waited for a device; with `wait` all of it."""
         while self._unwritten:
