@@ -173,6 +173,7 @@ class Worker:
             self.step = step
             if self.damage:
                 self.damage.before_step(step, self.model)
+            self.emit.failpoint("next_batch")
             batch = self.samples.batch(step)
             mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
             inputs, targets = self.samples.read(mine, self.device)

@@ -15,7 +15,7 @@ from harness.run.observers import Observer, Silent
 class Stage:
     """One job of a campaign. `again`: the fault-free run that was kept went at another pace, so it is made anew."""
 
-    kind: Literal["fault-free run", "run with faults", "run", "canary"]
+    kind: Literal["first look", "fault-free run", "run with faults", "run", "canary"]
     nodes: int
     again: bool = False
 

@@ -20,6 +20,12 @@ from harness.report.words import plain
 from harness.run.observers import Status
 
 REFRESH_S = 0.1
+PHASES = {
+    "starting": "starting the nodes",
+    "startup": "workers are starting",
+    "rendezvous": "workers are meeting",
+    "restored": "a state was restored",
+}
 
 
 class Display:
@@ -61,9 +67,9 @@ class Display:
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            steps = f"/{status.steps}" if status.steps is not None else ""
-            phase = safe(status.phase)
-            self._spinner.update(f"{phase} · step {status.step}{steps}{loss} · {status.elapsed_s:.0f} s")
+            steps = f" of {status.steps}" if status.steps is not None else ""
+            phase = PHASES.get(status.phase) or safe(status.phase)
+            self._spinner.update(f"{phase} · step {status.step}{steps} done{loss} · {status.elapsed_s:.0f} s so far")
 
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import yaml
 
 from harness.backends.contract import load_backend
 from harness.campaign.adoption.first_look import Facts, look
-from harness.campaign.adoption.proposal import propose, workload_of
+from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import Recognised, recognise
 from harness.campaign.experiment import new_run_id
 from harness.cli.display import Display
@@ -33,6 +34,7 @@ def init(
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     reports: ReportsOption = REPORTS,
+    force: Annotated[bool, typer.Option("--force", help="Write over scenarios that are there already.")] = False,
 ) -> None:
     """Look at a training that is not ours, and write scenarios for it.
 
@@ -42,16 +44,15 @@ def init(
     Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
     """
     found = recognise(command)
-    taken = list(folder.glob("*.yaml"))
-    if taken:
-        raise UsageError(f"{folder}: holds {len(taken)} scenario(s) already; choose another --folder")
+    if not force:
+        _refuse_to_write_over(folder, (f"{each.name}.yaml" for each in REHEARSALS))
     say(_recognised_in_words(found))
     folder.mkdir(parents=True, exist_ok=True)  # files of the trainer are found from it
     workload = workload_of(found, folder)
     run_dir = reports.resolve() / new_run_id("init")
     facts = _look(workload, folder, run_dir, backend, seed, steps)
     _print_facts(facts, run_dir)
-    _write(folder, propose(workload, facts))
+    _write(folder, propose(workload, facts), force)
 
 
 def _look(
@@ -103,9 +104,23 @@ def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
     return list(judged), list(unseen), [ITEMS[kind] for kind in untold if kind in due]
 
 
-def _write(folder: pathlib.Path, texts: dict[str, str]) -> None:
+def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
+    if taken := [name for name in names if os.path.lexists(folder / name)]:
+        raise UsageError(
+            f"{folder}: {', '.join(taken)} is there already; --force writes over it, --folder chooses another place"
+        )
+
+
+def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
+    """A file that came there since the first look is not written over either."""
     for name, text in texts.items():
-        (folder / name).write_text(text)
+        if force:
+            (folder / name).unlink(missing_ok=True)
+        try:
+            with (folder / name).open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            _refuse_to_write_over(folder, [name])
         say(f"Wrote {folder / name}")
     if texts:
         first = folder / next(iter(texts))

@@ -15,8 +15,9 @@ def in_checkout() -> bool:
 
 
 def reports() -> pathlib.Path:
-    """`reports/` of the checkout; `reports/` of the working directory where the harness is installed."""
-    return _ROOT / "reports" if in_checkout() else pathlib.Path.cwd() / "reports"
+    """`reports/` of the checkout for who works in it; else `reports/` of the working directory."""
+    here = pathlib.Path.cwd()
+    return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 
 
 def scenarios() -> pathlib.Path:

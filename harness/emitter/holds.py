@@ -41,7 +41,7 @@ class Holds:
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
         self._names = {hold["match"].get("name") for hold in holds}
-        self._append = append
+        self._append, self._rank = append, rank
 
     def wants(self, failpoint: str) -> bool:
         return failpoint in self._names
@@ -52,18 +52,18 @@ class Holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
                 if "tokens" in hold:
-                    self._be_struck(hold)
+                    self._be_struck(hold, record.get("step"))
                 else:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
-    def _be_struck(self, hold: Mapping[str, Any]) -> None:
+    def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
         """Ends or misleads the process, or does to it what is planned, if one of the planned strikes is left for it."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
             from harness.emitter import strikes
 
-            strikes.strike(hold["does"], hold["argument"], self._append)
+            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step)
         elif hold["mislead"]:
             self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
         else:

@@ -1,4 +1,5 @@
-"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock.
+"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock, code of
+the scenario's own.
 
 Loaded only for a strike that the harness has granted. Each tells by a failpoint that it acts, and when it is over.
 """
@@ -6,23 +7,41 @@ Loaded only for a strike that the harness has granted. Each tells by a failpoint
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
 
 RAISED, SEIZED, LET_GO = "exception_raised", "interpreter_seized", "interpreter_let_go"
+CALLED, RETURNED, FAILED = "own_code_called", "own_code_returned", "own_code_failed"
+NEXT_BATCH = "next_batch"  # a failpoint: the rank asks for its next batch of data
+SAID_CHARS_MAX = 1000
 LEAVES_S_MAX = 1.0
 TICK_S = 0.005
 
 Append = Callable[[dict[str, Any]], int]
 
 
-def strike(what: str, argument: Any, append: Append) -> None:
+class Inside:
+    """What a user's own `inject` is given: which rank it is in, after which step. `None`: not told there."""
+
+    def __init__(self, rank: int | None, step: int | None, append: Append):
+        self.rank, self.step = rank, step
+        self.world_size = int(os.environ["WORLD_SIZE"]) if os.environ.get("WORLD_SIZE", "").isdigit() else None
+        self._append = append
+
+    def log(self, text: object) -> None:
+        """A line in the event log."""
+        self._append({"event": "failpoint", "name": "own_code_says", "text": str(text)[:SAID_CHARS_MAX]})
+
+
+def strike(what: str, argument: Any, append: Append, rank: int | None = None, step: int | None = None) -> None:
     """`raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for so many
-    seconds."""
+    seconds. `call`: `inject` of this source is called."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -30,6 +49,22 @@ def strike(what: str, argument: Any, append: Append) -> None:
         append({"event": "failpoint", "name": SEIZED})
         stood_still_s = _seize(float(argument))
         append({"event": "failpoint", "name": LET_GO, "stood_still_s": stood_still_s})
+    elif what == "call":
+        append({"event": "failpoint", "name": CALLED})
+        said = _call(str(argument), Inside(rank, step, append))
+        append({"event": "failpoint", **said})
+
+
+def _call(source: str, inside: Inside) -> dict[str, str]:
+    """An error of the code is its own, not the trainer's: it is printed, and the training goes on."""
+    space: dict[str, Any] = {"__name__": "own_code"}
+    try:
+        exec(compile(source, "<own_code>", "exec"), space)
+        found = space["inject"](inside)
+    except Exception as error:
+        traceback.print_exc()
+        return {"name": FAILED, "text": f"{type(error).__name__}: {error}"[:SAID_CHARS_MAX]}
+    return {"name": RETURNED, "text": str(found)[:SAID_CHARS_MAX]}
 
 
 def _raise_soon(text: str) -> None:

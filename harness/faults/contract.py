@@ -211,6 +211,10 @@ class Fault(BaseModel, abc.ABC):
         """Folders below the run's that go through a file system which can be disturbed, from the start of the run."""
         return ()
 
+    def beside(self, folder: pathlib.Path) -> Self:
+        """With the content of its files, found from this folder. Raises `ValueError` for one that is wrong."""
+        return self
+
     @property
     def notice_s(self) -> float:
         """How long before it takes a node it gives notice."""

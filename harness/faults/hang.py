@@ -12,17 +12,19 @@ from pydantic import Field
 
 from harness.backends.agent.types import ProcessState
 from harness.backends.contract import Node, Verb
-from harness.errors import FaultError, NodeGone
+from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.shared import inside
+from harness.faults.shared.launchers import launcher_of
 from harness.units import Duration
 
 STOPS_WITHIN_S = 3.0
-REACHES_WITHIN_S = 30.0
 WATCHED_S = 0.5  # how long it is looked at to see that nothing moves
 COLLECTIVE = "all_reduce"
 WAYS = {
     "freeze_rank": "the process of the rank is stopped",
     "freeze_node": "everything on the rank's node is stopped, its connections stay open",
+    "freeze_launcher": "what started the rank is stopped: its keep-alives are missing, its workers go on",
     "stuck_in_collective": "the rank enters the gradient all-reduce and does not come back",
 }
 
@@ -30,7 +32,7 @@ WAYS = {
 class Hang(Fault):
     """A rank or its node stands still, alive to all appearances, until it is thawed or the job gets rid of it."""
 
-    how: Literal["freeze_rank", "freeze_node", "stuck_in_collective"] = Field(
+    how: Literal["freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective"] = Field(
         "freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items())
     )
     duration: Duration = Field(Duration("60s"), description="What is still there after that goes on.")
@@ -45,8 +47,7 @@ class Hang(Fault):
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         if self.how != "stuck_in_collective":
             return []
-        limit_s = self._duration_s() + REACHES_WITHIN_S
-        return [Hold({"event": "failpoint", "name": COLLECTIVE}, target.rank, limit_s) for target in targets]
+        return inside.stuck_at(COLLECTIVE, targets, self.duration.s)
 
     def describe(self, targets: Sequence[Target]) -> str:
         ranks = ", ".join(str(target.rank) for target in targets)
@@ -54,18 +55,17 @@ class Hang(Fault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
-        begin_ns = time.monotonic_ns()
+        if self.how == "freeze_launcher":
+            victims = {rank: (node, launcher_of(rank, node, pid)) for rank, (node, pid) in victims.items()}
         if self.how == "stuck_in_collective":
-            context.hold()
-            context.injected()
-            self._see_stuck(list(victims), begin_ns, context)
+            inside.see_stuck(COLLECTIVE, list(victims), context)
         else:
             for node, pid in victims.values():
                 node.freeze() if self.how == "freeze_node" else node.signal(signal.SIGSTOP, pid)
             context.injected()
             for rank, (node, pid) in victims.items():
                 self._see_frozen(rank, node, pid, context)
-        context.wait(self._duration_s(), until=lambda: not any(_is_there(*victim) for victim in victims.values()))
+        context.wait(self.duration.s, until=lambda: not any(_is_there(*victim) for victim in victims.values()))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()
@@ -92,24 +92,9 @@ class Hang(Fault):
         stopped = sum(each.state == "T" for each in after)
         used_ms = (sum(each.cpu_ns for each in after) - sum(each.cpu_ns for each in before)) / 1e6
         steps = len(context.step_times_ns(rank, since_ns))
-        ok = 0 < stopped == len(before) and used_ms == 0 and steps == 0
+        ok = 0 < stopped == len(before) and used_ms == 0 and (steps == 0 or self.how == "freeze_launcher")
         detail = f"{node.name}: {used_ms:g} ms of CPU and {steps} steps of rank {rank} in {WATCHED_S:g} s"
         context.effect(stopped, len(before), "processes stopped", ok=ok, detail=detail)
-
-    def _see_stuck(self, ranks: Sequence[int], begin_ns: int, context: Context) -> None:
-        """Each rank was seen to enter, and from then on the job does no step."""
-        entered = context.wait(
-            REACHES_WITHIN_S, until=lambda: all(context.reached(rank, COLLECTIVE) >= begin_ns for rank in ranks)
-        )
-        if not entered:
-            raise FaultError(f"rank {ranks} did not come to the failpoint {COLLECTIVE} within {REACHES_WITHIN_S:g} s")
-        since_ns = time.monotonic_ns()
-        context.wait(WATCHED_S)
-        steps = sum(len(context.step_times_ns(rank, since_ns)) for rank in ranks)
-        context.effect(steps, 0, f"steps in {WATCHED_S:g} s inside the collective", ok=steps == 0)
-
-    def _duration_s(self) -> float:
-        return self.duration.s
 
 
 def _stopped(node: Node) -> int:

@@ -336,13 +336,22 @@ def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """How many on each rank, where it is the same on all of them, and which."""
+    """How many on each rank, where it is the same on all of them; their share, where several passes add up to more
+    than one pass has; and which."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
     ranks = history.run.largest_world
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
-    return f"{each}: {named(bag.item)}"
+    return f"{each}{_share(bag, history)}: {named(bag.item)}"
+
+
+def _share(bag: _Bag, history: _History) -> str:
+    passes = len(np.unique(bag.data_pass))
+    if passes < 2:
+        return ""
+    consumed = history.size_of(history.table.row)
+    return f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
 
 
 def named(items: Ints) -> str:

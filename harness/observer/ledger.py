@@ -26,11 +26,15 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """One file, or one folder, that was saved: the step of its state, none where that was not known."""
+    """One file, or one folder, that was saved: the step of its state, none where that was not known.
+
+    `each_alone`: whether each optimizer's step was counted as one.
+    """
 
     path: str
     step: int | None
     lineage: str
+    each_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ def _entry(line: bytes) -> tuple[int, Entry]:
     step = getattr(entry, "step", None)
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
         raise ValueError("step")
+    if not isinstance(getattr(entry, "each_alone", False), bool):
+        raise ValueError("each_alone")
     if isinstance(entry, Committed):
         entry = replace(entry, files=tuple(map(str, entry.files)), lineages=tuple(map(str, entry.lineages)))
     return at, entry

@@ -154,6 +154,8 @@ class Restores:
         steps = self._steps(loads, entries, OPTIMIZER in entered)
         for source, step in steps.items():
             self.watch.offer_step(source, step)
+        saved = next((found for load in loads if (found := _saved(load, entries))), None)
+        self.watch.each_alone = saved.each_alone if saved else self.watch.each_alone
         told: dict[str, Any] = {"entered": sorted(entered)} | _where(loads, entries)
         if steps:
             source = next(iter(steps))
@@ -166,7 +168,7 @@ class Restores:
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
         """Every source that knows the step, the most trusted one first."""
         found = {
-            "ledger": next((s for load in loads if (s := _saved_step(load, entries)) is not None), None),
+            "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
             "optimizer": self.live.count() if with_optimizer else None,
             "checkpoint": next((load.own_step for load in loads if load.own_step is not None), None),
@@ -211,9 +213,10 @@ def _any_saved(entries: list[Any]) -> bool:
     return any(isinstance(entry, (Saved, Committed)) for entry in entries)
 
 
-def _saved_step(load: Load, entries: list[Any]) -> int | None:
+def _saved(load: Load, entries: list[Any]) -> Saved | None:
+    """The last save of this content at a known step."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
-    return next((entry.step for entry in saved if entry.step is not None), None)
+    return next((entry for entry in saved if entry.step is not None), None)
 
 
 def _holds(entry: Any, path: str) -> bool:

@@ -88,7 +88,7 @@ class Saves:
 
     def wrote(self, lineage: str | None, step: int | None, path: str = "") -> None:
         if lineage is not None:
-            self.ledger.add(Saved(path, step, lineage))
+            self.ledger.add(Saved(path, step, lineage, self.watch.each_alone))
 
     def failed(self, save: Save, error: BaseException) -> None:
         with self._lock:

@@ -56,6 +56,7 @@ class Watch:
         self.restarts = _number("TORCHELASTIC_RESTART_COUNT") or 0
         self.fresh = True  # no state was put in from elsewhere: the first step is the first one of the training
         self.quiet = 0  # above 0: what an optimizer does now is no step of the training
+        self.each_alone = False  # each optimizer's step is one of the training: they do not step equally often
         self.spent_ns = 0  # in our own hooks, as far as they measure it
         self.in_child = _belongs_to_another()
         self._began = began
@@ -112,6 +113,13 @@ class Watch:
         self._offers[source] = step
         if all(SOURCES.index(other) >= place for other in self._offers):
             self._done = step
+
+    def count_each_alone(self) -> None:
+        """From now on each optimizer's step is one of the training. What anybody but the ledger said of the steps
+        before counts something else."""
+        if not self.each_alone and not self.fresh and "ledger" not in self._offers:
+            self.state_replaced()
+        self.each_alone = True
 
     # The step that is being done
 
@@ -171,6 +179,12 @@ class Watch:
     def active(self) -> bool:
         """Whether this process has told anything of a training."""
         return self._emitter is not None
+
+    def failpoint(self, name: str) -> None:
+        """A named place where a plan may want to stop this process."""
+        log = by_hand.emitter or self._emitter
+        if log is not None and not self.in_child:
+            log.failpoint(name)
 
     def flush(self, wait: bool = False) -> None:
         """Writes what has waited for a device; with `wait` all of it."""

@@ -35,6 +35,7 @@ LIVES_MAX = 10_000
 CHUNK_BYTES = 2 * 2**20  # of one file in one poll
 WHOLE_BYTES_MAX = 32 * 2**20
 NOTES_MAX = 20
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass
@@ -127,7 +128,7 @@ class Readings:
             self._fail(self.reader.folder(), f"{hostile.ENTRIES_MAX} files or more; not all are looked at")
         for path in paths:
             found = pattern.fullmatch(path)
-            if found and path not in self._files:
+            if found and path not in self._files and self._names_a_node(path, found):
                 self._add(path, found)
 
     def _add(self, path: str, found: re.Match[str]) -> None:
@@ -135,6 +136,17 @@ class Readings:
             self._files[path] = self._file(path, found)
         else:
             self._fail(self.reader.file, f"more than {FILES_MAX} files; the rest is not read")
+
+    def _names_a_node(self, path: str, found: re.Match[str]) -> bool:
+        """Where the file's name tells its node, it must be a name."""
+        node = found.groupdict().get("node")
+        if node is None or _NODE.fullmatch(node):
+            return True
+        self._fail(
+            ascii(path)[:100],
+            "what stands for {node} is no name of a node: at most 63 letters, digits, '-', '_' and '.'",
+        )
+        return False
 
     def _file(self, path: str, found: re.Match[str]) -> _File:
         node, incarnation = self.first_node()

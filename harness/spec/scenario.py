@@ -192,7 +192,7 @@ def parse_scenario(
         check_expectations(document, document.data.get("expect"), scores)
     document.raise_problems()
     assert scenario is not None, "what could not be checked has its problem"
-    scenario = _with_its_files(scenario, pathlib.Path(source).parent.absolute())
+    scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
     _check_secrets(document, scenario.workload)
@@ -244,9 +244,16 @@ def _keys_at(document: Document, path: Path) -> Sequence[str]:
     return own if len(path) > 2 else [*_OF_A_FAULT, *own]
 
 
-def _with_its_files(scenario: Scenario, folder: pathlib.Path) -> Scenario:
+def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path) -> Scenario:
     trainer = scenario.workload.trainer.beside(folder)
-    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"trainer": trainer})})
+    workload = scenario.workload.model_copy(update={"trainer": trainer})
+    faults = list(scenario.faults)
+    for index, fault in enumerate(faults):
+        try:
+            faults[index] = fault.model_copy(update={"action": fault.action.beside(folder)})
+        except ValueError as error:
+            document.problem(("faults", index, "file"), str(error))
+    return scenario.model_copy(update={"workload": workload, "faults": faults})
 
 
 def _check_secrets(document: Document, workload: Workload) -> None:

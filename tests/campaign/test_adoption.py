@@ -15,7 +15,8 @@ from harness.campaign.adoption.first_look import Facts
 from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import framework_of, recognise
 from harness.campaign.reading import load_scenario
-from harness.cli.init import seen_and_unseen
+from harness.cli import places
+from harness.cli.init import _write, init, seen_and_unseen
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
 from harness.plan.making import make_plan
@@ -112,6 +113,27 @@ def test_a_short_job_gets_only_what_fits() -> None:
     workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
     short = Facts(18, 18, 3.0, 0.05, (10,), (), FACTS.told)
     assert set(propose(workload, short)) == {"rank-kill.yaml", "spot-evict.yaml", "node-loss.yaml"}
+
+
+def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
+    place = folder / "chaos"
+    place.mkdir()
+    (place / "other.yaml").write_text("mine")
+    (place / "node-loss.yaml").symlink_to("gone")
+    with pytest.raises(UsageError, match=r"node-loss.yaml is there already; --force writes over it, --folder"):
+        init(["torchrun", "train.py"], folder=place)
+    with pytest.raises(UsageError, match="is there already"):
+        _write(place, {"node-loss.yaml": "new"}, force=False)
+    _write(place, {"node-loss.yaml": "new"}, force=True)
+    assert (place / "node-loss.yaml").read_text() == "new" and not (folder / "gone").exists()
+    assert (place / "other.yaml").read_text() == "mine"
+
+
+def test_runs_are_kept_where_one_works(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert places.reports() == folder / "reports"
+    checkout = pathlib.Path(places.__file__).parents[2]
+    monkeypatch.chdir(checkout / "docs")
+    assert places.reports() == checkout / "reports"
 
 
 def test_nothing_is_expected_of_what_could_not_be_seen() -> None:

@@ -50,4 +50,4 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
 @pytest.mark.parametrize("phase", ["[/red]", "[bold", "a\x1b[2Jb", "[link=x]"])
 def test_a_phase_with_markup_or_escapes_is_shown_as_it_is(phase: str) -> None:
     found = shown(True, status(phase))
-    assert "\x1b[2J" not in found and "step 7/60" in found
+    assert "\x1b[2J" not in found and "step 7 of 60" in found

@@ -21,7 +21,11 @@ from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.spec.scenario import load_scenario, parse_scenario
 
-REQUIRED = {"nic_bandwidth": {"rate": "10mbit"}, "nic_loss": {"loss_percent": 10}, "storage_slow": {"latency": "20ms"}}
+REQUIRED = {
+    "nic_bandwidth": {"rate": "10mbit"},
+    "nic_loss": {"loss_percent": 10},
+    "storage_slow": {"latency": "20ms"},
+} | {"own_code": {"source": "def inject(context): ..."}}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])

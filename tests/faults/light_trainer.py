@@ -23,6 +23,7 @@ def train(steps: int) -> None:
     ballast = bytearray(40 << 20)  # what makes this the largest process of its node
     begin_ns = time.monotonic_ns()
     for step in range(1, steps + 1):
+        emit.failpoint("next_batch")
         emit.failpoint("all_reduce")
         for _ in range(ROUNDS):
             hashlib.sha256(WORK).digest()

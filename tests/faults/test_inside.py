@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 from faults.test_node_faults import make_plan
 
 from harness.backends.local.backend import BACKEND
+from harness.errors import ScenarioError
 from harness.log.events import read_log
 from harness.run.job import execute
+from harness.spec.scenario import parse_scenario
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +74,75 @@ def test_code_that_guards_its_telemetry_does_not_swallow_the_exception() -> None
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stdout == "" and "InjectedError: a text" in done.stderr
+
+
+OWN = """
+def inject(context):
+    context.log(f"after step {context.step}")
+    return context.rank
+"""
+
+
+def test_own_code_runs_in_the_rank_after_its_step(tmp_path: pathlib.Path) -> None:
+    events = run(tmp_path, "own_code", source=OWN)
+    (effect,) = named(events, "fault.effect")
+    assert effect["ok"] and effect["detail"] == "rank 0: it returned"
+    said = {event["name"]: event.get("text") for event in named(events, "failpoint")}
+    assert said["own_code_returned"] == "0" and said["own_code_says"].startswith("after step 3")
+    assert len(named(events, "started")) == 1
+
+
+def test_own_code_that_raises_has_not_acted_and_harms_nobody(tmp_path: pathlib.Path) -> None:
+    events = run(tmp_path, "own_code", source="def inject(context):\n    raise KeyError('mine')\n")
+    (effect,) = named(events, "fault.effect")
+    assert not effect["ok"] and effect["detail"] == "rank 0: raised an error, see its output"
+    assert len(named(events, "started")) == 1
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.log"))
+    assert "KeyError: 'mine'" in logs
+
+
+def test_own_code_may_end_the_process(tmp_path: pathlib.Path) -> None:
+    events = run(tmp_path, "own_code", source="import os\n\ndef inject(context):\n    os._exit(7)\n")
+    (effect,) = named(events, "fault.effect")
+    assert effect["ok"] and effect["detail"] == "rank 0: the process ended in it"
+    assert len(named(events, "started")) == 2
+
+
+@pytest.mark.parametrize(
+    "written, message",
+    [
+        ({"file": "gone.py"}, "there is no file .*gone.py; it is found from the folder of the scenario"),
+        ({"file": "bad.py"}, "no Python that can be read"),
+        ({"file": "other.py"}, "no def inject"),
+        ({"file": "large.py"}, "more than 65536 characters"),
+        ({"source": "def inject(): ..."}, "no def inject"),
+        ({}, "write file: with a Python file"),
+    ],
+)
+def test_what_is_no_own_code_is_refused_before_the_run(
+    written: dict[str, str], message: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "bad.py").write_text("def inject(")
+    (tmp_path / "other.py").write_text("def injekt(context): ...")
+    (tmp_path / "large.py").write_text("#" * 70_000)
+    fault = {"id": "f", "fault": "own_code", "when": {"step": 5}, "target": {"rank": 0}, **written}
+    text = json.dumps({"version": 1, "name": "x", "title": "X", "faults": [fault]})
+    with pytest.raises(ScenarioError, match=message):
+        parse_scenario(text, str(tmp_path / "x.yaml"))
+
+
+def test_a_plan_holds_the_code_of_the_file(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    fault = {"id": "f", "fault": "own_code", "when": {"step": 5}, "target": {"rank": 0}, "file": "mine.py"}
+    text = json.dumps({"version": 1, "name": "x", "title": "X", "faults": [fault]})
+    assert parse_scenario(text, str(tmp_path / "x.yaml")).faults[0].action.model_dump()["source"] == OWN
+
+
+def test_a_launcher_dies_alone_and_its_worker_lives_on_until_the_node_is_taken(tmp_path: pathlib.Path) -> None:
+    events = run(tmp_path, "agent_loss", orphans_for="200ms", replacement={"after": "100ms"})
+    killed, taken = named(events, "fault.effect")
+    assert (
+        killed["ok"] and killed["unit"] == "launchers gone" and killed["detail"] == "node0: 1 of its 1 workers live on"
+    )
+    assert taken["ok"] and taken["measured"] == 0
+    assert len(named(events, "started")) == 2

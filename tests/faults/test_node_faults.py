@@ -81,6 +81,8 @@ CASES = [
     ("root", "hang", {"how": "freeze_rank", "duration": "300ms"}),
     ("plain", "hang", {"how": "freeze_node", "duration": "300ms"}),
     ("user", "hang", {"how": "stuck_in_collective", "duration": "300ms"}),
+    ("user", "hang", {"how": "freeze_launcher", "duration": "300ms"}),
+    ("plain", "data_loader_stall", {"duration": "300ms"}),
     ("root", "oom", {"how": "kernel"}),
     ("plain", "oom", {}),
     ("root", "memory_pressure", {"how": "kernel", "duration": "100ms"}),

@@ -125,6 +125,7 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
 
     result = found(run_of(sampler(), again), fault_free_of(sampler()))
     assert result.repeated and result.skipped and result.repeated + result.others == result.skipped
+    assert result.repeated_where.startswith(" in 4 passes over the data, 15 % of the 1280 consumed: ")
 
 
 def test_padding_is_legal_as_the_fault_free_run_has_it() -> None:

@@ -314,6 +314,69 @@ NODES["moved_node"] = "node1"
 lives(moved_node, goes_on)
 
 
+class Adversaries:
+    """One of them steps three times as often as the other."""
+
+    def __init__(self, order: str):
+        self.sides, self.order, self.rounds = {name: Training(seed=ord(name)) for name in "dg"}, order, 0
+
+    def play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.rounds += 1
+            for name in self.order:
+                self.sides[name].done = self.rounds
+                self.sides[name].steps(1)
+
+    def save(self) -> None:
+        state = {name: side.state() for name, side in self.sides.items()} | {"step": self.rounds}
+        torch.save(state, "last.pt.tmp")
+        os.replace("last.pt.tmp", "last.pt")
+
+    def load(self) -> None:
+        state = torch.load("last.pt")
+        self.rounds = state["step"]
+        for name, side in self.sides.items():
+            side.model.load_state_dict(state[name]["model"])
+            side.optimizer.load_state_dict(state[name]["optimizer"])
+
+
+def _plays(order: str) -> None:
+    adversaries = Adversaries(order)
+    adversaries.play(3)
+    adversaries.save()
+    adversaries.play(2)
+    killed()
+
+
+def _plays_on(order: str) -> None:
+    adversaries = Adversaries(order)
+    adversaries.load()
+    adversaries.play(2)
+
+
+def seldom_last() -> None:
+    _plays("dddg")
+
+
+def seldom_first() -> None:
+    _plays("gddd")
+
+
+def nobody_knows() -> None:
+    _plays("dddg")
+
+
+def without_a_ledger() -> None:
+    for path in OUT.joinpath("events", "nobody_knows").rglob("checkpoints.ledger"):
+        path.unlink()
+    _plays_on("dddg")
+
+
+lives(seldom_last, lambda: _plays_on("dddg"))
+lives(seldom_first, lambda: _plays_on("gddd"))
+lives(nobody_knows, without_a_ledger)
+
+
 def not_saved() -> None:
     training = Training()
     training.steps(2)

@@ -44,7 +44,7 @@ def steps(log: WriterLog) -> list[int]:
 def test_no_hook_failed(told: pathlib.Path) -> None:
     cases = [path.name for path in (told / "events").iterdir() if path.is_dir()]
     failed = {case: named(log, "observer.failed") for case in cases for log in lives(told, case)}
-    unknown = {"unknown_step", "put_in_by_hand"}
+    unknown = {"unknown_step", "put_in_by_hand", "nobody_knows"}
     assert {case: found for case, found in failed.items() if found and case not in unknown} == {}
 
 
@@ -61,6 +61,19 @@ def test_a_resumed_job_goes_on_counting(told: pathlib.Path) -> None:
     assert saved["content"] == restored["saved"] == restored["content"]
     assert saved["path"] == restored["source"] == str(told / "resumed" / "last.pt")
     assert one(third, "restored")["step"] == 15
+
+
+@pytest.mark.parametrize("case", ["seldom_last", "seldom_first"])
+def test_optimizers_that_step_unequally_often_count_alike_after_a_restart(told: pathlib.Path, case: str) -> None:
+    first, second = ({step["step"]: step["loss"] for step in named(log, "step")} for log in lives(told, case))
+    restored = one(lives(told, case)[1], "restored")["step"]
+    assert min(second) == restored + 1 and len(second) == 8
+    assert {step: first[step] for step in second} == second, "the same steps have the same losses"
+
+
+def test_a_step_of_unequal_optimizers_that_the_ledger_does_not_know_is_unknown(told: pathlib.Path) -> None:
+    second = lives(told, "nobody_knows")[1]
+    assert steps(second) == [] and named(second, "observer.failed")
 
 
 def test_a_checkpoint_is_whole_when_it_gets_its_name(told: pathlib.Path) -> None:

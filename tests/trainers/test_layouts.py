@@ -8,6 +8,7 @@ import pathlib
 import struct
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -206,6 +207,30 @@ def test_an_index_that_names_what_is_not_there(tmp_path: pathlib.Path) -> None:
     assert look(tmp_path).finished == []
     index.write_text("[")
     assert look(tmp_path).finished == []
+
+
+@pytest.mark.parametrize("begin, part, end", [
+    (b'{"":[', b"[],", b"0]}"),
+    (b'{"":[', b"{},", b"0]}"),
+    (b"{", b'"a":{"data_offsets":[0,1]},', b'"b":0}'),
+])  # fmt: skip
+def test_a_hostile_header_takes_little_memory(tmp_path: pathlib.Path, begin: bytes, part: bytes, end: bytes) -> None:
+    (tmp_path / FOLDER).mkdir()
+    size = 8 * 2**20
+    header = begin + part * (size // len(part)) + end
+    (tmp_path / FOLDER / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    tracemalloc.start()
+    try:
+        assert len(look(tmp_path).checkpoints) == 1
+        assert tracemalloc.get_traced_memory()[1] < 3 * size
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_that_is_longer_than_its_file_is_not_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "model.safetensors").write_bytes(struct.pack("<Q", 90 * 2**20) + b'{"a":')
+    assert [each.whole for each in look(tmp_path).checkpoints] == [False]
 
 
 def test_what_was_read_is_what_torch_loads(tmp_path: pathlib.Path) -> None:

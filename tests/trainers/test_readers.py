@@ -234,6 +234,18 @@ def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> N
     assert found == [(0, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 4, 5])]
 
 
+def test_a_name_that_no_node_can_have_is_left_out_in_words(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "out").mkdir()
+    for node in ("n" * 250, "node1\n", "node0"):
+        (tmp_path / "out" / f"{node}.l").write_text("step 1\n")
+    written = {"lines": {"file": "{run_dir}/out/{node}.l", "regex": r"step (?P<step>\d+)"}}
+    follower = Readings(build_trainer({"command": ["x"], "read": written}).reader(), tmp_path, lambda: ("node0", 1), 2)
+    follower.close()
+    assert {writer.header["node"] for writer in read_back(tmp_path)} == {"node0"}
+    assert len(follower.notes) == 2 and all("no name of a node" in note for note in follower.notes)
+
+
 def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
     follower, file = following(tmp_path, "megatron")
     lines = (STORED / "megatron.log").read_text().splitlines(keepends=True)
@@ -394,6 +406,33 @@ def test_many_small_parts_take_no_longer_than_their_bytes(written: Any, data: by
     begin = time.process_time()
     assert list(build_reader(written).open().feed(data)) == []
     assert time.process_time() - begin < 5  # by the square of them it would be minutes
+
+
+@pytest.mark.parametrize(
+    "written, line",
+    [
+        ("megatron", b"successfully loaded checkpoint from x "),
+        ("megatron", b"successfully loaded checkpoint from xat iteration"),
+        ("megatron", b"iteration 1/1 |"),
+        ("maxtext", b"completed step: 1"),
+    ],
+)
+def test_hostile_lines_take_little_time(written: str, line: bytes) -> None:
+    data = (line * (60_000 // len(line)) + b"\n") * 30
+    begin = time.process_time()
+    list(build_reader({written: "{run_dir}/out/x"}).open().feed(data))
+    assert time.process_time() - begin < 5  # by the square of a line it would be 20
+
+
+def test_an_expression_that_takes_too_long_is_given_up_in_words() -> None:
+    expression = r"^(?:(?:a|b|ab)+)+ step (?P<step>\d+)$"
+    source = build_reader({"lines": {"regex": expression}}).open()
+    assert steps(source.feed(b"ab step 1\n")) == [1]
+    begin = time.process_time()
+    with pytest.raises(ValueError, match="takes far more than 1 ms in a line, so no further line"):
+        list(source.feed((b"ab" * 500 + b" step x\n") * 20))
+    assert list(source.feed((b"ab" * 500 + b" step x\n") * 1000)) == []
+    assert time.process_time() - begin < 5
 
 
 def test_a_placeholder_may_stand_once() -> None:

@@ -102,7 +102,7 @@ class Init:
         return [process.pid for process in self._others()]
 
     def _states(self) -> list[dict[str, object]]:
-        return [{"pid": each.pid, "state": each.state, "cpu_ns": each.cpu_ticks * TICK_NS} for each in self._others()]
+        return [each.in_short(TICK_NS) for each in self._others()]
 
     def _signal(self, signum: int, pid: int | None) -> int:
         if signum == signal.SIGSTOP:

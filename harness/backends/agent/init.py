@@ -238,7 +238,7 @@ class Init:
 
     def _states(self) -> list[dict[str, object]]:
         others = sorted(self._others(), key=lambda each: each.pid)
-        return [{"pid": each.pid, "state": each.state, "cpu_ns": each.cpu_ticks * TICK_NS} for each in others]
+        return [each.in_short(TICK_NS) for each in others]
 
     def _doom(self, pid: int) -> None:
         if pid not in self._pids():

@@ -8,11 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped."""
+    """`state` is the letter of /proc: R and S for running and sleeping, T for stopped. `parent`: 0 where unknown."""
 
     pid: int
     state: str
     cpu_ns: int
+    parent: int = 0
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class DockerCluster(probe.ProbedCluster):
             for host in hosts.values():  # in order, as their addresses are: by these a job numbers its ranks
                 self._create(host)
             each(lambda name: self._come_up(hosts[name]), hosts)
+            self._name_hosts()
         except BaseException:
             self.close()
             raise
@@ -71,6 +72,7 @@ class DockerCluster(probe.ProbedCluster):
                 f"{self._run_dir} cannot be given to the user of the containers: {error.strerror}"
             ) from error
         (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
+        (self._run_dir / request.HOSTS_FILE).write_text(request.HOSTS)
 
     @property
     def nodes(self) -> list[Node]:
@@ -99,6 +101,7 @@ class DockerCluster(probe.ProbedCluster):
         self._come_up(fresh)
         self._nodes[node.index].disconnect()
         self._nodes[node.index] = fresh
+        self._name_hosts()
         self._network.joined(fresh)
         self._start_node(fresh)
         return fresh
@@ -127,6 +130,13 @@ class DockerCluster(probe.ProbedCluster):
 
     def _hosts(self) -> list[DockerNode]:
         return [*self._nodes, *([self._control] if self._control is not None else [])]
+
+    def _name_hosts(self) -> None:
+        """Each name leads to the address of its newest node. The file stays the one that is mounted in all of them."""
+        named = "".join(f"{host.address} {host.name}\n" for host in self._hosts())
+        with (self._run_dir / request.HOSTS_FILE).open("r+") as file:
+            file.write(request.HOSTS + named)
+            file.truncate()
 
     def _new(self, name: str, incarnation: int) -> DockerNode:
         return DockerNode(self._engine, self._place, name, incarnation, self.ends)

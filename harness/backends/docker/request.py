@@ -25,6 +25,12 @@ INCARNATION_LABEL = "chaos.incarnation"
 TRAINER_LABEL = "chaos.trainer"
 PYTHON = "python3"
 
+# Of all nodes, whose addresses are known only once they are up; of the metadata endpoint; and torch asks for any.
+HOSTS_FILE = "hosts"
+HOSTS = (
+    "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+    "169.254.169.254 metadata.google.internal\n0.0.0.0 any\n"
+)
 # An internal network has no name server. The engine's own would let every unknown name time out, 10 s each, and
 # PyTorch asks for some; this one refuses at once.
 RESOLVER_FILE, RESOLVER = "resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
@@ -114,7 +120,6 @@ def container(workload: Workload, place: Place, node: str, incarnation: int) -> 
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": PROCESSES_MAX,
         "ShmSize": SHM_BYTES,
-        "ExtraHosts": ["metadata.google.internal:169.254.169.254", "any:0.0.0.0"],
         "LogConfig": {"Type": "none"},  # standard output is the init's line to the harness; logs are in the run folder
     }
     if gpus:
@@ -142,6 +147,7 @@ def _mounts(workload: Workload, place: Place, node: str, incarnation: int) -> li
     mounts.append(_bind(place.run_dir, place.run_dir, read_only=True))
     mounts += [_bind(path, path) for name in run_folder.writable(workload, node, key) for path in [place.below(name)]]
     mounts.append(disk | {"VolumeOptions": {"Labels": labels}})
+    mounts.append(_bind(place.below(HOSTS_FILE), "/etc/hosts", read_only=True))
     if not place.egress:
         mounts.append(_bind(place.below(RESOLVER_FILE), "/etc/resolv.conf", read_only=True))
     return mounts

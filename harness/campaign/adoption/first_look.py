@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.backends.contract import Backend
+from harness.campaign.observers import CampaignObserver, Stage
 from harness.errors import ChaosError
 from harness.judge import tells
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
-from harness.run.observers import Observer, Status
+from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
 POLL_S = 0.5
 SAVE_WAIT_S = 120.0  # for the first checkpoint, once the steps were seen
+WAIT = f"for at most {SAVE_WAIT_S:.0f} s"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Facts:
 class _Enough:
     """Passes the status on, and asks for the end once the steps were seen, and a checkpoint or a long wait for it."""
 
-    def __init__(self, observer: Observer, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest):
+    def __init__(
+        self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
+    ):
         self._observer, self._steps, self._user, self._job = observer, steps, user, job
         self._tail = Tail(events)
         self._looked = self._since = 0.0
@@ -64,6 +68,8 @@ class _Enough:
         self._saved |= any(event["event"] == "checkpoint.committed" for _, event in self._tail.poll())
         if status.step < self._steps:
             return
+        if not self._since and not self._saved:
+            self._observer.note(f"  {status.step} steps were seen; its first checkpoint is waited for, {WAIT}")
         self._since = self._since or now
         if self._saved or now - self._since > SAVE_WAIT_S:
             self._job.ask("enough was seen")
@@ -73,11 +79,13 @@ class _Enough:
 
 
 def look(
-    plan: Plan, run_dir: pathlib.Path, backend: Backend, steps: int, observer: Observer, stop: StopRequest
+    plan: Plan, run_dir: pathlib.Path, backend: Backend, steps: int, observer: CampaignObserver, stop: StopRequest
 ) -> Facts:
     """Runs the plan's workload for about `steps` steps. Raises `ChaosError` when they cannot be observed."""
-    job = StopRequest()
+    job, stage = StopRequest(), Stage("first look", plan.workload.nodes)
+    observer.stage(stage)
     outcome = run_job(plan, [], run_dir, backend, _Enough(observer, run_dir / "events", steps, stop, job), job)
+    observer.stage_ended(stage, outcome.outcome)
     if stop.asked:
         raise KeyboardInterrupt
     run = timeline.load(run_dir)

@@ -1,4 +1,4 @@
-"""What faults inside a trainer's process share: each targeted rank is struck once, at its next step."""
+"""What faults inside a trainer's process share: each targeted rank is struck once, at its next step, or stuck."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Hold, Target
 
 COMES_WITHIN_S = 60.0
+STUCK_WITHIN_S = 30.0
+WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no step
 
 
 def at_the_next_step(targets: Sequence[Target], does: str, argument: str | float) -> list[Hold]:
@@ -37,3 +39,25 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
         if context.wait(COMES_WITHIN_S, until=lambda: context.reached(rank, failpoint) >= begin_ns):  # noqa: B023
             struck.append(rank)
     return struck
+
+
+def stuck_at(failpoint: str, targets: Sequence[Target], duration_s: float) -> list[Hold]:
+    """Holds each rank there for the duration, whenever it comes."""
+    match = {"event": "failpoint", "name": failpoint}
+    return [Hold(match, target.rank, duration_s + STUCK_WITHIN_S) for target in targets]
+
+
+def see_stuck(failpoint: str, ranks: Sequence[int], context: Context) -> None:
+    """Begins the holds, and measures: each rank was seen to enter, and from then on does no step.
+
+    Raises `FaultError` where one does not come.
+    """
+    begin_ns = time.monotonic_ns()
+    context.hold()
+    context.injected()
+    if not context.wait(STUCK_WITHIN_S, until=lambda: all(context.reached(r, failpoint) >= begin_ns for r in ranks)):
+        raise FaultError(f"rank {ranks} did not come to the failpoint {failpoint} within {STUCK_WITHIN_S:g} s")
+    since_ns = time.monotonic_ns()
+    context.wait(WATCHED_S)
+    steps = sum(len(context.step_times_ns(rank, since_ns)) for rank in ranks)
+    context.effect(steps, 0, f"steps in {WATCHED_S:g} s inside {failpoint}", ok=steps == 0)

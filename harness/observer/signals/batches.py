@@ -203,7 +203,7 @@ def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
     """An iterator's indices are asked for in the order in which its batches come."""
     asked = watch.guard("batches")(_asked)
     began = watch.guard("batches")(_began)
-    fetched = watch.guard("batches")(batches.fetched)
+    fetched, failpoint = watch.guard("batches")(batches.fetched), watch.guard("failpoint")(watch.failpoint)
     next_index, following, reset = iterator._next_index, iterator.__next__, iterator._reset
 
     @functools.wraps(next_index)
@@ -215,6 +215,7 @@ def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
     @functools.wraps(following)
     def watched_next(self: Any) -> Any:
         begin = time.monotonic_ns()
+        failpoint("next_batch")
         data = following(self)
         fetched(self, data, begin)
         return data

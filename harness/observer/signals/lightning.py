@@ -23,7 +23,8 @@ def install(watch: Watch, module: ModuleType) -> None:
 
     @guard
     def began(trainer: Any) -> None:
-        state.restores.framework_step = int(trainer.global_step)
+        if len(trainer.optimizers) == 1:  # it adds up the steps of all of them
+            state.restores.framework_step = int(trainer.global_step)
 
     def made(trainer: Any, *_: Any, **__: Any) -> Any:
         return trainer

@@ -1,7 +1,8 @@
 """Steps: what the hooks around every optimizer's `step` tell.
 
-One step of the training is one call of each optimizer that takes part in it. Which ones do is learned: a step is over
-when all of them have stepped, or when one of them steps again (then it was over when the last of them had). Only the
+One step of the training is one call of each optimizer: a step is over when all of them have stepped. Once one steps
+again before all have, they do not take turns (a discriminator may step five times as often as its generator), and from
+then on every call is a step of its own. The ledger keeps that, so that a restart counts as its checkpoint did. Only the
 outermost call counts: a sharded optimizer steps one within itself. An update that gradient scaling skips, for it met
 an infinity, is a step that was tried: `applied` says that it changed nothing.
 """
@@ -43,7 +44,6 @@ class Steps:
         self._inside: list[int] = []  # optimizers that step now, the outermost first
         self._nested: set[int] = set()
         self._done: dict[int, bool] = {}  # of this step: whether each optimizer's update was applied
-        self._together: set[int] = set()  # the optimizers of a step, as learned
         self._last: Moment = now()
         self.calls = 0  # of any optimizer's step
 
@@ -62,8 +62,7 @@ class Steps:
         if len(self._inside) > 1:
             self._nested.add(me)
             return
-        if me in self._done:
-            self.close(self._last)
+        self._again(me)
         if not self._done:
             _note_rate(self._watch, optimizer)
         self._watch.evaluates_again = type(optimizer).__name__ == "LBFGS"
@@ -78,19 +77,23 @@ class Steps:
 
     def over(self, optimizer: Any, applied: bool) -> None:
         """This optimizer is done with its part of the step."""
-        if self._watch.step is None:
+        if self._watch.step is None and not self._watch.each_alone:
             _offer(self._watch, optimizer, applied)
         self._watch.freeze()
         self._done[id(optimizer)] = applied
         self._last = now()
-        alive = {id(each) for each in self.made}
-        expected = self._together & alive or alive - self._nested
-        if expected <= self._done.keys():
+        expected = {id(each) for each in self.made} - self._nested
+        if self._watch.each_alone or expected <= self._done.keys():
+            self.close(self._last)
+
+    def _again(self, me: int) -> None:
+        """Closes the step where this optimizer has had its part of it already: others have not."""
+        if me in self._done:
+            self._watch.count_each_alone()
             self.close(self._last)
 
     def close(self, at: Moment) -> None:
         applied = any(self._done.values())
-        self._together = set(self._done)
         self._done.clear()
         self._watch.stepped(at, applied)
 
@@ -101,8 +104,7 @@ class Steps:
 
     def tried(self, optimizer: Any) -> None:
         """Gradient scaling skipped this optimizer's update."""
-        if id(optimizer) in self._done:
-            self.close(self._last)
+        self._again(id(optimizer))
         if not self._done:
             _note_rate(self._watch, optimizer)
         self.over(optimizer, applied=False)

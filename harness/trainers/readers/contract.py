@@ -23,6 +23,7 @@ from harness.plugins import Family
 from harness.trainers.shared.written import Written
 
 LINE_BYTES_MAX = 64 * 2**10
+EXPRESSION_CHARS_MAX = 2000  # of a line that regular expressions search: some take the square of its length
 RUN_DIR = "{run_dir}/"
 NODE_LOGS = "{run_dir}/logs/{node}.{incarnation}.log"
 _WILD = {"**": ".*", "*": "[^/]*", "{node}": "(?P<node>[^/]+?)", "{incarnation}": r"(?P<incarnation>\d{1,7})"}
@@ -96,7 +97,10 @@ class Reader(BaseModel, abc.ABC):
 
 
 class LineSource(Source):
-    """Whole lines, one after the other. A line that is too long is left out."""
+    """Whole lines, one after the other. A line that is too long is left out; of one within the bound, the first
+    `chars_max` characters are read."""
+
+    chars_max: ClassVar[int] = LINE_BYTES_MAX
 
     def __init__(self) -> None:
         self._rest = b""
@@ -111,11 +115,11 @@ class LineSource(Source):
             self._rest, self._skipping = b"", True
         for line in lines:
             if len(line) <= LINE_BYTES_MAX:
-                yield from self.line(line.decode(errors="replace").rstrip("\r"))
+                yield from self.line(line.decode(errors="replace").rstrip("\r")[: self.chars_max])
 
     @abc.abstractmethod
     def line(self, text: str) -> Iterator[Told]:
-        """The events in one line. Raises nothing."""
+        """The events in one line. Raises `ValueError` when no further line can be read."""
 
 
 def number(text: object) -> float | None:

@@ -8,23 +8,36 @@ Groups: `step` (needed), `loss`, `grad_norm`, `lr`; with `first_step: 0` the tra
 
 from __future__ import annotations
 
-import re
+import contextlib
+import time
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+import regex  # unlike `re`, it can be told how long a search may take
 from pydantic import AfterValidator, Field
 
 from harness.emitter.vocabulary import Tell
-from harness.trainers.readers.contract import LineSource, Reader, Source, Told, count, known, number
+from harness.trainers.readers.contract import (
+    EXPRESSION_CHARS_MAX,
+    LineSource,
+    Reader,
+    Source,
+    Told,
+    count,
+    known,
+    number,
+)
 
-LINE_CHARS_MAX = 2000  # that the expression is tried on: some take very long over long lines
+LINE_S = 0.001  # that a search may take in each line, on average; a good expression takes a hundredth
+SEARCH_S_MAX = 0.05  # in one line: some expressions take twice as long for each further character
+BEHIND_S_MAX = 0.5
 GROUPS = ("step", "loss", "grad_norm", "lr")
 
 
 def _checked(pattern: str) -> str:
     try:
-        groups = set(re.compile(pattern).groupindex)
-    except re.error as error:
+        groups = set(regex.compile(pattern).groupindex)
+    except regex.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
     if "step" not in groups or groups - set(GROUPS):
         raise ValueError(f"{pattern!r} must have a group (?P<step>…); it may have {', '.join(GROUPS[1:])} and no other")
@@ -32,17 +45,32 @@ def _checked(pattern: str) -> str:
 
 
 class LinesSource(LineSource):
-    def __init__(self, regex: str, offset: int) -> None:
+    chars_max = EXPRESSION_CHARS_MAX
+
+    def __init__(self, expression: str, offset: int) -> None:
         super().__init__()
-        self._regex, self._offset = re.compile(regex), offset
+        self._expression, self._offset = regex.compile(expression), offset
+        self._behind_s = 0.0
 
     def line(self, text: str) -> Iterator[Told]:
-        found = self._regex.search(text[:LINE_CHARS_MAX])
-        told = found.groupdict() if found else {}
+        told = self._groups(text) if self._behind_s < BEHIND_S_MAX else {}
         step = count(told.get("step"))
         if step is not None:
             figures = {name: number(told.get(name)) for name in GROUPS[1:]}
             yield Told("step", {"step": step + self._offset, **known(**figures)})
+
+    def _groups(self, text: str) -> dict[str, str | None]:
+        """What the groups matched; empty where the expression did not, or not in time."""
+        begin_s, found = time.thread_time(), None
+        with contextlib.suppress(TimeoutError):
+            found = self._expression.search(text, timeout=SEARCH_S_MAX)
+        self._behind_s = max(0.0, self._behind_s + time.thread_time() - begin_s - LINE_S)
+        if self._behind_s >= BEHIND_S_MAX:
+            raise ValueError(
+                f"the search for {self._expression.pattern!r} takes far more than {LINE_S * 1000:.0f} ms in a line, so "
+                "no further line is searched. Write it without one repeat in another"
+            )
+        return found.groupdict() if found else {}
 
 
 class Lines(Reader):

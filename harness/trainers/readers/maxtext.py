@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.trainers.readers.contract import LineSource, Reader, Source, Told, known, number
+from harness.trainers.readers.contract import EXPRESSION_CHARS_MAX, LineSource, Reader, Source, Told, known, number
 
 _STEP = re.compile(r"completed step:\s*(\d{1,15}), seconds:\s*([^\s,]+)")
 _LOSS = re.compile(r"\bloss:\s*([^\s,]+)")
 
 
 class MaxtextSource(LineSource):
+    chars_max = EXPRESSION_CHARS_MAX
+
     def line(self, text: str) -> Iterator[Told]:
         found = _STEP.search(text)
         if found is None:

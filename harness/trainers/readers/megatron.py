@@ -10,7 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.trainers.readers.contract import LineSource, Reader, Source, Told, count, known, number
+from harness.trainers.readers.contract import (
+    EXPRESSION_CHARS_MAX,
+    LineSource,
+    Reader,
+    Source,
+    Told,
+    count,
+    known,
+    number,
+)
 
 _ITERATION = re.compile(r"\biteration\s+(\d{1,15})\s*/\s*\d{1,15}\s*\|(.*)")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration\s+(\d{1,15}) to (\S+)")
@@ -18,6 +27,8 @@ _LOADED = re.compile(r"successfully loaded checkpoint from (\S+) .*at iteration\
 
 
 class MegatronSource(LineSource):
+    chars_max = EXPRESSION_CHARS_MAX
+
     def line(self, text: str) -> Iterator[Told]:
         if found := _SAVED.search(text):
             yield Told("checkpoint.committed", {"step": int(found[1]), "path": found[2]})

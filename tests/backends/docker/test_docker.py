@@ -98,6 +98,29 @@ def test_commands_run_with_their_places_filled_in_and_exits_are_told(launch: Any
     assert things(engine, cluster._place.run_id) == []
 
 
+NAMES = """
+import socket, time
+for _ in range(200):
+    print(socket.gethostbyname("node0"), socket.gethostbyname("node1"), socket.gethostbyname("control"), flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_nodes_know_each_other_by_name_also_after_one_was_replaced(launch: Any) -> None:
+    cluster = launch("python3", "-c", NAMES, nodes=2, control=("sleep", "60"))
+    cluster.start()
+    first, second = cluster.nodes
+
+    def named(*nodes: Any) -> str:
+        return " ".join([*(node.address for node in nodes), cluster._control.address])
+
+    until(lambda: named(first, second) in log_of(cluster, "node0.1"), "the names")
+    second.kill()
+    fresh = cluster.replace(second)
+    until(lambda: named(first, fresh) in log_of(cluster, "node1.2"), "the name of the replacement")
+    until(lambda: named(first, fresh) in log_of(cluster, "node0.1").splitlines()[-1], "the same at its peer")
+
+
 def test_nothing_of_the_harness_environment_reaches_a_container(
     launch: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +254,7 @@ def attempt(name, act):
     except OSError:
         pass
 for name in ("undo.jsonl", "plan.json", "holds.json", "holds/f.armed", "events/harness.jsonl", "logs/reverter.log",
-             "agent.zip", "resolv.conf", "logs/node0.2.log", "logs/new", "events/new.jsonl", "events/node1/w.jsonl",
+             "agent.zip", "hosts", "resolv.conf", "logs/node0.2.log", "logs/new", "events/new.jsonl", "events/node1/w.jsonl",
              "answers/node1/claim", "holds/f.released", "new"):
     attempt(f"write {name}", lambda: (run / name).open("a").write("forged"))
     attempt(f"remove {name}", lambda: (run / name).unlink())

@@ -56,13 +56,13 @@ def expected_container(node: str) -> dict[str, object]:
                         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"}
                     },
                 },
+                {"Type": "bind", "Source": "{run_dir}/hosts", "Target": "/etc/hosts", "ReadOnly": True},
                 {"Type": "bind", "Source": "{run_dir}/resolv.conf", "Target": "/etc/resolv.conf", "ReadOnly": True},
             ],
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
             "PidsLimit": 4096,
             "ShmSize": 2**30,
-            "ExtraHosts": ["metadata.google.internal:169.254.169.254", "any:0.0.0.0"],
             "LogConfig": {"Type": "none"},
         },
         "NetworkingConfig": {

@@ -48,13 +48,15 @@ def _pickle(file: IO[bytes]) -> bytes:
 
 def _pairs(content: bytes) -> Iterator[tuple[str, int]]:
     """A text that is directly followed by an integer, outside of any inner container."""
-    depth, key, memo = 0, None, dict[Any, str | None]()
+    depth, key, memos, memo = 0, None, 0, dict[Any, str]()
     for operation, argument, _ in pickletools.genops(content):
         if pickletools.markobject in operation.stack_before:
             depth -= 1
         depth += operation.name == "MARK"
         if operation.name in _PUTS:  # a text that is met again is then only a number
-            memo[len(memo) if argument is None else argument] = key
+            if key is not None:
+                memo[memos if argument is None else argument] = key
+            memos += 1
             continue
         if key is not None and depth <= 1 and type(argument) is int and "INT" in operation.name:
             yield key, argument

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
 from typing import IO
+
+import msgspec
 
 from harness.errors import FaultError
 from harness.trainers.checkpoints.shared import archives
@@ -17,6 +18,7 @@ Span = tuple[int, int]  # from the first byte up to, not with, the second
 ARCHIVE, SAFETENSORS = "archive", "safetensors"
 HEADER_BYTES_MAX = 100 * 2**20  # as safetensors itself allows
 _TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
+_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,19}\s*,\s*(\d{1,19})\s*\]')  # a quote in a text is escaped
 
 
 def spans(place: Place, path: str) -> list[Span]:
@@ -69,10 +71,14 @@ def _header_bytes(file: IO[bytes]) -> int:
 
 
 def _ends(file: IO[bytes]) -> bool:
-    """Whether all that the header of safetensors names is there."""
-    size = file.seek(0, os.SEEK_END)
-    header = _header_bytes(file)
+    """Whether all that the header of safetensors names is there. Takes the memory of the header and no more.
+
+    Raises `ValueError` or `RecursionError` where the header is no JSON.
+    """
+    size, header_bytes = file.seek(0, os.SEEK_END), _header_bytes(file)
+    if size < 8 + header_bytes:
+        return False
     file.seek(8)
-    named = json.loads(file.read(header))
-    ends = [entry["data_offsets"][1] for name, entry in named.items() if name != "__metadata__"]
-    return bool(size == 8 + header + max(ends, default=0))
+    header = file.read(header_bytes)
+    msgspec.json.decode(header, type=msgspec.Raw)  # checks it all, makes nothing of it
+    return size == 8 + header_bytes + max((int(found[1]) for found in _OFFSETS.finditer(header)), default=0)

@@ -1,0 +1,55 @@
+"""The launcher of a node is killed alone: its workers live on as orphans, and nobody restarts them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from harness.backends.contract import Node, Verb
+from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.faults.shared.launchers import launcher_of
+from harness.units import Duration
+
+GONE_WITHIN_S = 5.0
+
+
+class AgentLoss(TakesNodes):
+    """The launcher on a node (torchrun's agent) dies by SIGKILL; later the node is taken with what is left on it.
+
+    To stop only its keep-alives, use `hang` with `how: freeze_launcher`; for the store's host `rendezvous_loss`."""
+
+    orphans_for: Duration = Field(
+        Duration("5s"), description="How long its orphans may live on before the node is taken."
+    )
+
+    needs = frozenset({Verb.SIGNAL, Verb.KILL})
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        then = f"the node is taken {self.orphans_for} later; {self.describe_replacement()}"
+        return f"the launcher on {name_nodes(targets)} is killed, its workers live on; {then}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        nodes = [context.node(target) for target in targets]
+        for node in nodes:
+            self._kill_launcher(node, context)
+        context.wait(self.orphans_for.s)
+        self.take(nodes, "its launcher was killed", context)
+
+    def _kill_launcher(self, node: Node, context: Context) -> None:
+        """Measured: the launcher is gone, and what it had started is not."""
+        ranks = context.ranks_on(node)
+        workers = {context.pid_of(rank)[1] for rank in ranks}
+        launchers = {launcher_of(rank, node, context.pid_of(rank)[1]) for rank in ranks}
+        context.injected()
+        for launcher in launchers:
+            node.signal(signal.SIGKILL, launcher)
+        gone = context.wait(GONE_WITHIN_S, until=lambda: not launchers & set(node.pids()))
+        orphans = len(workers & set(node.pids()))
+        detail = f"{node.name}: {orphans} of its {len(workers)} workers live on"
+        ok = gone and bool(launchers)
+        context.effect(len(launchers) if gone else 0, len(launchers), "launchers gone", ok=ok, detail=detail)
+
+
+FAULT = AgentLoss

@@ -1,0 +1,46 @@
+"""The next batch does not come: a lost mount, a deadlocked worker of the loader, a queue that nobody fills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from harness.backends.contract import Verb
+from harness.emitter.strikes import NEXT_BATCH
+from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.shared import inside
+from harness.units import Duration
+
+
+class DataLoaderStall(Fault):
+    """A rank asks its data loader for the next batch and waits; heartbeats, watchdogs and its launcher live on.
+
+    The trainer must be observed and use torch's loader, or emit our events itself."""
+
+    duration: Duration = Field(Duration("60s"), description="Until the batch comes; or until the job gets rid of it.")
+
+    needs = frozenset({Verb.SIGNAL})
+    aims_at = "rank"
+    stops = True
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        return (
+            f"rank {ranks}: the next batch of data does not come, for {self.duration} or until the job gets rid of it"
+        )
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        inside.see_stuck(NEXT_BATCH, list(victims), context)
+        there = victims.values()
+        context.wait(self.duration.s, until=lambda: not any(node.alive and pid in node.pids() for node, pid in there))
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        context.let_go()
+
+
+FAULT = DataLoaderStall

@@ -1,0 +1,126 @@
+"""A user's own `def inject(context)`, called in a rank's process right after a step."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from harness.backends.contract import Node, Verb
+from harness.emitter.strikes import CALLED, FAILED, RETURNED
+from harness.errors import NodeGone
+from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.shared import inside
+from harness.units import Duration
+
+SOURCE_CHARS_MAX = 64 * 2**10
+
+
+class OwnCode(Fault):
+    """Python code of the scenario's runs in the training thread of a rank. It may damage, block or end the process.
+
+    The trainer must emit our events itself, or be observed. docs/writing-a-scenario.md has an example."""
+
+    file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
+    source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
+    duration_max: Duration = Field(
+        Duration("60s"), description="Code that is still at work then is waited for no more."
+    )
+
+    needs = frozenset({Verb.SIGNAL})
+    aims_at = "rank"
+    stops = True
+
+    @field_validator("source")
+    @classmethod
+    def _has_inject(cls, source: str) -> str:
+        if source:
+            check(source)
+        return source
+
+    @model_validator(mode="after")
+    def _has_code(self) -> Self:
+        if not self.file and not self.source:
+            raise ValueError("write file: with a Python file, or source: with the code; it has def inject(context)")
+        return self
+
+    def beside(self, folder: pathlib.Path) -> Self:
+        if self.source:
+            return self
+        source = _read(folder / self.file)
+        check(source)
+        return self.model_copy(update={"source": source})
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        return inside.at_the_next_step(targets, "call", self.source)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        return f"rank {ranks}: inject(context) of {self.file or 'the scenario'} is called after its next step"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Measured by the rank's own events before and after. Code that raises has not acted."""
+        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        ended = {
+            rank: self._end(rank, *victims[rank], context) for rank in inside.strike_each(targets, context, CALLED)
+        }
+        ok = len(ended) == len(targets) and "raised an error, see its output" not in ended.values()
+        detail = "; ".join(f"rank {rank}: {how}" for rank, how in ended.items())
+        context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        context.let_go()
+
+    def _end(self, rank: int, node: Node, pid: int, context: Context) -> str:
+        """How the call ended, in words."""
+        begun_ns = context.reached(rank, CALLED)
+        over = partial(_over, rank, begun_ns, context)
+        context.wait(self.duration_max.s, until=lambda: over(RETURNED) or over(FAILED) or _is_gone(node, pid))
+        if over(FAILED):
+            return "raised an error, see its output"
+        if over(RETURNED):
+            return "it returned"
+        return "the process ended in it" if _is_gone(node, pid) else f"still at work after {self.duration_max}"
+
+
+def _read(path: pathlib.Path) -> str:
+    """Raises `ValueError`."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; it is found from the folder of the scenario")
+    try:
+        with path.open(encoding="utf-8") as file:
+            source = file.read(SOURCE_CHARS_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(source) > SOURCE_CHARS_MAX:
+        raise ValueError(f"{path}: more than {SOURCE_CHARS_MAX} characters")
+    return source
+
+
+def check(source: str) -> None:
+    """Raises `ValueError` unless it is Python with `def inject(context)`. Nothing of it is run."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"no Python that can be read: {error}") from None
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "inject"]
+    if not found or len(found[-1].args.posonlyargs) + len(found[-1].args.args) != 1:
+        raise ValueError("it has no def inject(context) with one parameter at its top level")
+
+
+def _over(rank: int, begun_ns: int, context: Context, failpoint: str) -> bool:
+    return context.reached(rank, failpoint) >= begun_ns
+
+
+def _is_gone(node: Node, pid: int) -> bool:
+    try:
+        return pid not in node.pids()
+    except NodeGone:
+        return True
+
+
+FAULT = OwnCode

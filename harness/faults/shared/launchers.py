@@ -1,0 +1,15 @@
+"""The launcher of a rank: the process that started its worker, such as torchrun's agent."""
+
+from __future__ import annotations
+
+from harness.backends.contract import Node
+from harness.errors import FaultError
+
+
+def launcher_of(rank: int, node: Node, worker: int) -> int:
+    """Its process id. Raises `FaultError` for a worker that nothing on the node has started."""
+    there = {each.pid: each.parent for each in node.processes()}
+    launcher = there.get(worker, 0)
+    if launcher not in there:
+        raise FaultError(f"rank {rank} has no launcher: its worker is what the node itself has started")
+    return launcher
