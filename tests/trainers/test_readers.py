@@ -240,10 +240,13 @@ def test_a_name_that_no_node_can_have_is_left_out_in_words(tmp_path: pathlib.Pat
     for node in ("n" * 250, "node1\n", "node0"):
         (tmp_path / "out" / f"{node}.l").write_text("step 1\n")
     written = {"lines": {"file": "{run_dir}/out/{node}.l", "regex": r"step (?P<step>\d+)"}}
-    follower = Readings(build_trainer({"command": ["x"], "read": written}).reader(), tmp_path, lambda: ("node0", 1), 2)
+    told: list[tuple[str, dict[str, Any]]] = []
+    named = build_trainer({"command": ["x"], "read": written}).reader()
+    follower = Readings(named, tmp_path, lambda: ("node0", 1), lambda event, **fields: told.append((event, fields)), 2)
     follower.close()
     assert {writer.header["node"] for writer in read_back(tmp_path)} == {"node0"}
-    assert len(follower.notes) == 2 and all("no name of a node" in note for note in follower.notes)
+    assert [event for event, _ in told] == ["reader.failed"] * 2
+    assert all("no name of a node" in fields["error"] for _, fields in told)
 
 
 def test_a_restore_begins_another_life_though_no_step_is_done_again(tmp_path: pathlib.Path) -> None:
