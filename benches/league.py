@@ -88,7 +88,8 @@ def stacks(names: Iterable[str]) -> list[Stack]:
 def _stack(folder: pathlib.Path) -> Stack:
     data = yaml.safe_load((folder / "stack.yaml").read_text())
     saves = range(data["save_every"], data["steps"] + 1, data["save_every"])
-    facts = Facts(data["steps"], data["steps"], data["start_s"], data["step_s"], tuple(saves), (), frozenset(TELLS))
+    times, elastic = (data["start_s"], data["step_s"]), data.get("elastic", False)
+    facts = Facts(data["steps"], data["steps"], *times, tuple(saves), (), frozenset(TELLS), elastic=elastic)
     return Stack(folder.name, data["title"], data["settings"], data["workload"], facts)
 
 
