@@ -44,9 +44,12 @@ INTRODUCTION = """\
 
 How well known training stacks survive, on two virtual nodes of one machine without a GPU. Every stack is a small
 script set up as its own documentation says, and unchanged: nothing of the harness is in it. A cell says how many runs
-passed, and what went wrong in the others. Made by `make league`; one cell again:
-`make league ARGS='--stacks STACK --scenarios SCENARIO --again'`.
+passed, of how many; with few runs it shows what can happen, not how often. `invalid` means that the fault could not
+act, as damage to a checkpoint of a job that saves none. `inconclusive` means that the run does not tell.
+
+Made by `make league`; one cell again: `make league ARGS='--stacks STACK --scenarios SCENARIO --again'`.
 """
+SHOWN = ("torch", "torchft-nightly", "torchft", "lightning", "transformers", "accelerate")  # of its requirements
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,12 @@ class Stack:
     @property
     def folder(self) -> pathlib.Path:
         return STACKS / self.name
+
+    def versions(self) -> str:
+        """As `torch 2.13.0, lightning 2.6.6`."""
+        pins = (line.split()[0].split("==") for line in (self.folder / "requirements.txt").read_text().splitlines())
+        found = {pin[0]: pin[1] for pin in pins if len(pin) == 2}
+        return ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found)
 
     def digest(self) -> str:
         files = sorted(path for path in self.folder.iterdir() if path.is_file())
@@ -79,7 +88,8 @@ def stacks(names: Iterable[str]) -> list[Stack]:
 def _stack(folder: pathlib.Path) -> Stack:
     data = yaml.safe_load((folder / "stack.yaml").read_text())
     saves = range(data["save_every"], data["steps"] + 1, data["save_every"])
-    facts = Facts(data["steps"], data["steps"], data["start_s"], data["step_s"], tuple(saves), (), frozenset(TELLS))
+    times, elastic = (data["start_s"], data["step_s"]), data.get("elastic", False)
+    facts = Facts(data["steps"], data["steps"], *times, tuple(saves), (), frozenset(TELLS), elastic=elastic)
     return Stack(folder.name, data["title"], data["settings"], data["workload"], facts)
 
 
@@ -178,7 +188,8 @@ def markdown(all_stacks: Sequence[Stack]) -> str:
     lines = [INTRODUCTION, "## Runs that passed", ""]
     lines += _table(["Stack", *COLUMNS], [[s.title, *(verdicts(results(s, c)) for c in COLUMNS)] for s in all_stacks])
     for stack in all_stacks:
-        lines += ["", f"## {stack.title}", "", f"{stack.settings} `examples/trainers/{stack.name}/`", ""]
+        lines += ["", f"## {stack.title}", ""]
+        lines += [f"{stack.settings} `examples/trainers/{stack.name}/`, {stack.versions()}.", ""]
         found = {column: results(stack, column) for column in COLUMNS}
         head = ["Scenario", "Passed", *(name.capitalize() for name in figures([])), "What was wrong"]
         rows = [[c, verdicts(r), *figures(r).values(), worst(r)] for c, r in found.items()]

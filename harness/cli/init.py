@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -51,6 +52,7 @@ def init(
     workload = workload_of(found, folder)
     run_dir = reports.resolve() / new_run_id("init")
     facts = _look(workload, folder, run_dir, backend, seed, steps)
+    facts = replace(facts, elastic=found.framework == "torchft")
     _print_facts(facts, run_dir)
     _write(folder, propose(workload, facts), force)
 

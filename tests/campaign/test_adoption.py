@@ -136,6 +136,13 @@ def test_runs_are_kept_where_one_works(folder: pathlib.Path, monkeypatch: pytest
     assert places.reports() == checkout / "reports"
 
 
+def test_a_job_that_goes_on_with_fewer_replicas_is_allowed_to() -> None:
+    workload = {"trainer": {"command": ["x"]}, "nodes": 2}
+    text = propose(workload, replace(FACTS, elastic=True))["rank-kill.yaml"]
+    assert "min_nodes: 1" in text and "loss_continuity: {mode: envelope}" in text
+    assert "min_nodes" not in propose(workload, FACTS)["rank-kill.yaml"]
+
+
 def test_nothing_is_expected_of_what_could_not_be_seen() -> None:
     workload = {"trainer": {"torchrun": "train.py"}, "nodes": 2}
     blind = Facts(40, None, 3.0, 0.05, (), (), frozenset({"steps"}))

@@ -46,14 +46,18 @@ def run(words: Sequence[str], env: Mapping[str, str], folder: pathlib.Path) -> t
     return finish(start(words, env, folder))
 
 
-def run_ranks(script: str, folder: pathlib.Path, ranks: int, observed: bool = True) -> list[tuple[int, str, str]]:
+def run_ranks(
+    script: str, folder: pathlib.Path, ranks: int, observed: bool = True, **more: str
+) -> list[tuple[int, str, str]]:
     """The script once for each rank, as a launcher starts it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     started = [
-        start(["-c", script], environment(folder, observed, RANK=str(rank), LOCAL_RANK=str(rank), **job), folder)
+        start(
+            ["-c", script], environment(folder, observed, RANK=str(rank), LOCAL_RANK=str(rank), **job, **more), folder
+        )
         for rank in range(ranks)
     ]
     return [finish(process) for process in started]

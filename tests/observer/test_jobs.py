@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
@@ -86,3 +87,19 @@ def test_the_agent_tells_of_a_killed_worker(tmp_path: pathlib.Path) -> None:
     ends = {event["rank"]: event for event in named(events, "worker.exit")}
     assert ends[1]["code"] == -9 and ends[0]["code"] != 0
     assert {ends[header["rank"]]["pid"] for header, _ in told(tmp_path)} == {end["pid"] for end in ends.values()}
+
+
+def test_an_unchanged_trainer_can_be_held_where_it_asks_for_its_next_batch(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "armed").touch()
+    match = {"event": "failpoint", "name": "next_batch"}
+    hold = {"match": match, "rank": 1, "limit_s": 0.5, "armed": f"{tmp_path}/armed", "released": f"{tmp_path}/none"}
+    (tmp_path / "holds.json").write_text(json.dumps([hold]))
+    ended = observing.run_ranks(script(killed=False), tmp_path, 2, CHAOS_HOLDS=str(tmp_path / "holds.json"))
+    assert [code for code, _, _ in ended] == [0, 0], ended[0][2]
+    first, second = (events for _, events in told(tmp_path))
+    asked = [event["mono_ns"] for event in named(second, "failpoint") if event["name"] == "next_batch"]
+    assert asked and not named(second, "observer.failed")
+    begin_ns = asked[0]
+    steps = [event["mono_ns"] for event in named(second, "step")]
+    assert not [at for at in steps if begin_ns < at < begin_ns + 500_000_000], "held, it does no step"
+    assert len(named(first, "step")) == len(named(second, "step")) == 8

@@ -37,6 +37,7 @@ class Facts:
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
     told: frozenset[str]  # see `harness.judge.tells.ITEMS`
     problems: tuple[str, ...] = ()  # what the observer could not do
+    elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
 
     @property
     def save_every(self) -> int | None:

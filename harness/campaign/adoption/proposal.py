@@ -133,6 +133,7 @@ def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
     """File name → text of every proposed scenario."""
+    workload = {**workload, "min_nodes": 1} if facts.elastic else workload
     return {f"{each.name}.yaml": _text(each, workload, facts) for each in REHEARSALS if _fits(each, facts)}
 
 
@@ -183,6 +184,9 @@ def _wall_clock_s(facts: Facts) -> int:
 def _continuity(facts: Facts) -> str:
     if "loss" not in facts.told:
         return "  # The loss could not be observed, so nothing is expected of it."
+    if facts.elastic:
+        text = "  # With fewer replicas a step has fewer samples, so its loss is another one.\n"
+        return f"{text}  loss_continuity: {{mode: envelope}}"
     return (
         "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
         "  loss_continuity: {mode: exact}"
