@@ -34,7 +34,7 @@ def init(
     seed: SeedOption = 1,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Look at a training that is not ours, and write scenarios for it.
+    """Watch your own training, unchanged, and write scenarios for it.
 
     The training runs unchanged for some steps on two virtual nodes. Write {checkpoints} where the command names its
     folder for checkpoints: every run gets an empty one.
