@@ -54,11 +54,11 @@ gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by two workers (tests/conftest.py says which one does what): WORKERS=0 for none
-	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
-	@$(VENV)/bin/python -m pytest -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
+	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself

@@ -1,4 +1,4 @@
-"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. Adding one is adding a file."""
+"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MAY_BE_SKIPPED = {
     "reference_trainer/test_checkpoint.py": "covered by the others",
 }
 
-JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "cli/test_wheel", "backends/local/", "faults/")
+JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "backends/local/", "faults/")
 ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -65,6 +66,7 @@ def module_name(path: pathlib.Path) -> str:
 MODULES = {module_name(path) for path in FILES}
 
 
+@functools.cache
 def imports_of(path: pathlib.Path) -> set[str]:
     """The modules that a file imports, for type checks only as well."""
     found: set[str] = set()

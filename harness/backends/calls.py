@@ -1,4 +1,4 @@
-"""Who answers the calls that a node's verbs are made of: a lab, a sidecar, an agent. Each backend has its own."""
+"""Who answers the calls of a node's verbs: a lab, a sidecar or an agent, depending on the backend."""
 
 from __future__ import annotations
 

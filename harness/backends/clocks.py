@@ -1,4 +1,4 @@
-"""How far another host's wall clock is ahead of ours: asked over a line whose delay is not known.
+"""Measures how far another host's wall clock is ahead of ours, over a connection of unknown delay.
 
 F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): an answer that was given at some
 moment between question and reply is off by at most half of the time between them, whatever the delay each way. The

@@ -1,4 +1,4 @@
-"""What the clusters of an engine share: what they have seen and not yet told, and the control command."""
+"""What the clusters of all engines share: events that are not reported yet, and the control command."""
 
 from __future__ import annotations
 

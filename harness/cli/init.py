@@ -37,7 +37,7 @@ def init(
     reports: ReportsOption = REPORTS,
     force: Annotated[bool, typer.Option("--force", help="Write over scenarios that are there already.")] = False,
 ) -> None:
-    """Look at a training that is not ours, and write scenarios for it.
+    """Watch your own training, unchanged, and write scenarios for it.
 
     The training runs unchanged for some steps on two virtual nodes. Write {checkpoints} where the command names its
     folder for checkpoints: every run gets an empty one.

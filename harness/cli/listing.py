@@ -25,11 +25,13 @@ from harness.judge.score import Verdict
 def list_(
     faults: Annotated[bool, typer.Option("--faults", help="The faults instead of the scenarios.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
-    scenario: Annotated[str | None, typer.Option(help="With --runs: of this scenario.")] = None,
-    backend: Annotated[str | None, typer.Option(help="With --runs: on this backend.")] = None,
-    commit: Annotated[str | None, typer.Option(help="With --runs: of this commit, or one that begins so.")] = None,
-    verdict: Annotated[Verdict | None, typer.Option(help="With --runs: of this verdict.")] = None,
-    since: Annotated[str | None, typer.Option(help="With --runs: begun since 2026-11-22, or 7d or 2h ago.")] = None,
+    scenario: Annotated[str | None, typer.Option(help="With --runs: only of this scenario.")] = None,
+    backend: Annotated[str | None, typer.Option(help="With --runs: only on this backend.")] = None,
+    commit: Annotated[str | None, typer.Option(help="With --runs: only of this commit, or its first digits.")] = None,
+    verdict: Annotated[Verdict | None, typer.Option(help="With --runs: only with this verdict.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="With --runs: only since a date such as 2026-11-22, or since 7d or 2h ago.")
+    ] = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,

@@ -73,7 +73,7 @@ def _values(capability: Capability) -> dict[str, object]:
 
 
 def heal(reports: ReportsOption = REPORTS) -> None:
-    """Undo whatever killed runs left behind. Touches only what this harness made, and may be called again."""
+    """Undo what killed runs left behind. Touches only what this harness made."""
     healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
     swept, left = fault_free.sweep(reports)
     failed += left

@@ -38,7 +38,7 @@ _BAD = {Came.SILENT: "bold red", Came.CRASHED: "yellow", Came.STALLED: "bold yel
 
 def matrix(
     what: Annotated[Literal["checkpoint"], typer.Argument(help="What is damaged.")],
-    scenario: Annotated[str, typer.Argument(help="Its workload is taken.")] = "checkpoint-corrupt-latest",
+    scenario: Annotated[str, typer.Argument(help="The scenario whose workload is used.")] = "checkpoint-corrupt-latest",
     trainer: Annotated[str | None, typer.Option(help="Another trainer for that workload, by its name.")] = None,
     backend: BackendOption = "local",
     seed: SeedOption = 1,

@@ -14,7 +14,7 @@ from harness.cli import places
 ScenarioArg = Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")]
 RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
 BackendOption = Annotated[str, typer.Option(help="Where the nodes are: local, docker, slurm or kubernetes.")]
-SeedOption = Annotated[int, typer.Option(help="Decides everything that is random.")]
+SeedOption = Annotated[int, typer.Option(help="The seed of every random choice.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
 ReportsOption = Annotated[
     pathlib.Path, typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/")

@@ -44,7 +44,9 @@ def run(
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     profile: ProfileOption = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="How often; default: what the scenario says.")] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
+    ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -101,7 +103,7 @@ def gate(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Run a suite of scenarios as one yes or no, after a canary that must fail.
+    """Run a suite of scenarios and give one verdict. A canary, which must fail, runs first.
 
     Exits by the worst verdict.
 

@@ -63,7 +63,7 @@ def explain(
     profile: ProfileOption = None,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say in words what a scenario would do to what. Launches nothing.
+    """Say what a scenario would do. Launches nothing.
 
     Example: chaos explain spot-evict --profile cluster
     """
@@ -77,11 +77,11 @@ def plan(
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     profile: ProfileOption = None,
-    as_: Annotated[str, typer.Option("--as", help="For an engine with a choice, e.g. jobset on kubernetes.")] = "",
+    as_: Annotated[str, typer.Option("--as", help="Which kind of object to print, e.g. jobset on kubernetes.")] = "",
     output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Print what the backend's engine would be asked for, in its own words. Launches nothing.
+    """Print what would be asked of the backend's engine. Launches nothing.
 
     Example: chaos plan spot-evict --backend kubernetes --as jobset
     """

@@ -1,4 +1,4 @@
-"""Which fault-free runs a run may be held against: those that were undisturbed, finished, and of the same seed."""
+"""Which fault-free runs a run may be compared with: undisturbed and finished ones of the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deaths: for which of them does an injected fault account?
+"""Deaths: which of them are explained by an injected fault?
 
 The rules name who may die of what; everything else is unexplained:
 

@@ -1,4 +1,4 @@
-"""What the closed forms say of a run's own rates, beside what was measured. Pure.
+"""What closed forms predict from a run's own rates, beside what was measured. Pure.
 
 A run with its faults is a sample of one or two failures at moments that somebody chose; the closed forms speak of many
 at random moments. So the two need not agree, and how far they are apart is worth a look before either is used to plan.

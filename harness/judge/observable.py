@@ -1,4 +1,4 @@
-"""Can this run be judged by its steps at all? Who tells none, or tells them apart in each life, is not accused."""
+"""Can this run be judged by its steps at all? A job that tells none does not fail for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several runs of one scenario come to: one verdict, decided on the tail of what they scatter. Pure."""
+"""One verdict for several runs of one scenario, decided by the tail of their figures. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a restart on a damaged checkpoint came to, from its log alone, beside the run that made the checkpoint."""
+"""The result of a restart on a damaged checkpoint, from its log and the log of the run that made the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run was left in peace: outside the faults at work, outside its outages, and some steps after each."""
+"""When a run was undisturbed: outside faults at work, outside outages, and not within some steps after either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a job was planned to be, from the plan in its log. How large it was is told by its ranks."""
+"""The planned size of a job, from the plan in its log. The actual size is told by its ranks."""
 
 from __future__ import annotations
 

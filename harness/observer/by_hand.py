@@ -1,4 +1,4 @@
-"""A trainer that writes the log itself wins: what it tells, the observer does not.
+"""What a trainer tells by hand, the observer does not tell again.
 
 Both write to one file, for one process is one life.
 """

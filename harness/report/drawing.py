@@ -1,4 +1,4 @@
-"""From the evidence of a run to what its charts and its lists of log events show: plain numbers and words."""
+"""Turns the evidence of a run into plain numbers and words for its charts and lists of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says, before it is HTML, Markdown or terminal text: figures and tables, drawn from a `Report`."""
+"""The figures and tables of a `Report`, for HTML, Markdown and the terminal."""
 
 from __future__ import annotations
 

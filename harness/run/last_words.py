@@ -1,4 +1,4 @@
-"""Why a node's command ended, as its log says: the first error of the life that ended it.
+"""Why a node's command ended, from its log: the first error of the worker that ended it.
 
 A launcher starts failed workers again, and all their lives write into one log; after the last one it prints an error
 and a table of its own. What it says of each failed life parts the lives.

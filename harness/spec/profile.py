@@ -1,4 +1,4 @@
-"""A profile: the same scenario on another size of machine, laid over it key by key."""
+"""A profile: keys that replace those of a scenario, for another size of machine."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ def run(tmp_path: pathlib.Path, manner: str, *options: str) -> tuple[int, str, p
     return result.exit_code, result.stdout, folder
 
 
+@pytest.mark.slow
 def test_a_trusting_trainer_loads_damage_silently(tmp_path: pathlib.Path) -> None:
     code, _, folder = run(tmp_path, "trusting")
     assert code == 1
@@ -60,6 +61,7 @@ def test_a_trusting_trainer_loads_damage_silently(tmp_path: pathlib.Path) -> Non
     assert not list(folder.glob("cells/*/checkpoints")) and not (folder / "base" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
     code, stdout, _ = run(tmp_path, "careful", "--json")
     found = json.loads(stdout)

@@ -96,12 +96,17 @@ def test_it_brings_its_suites(chaos: Callable[..., subprocess.CompletedProcess[s
 
 
 def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(
-    chaos: Callable[..., subprocess.CompletedProcess[str]],
+    chaos: Callable[..., subprocess.CompletedProcess[str]], tmp_path: pathlib.Path
 ) -> None:
-    done = chaos("run", "rank-kill")
+    text = (ROOT / "scenarios" / "rank-kill.yaml").read_text()
+    for shipped, fewer in (("steps: 200", "steps: 60"), ("step: 90", "step: 30"), ("by_faults: 40", "by_faults: 90")):
+        assert shipped in text
+        text = text.replace(shipped, fewer)
+    (tmp_path / "few.yaml").write_text(text.replace("name: rank-kill", "name: few"))
+    done = chaos("run", tmp_path / "few.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     listed = json.loads(chaos("list", "--runs", "--json").stdout)
-    assert [(run["scenario"], run["verdict"]) for run in listed] == [("rank-kill", "pass")]
+    assert [(run["scenario"], run["verdict"]) for run in listed] == [("few", "pass")]
     shown = chaos("show", "last")
     assert shown.returncode == 0 and "PASS" in shown.stdout, shown.stderr
     again = chaos("score", "last")

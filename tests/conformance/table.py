@@ -25,9 +25,10 @@ HEAD = """\
 Made by `make backends` from what the backends declare; a test fails when it is out of date. `chaos doctor` tells what
 this very machine takes away besides (no `/dev/fuse`, no C compiler, a kernel without a module …), with the remedy.
 
-✓: the conformance suite (`tests/conformance/`) makes it act on a real node there, measures that, undoes it, and
-measures that it is undone. ○: takes Chaos Mesh, with which the suite has never been run. A number: it is refused before anything is launched, for the reason below. A new backend is
-one file in `harness/backends/` that declares what it lacks (`Backend.lacks`) and passes that suite.
+✓: the conformance suite (`tests/conformance/`) uses the verb on a real node of this backend, measures that it acts, undoes
+it, and measures that it is undone. ○: the verb needs Chaos Mesh; the suite has never been run with it. A number: the verb
+is refused before anything is launched, for the reason below. A new backend is one folder in `harness/backends/` that
+declares what it lacks (`Backend.lacks`) and passes that suite.
 
 """
 
@@ -49,14 +50,13 @@ SETTINGS = """
 | `CHAOS_SLURM_EVICT_PARTITION` | whose jobs preempt ours, instead of one found by its PriorityTier |
 | `CHAOS_SLURM_POWER` | a command that is called with `kill NODE RUN`, `boot NODE` and `heal RUN`; `none`: lost nodes are set down by `scontrol` |
 
-On Slurm, storage that is to be disturbed is a file system of ours that only the node's own task sees: that task alone
-gets mounts of its own, in runs that have such a fault and in no others, and they end with its last process. Whoever
-is not root gets a user namespace for it: it keeps its ids, but all others are nobody there, and setuid programs
-(`sudo`) do nothing.
+On Slurm, a fault of storage acts on our own file system, which only the node's own task sees. Only runs with such a fault
+give the task its own mounts, and these end with its last process. If you are not root, the task runs in a user namespace:
+it keeps your ids, but all other ids are nobody there, and setuid programs (`sudo`) do nothing.
 
-On Slurm a lost or evicted node ends the whole job, which Slurm then starts again: every place gets its next
-incarnation. What is to disturb *all* traffic of a Slurm node disturbs its traffic with the other nodes of the job, as
-Slurm itself must go on speaking with it.
+On Slurm a lost or evicted node ends the whole job. Slurm then starts the job again, and every place gets its next
+incarnation. A fault on *all* traffic of a Slurm node disturbs only its traffic with the other nodes of the job, as Slurm
+itself must still reach the node.
 """
 
 

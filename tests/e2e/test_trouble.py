@@ -39,7 +39,8 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     reports: pathlib.Path, short: pathlib.Path, mode: str
 ) -> None:
     env = {"CHAOS_LOCAL_MODE": mode} if mode else {}
-    assert chaos(reports, "run", short, **env).code == 0  # the fault-free run is cached from now on
+    whole = chaos(reports, "run", short, **env)  # the fault-free run is cached from now on
+    assert whole.code == 0 and leftovers("short") == [], whole.out
     for moment in (random.uniform(0.3, 2.0), random.uniform(2.0, 5.0), random.uniform(5.0, 9.0)):
         before = set(reports.glob("short-*"))
         harness = start(reports, "run", short, **env)

@@ -184,6 +184,7 @@ def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any
         assert fault.in_words()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "message"),
     [

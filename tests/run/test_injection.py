@@ -103,8 +103,8 @@ def living_on(node: int) -> LiveProgress:
 def test_what_was_done_to_a_rank_that_moved_is_reported_and_undone_where_it_is(
     fault: str, parameters: dict[str, Any], done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.faults.hang.WATCHED_S", 0.0)
-    monkeypatch.setattr("harness.faults.oom.GONE_WITHIN_S", 0.0)
+    for limit in ("hang.WATCHED_S", "hang.STOPS_WITHIN_S", "oom.GONE_WITHIN_S"):
+        monkeypatch.setattr(f"harness.faults.{limit}", 0.0)
     injection, cluster, log = injection_of(fault, living_on(1), **parameters)
     injection.run()
     assert cluster.nodes[0].done == [] and cluster.nodes[1].done == done

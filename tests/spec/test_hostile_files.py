@@ -97,12 +97,14 @@ def seconds_for(faults: int) -> float:
     return time.process_time() - begin
 
 
+@pytest.mark.slow
 def test_twenty_thousand_faults_take_linear_time() -> None:
     """Twenty times as many take about twenty times as long: a quadratic step would make it four hundred."""
     seconds_for(100)
     assert seconds_for(FAULTS_MAX) < 70 * seconds_for(FAULTS_MAX // 20)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_mistakes_are_told_in_some_lines() -> None:
     text = HEAD + "faults:\n" + KILL.format("").replace("rank_kill", "rank_kil") * 20_000
     assert len(refusal(text).splitlines()) == PROBLEMS_MAX + 1

@@ -1,4 +1,4 @@
-"""A stranger on a node that burns CPU, memory bandwidth or a GPU, as busy as it is told. Standard library only.
+"""A foreign process on a node that burns CPU, memory bandwidth or a GPU, as much as it is told. Standard library only.
 
     burner KIND DESCRIPTOR NUMBER
 

@@ -1,4 +1,4 @@
-"""Beside a node, in its network and with the right to change it: disturbs the node's traffic and measures paths.
+"""Runs beside a node, in its network: disturbs the node's traffic and measures paths.
 
 The mechanisms are the lab's; they act here at the node's own end of the wire. What the lab sees enter (the node
 sent it) here leaves, so hooks are the opposite ones, and what never leaves the node must be told apart.

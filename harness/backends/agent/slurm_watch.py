@@ -1,4 +1,4 @@
-"""Waits in a Slurm job for as long as its harness lives; then runs a command, to end what nobody would end.
+"""Waits in a Slurm job until its harness is gone, then runs a command that ends what is left.
 
     slurm_watch FILE SECONDS [COMMAND…]
 

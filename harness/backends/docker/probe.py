@@ -1,4 +1,4 @@
-"""What the containers of an engine can do here: found out on a node of one's own, by doing it."""
+"""Finds out what containers can do on this engine, by trying it on a container of our own."""
 
 from __future__ import annotations
 

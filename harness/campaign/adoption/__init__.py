@@ -1,1 +1,1 @@
-"""Taking in a trainer that is not ours: from the command that starts it to scenarios for it (`chaos init`)."""
+"""`chaos init`: from the command that starts a trainer of the user's to scenarios for it."""

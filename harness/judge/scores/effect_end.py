@@ -1,4 +1,4 @@
-"""End of effects: that each fault's effect was over once it was healed, as measured (`fault.ended`)."""
+"""End of effects: each fault's effect was over once it was healed, as measured (`fault.ended`)."""
 
 from __future__ import annotations
 

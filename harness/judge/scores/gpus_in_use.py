@@ -1,4 +1,4 @@
-"""GPUs in use: what the job still had at its end, replacements among it, it had put to work again.
+"""GPUs in use: at its end the job uses all GPUs that it has, replacements included.
 
 The job *uses* as many GPUs as its world has ranks, times the GPUs that a rank of the fault-free run has. It *has* those
 that were allocated to it until its end; a new one counts from when it can be expected to step: three times as long

@@ -1,4 +1,4 @@
-"""How a job under torch's elastic launcher meets, such that it recovers as well as that launcher can.
+"""Rendezvous settings for torch's elastic launcher, under which a job recovers as well as that launcher can.
 
 The launcher is the one of the trainer's own torch, unchanged: all of this are its own options and variables.
 """

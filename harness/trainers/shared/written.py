@@ -1,4 +1,4 @@
-"""Fields of a scenario whose value is one of a family of models; how it is written says which one."""
+"""Fields of a scenario that hold one of several models, chosen by the form in which it is written."""
 
 from __future__ import annotations
 
