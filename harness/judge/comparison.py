@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.judge import student
-from harness.judge.score import Verdict
+from harness.judge.score import Verdict, merge
 
 TOLERATED = 1.10  # smaller differences are between two days of one machine, too
 FOUND = 1.5  # a green verdict excludes this with 95 % confidence
@@ -30,6 +30,11 @@ RUNS_USUAL = 5
 RUNS_MAX = 100
 
 Values = Sequence[float]
+FIGURES = {
+    "recovery_time": "recovery time",
+    "wasted_gpu_seconds": "waste by faults",
+    "checkpoint_stall": "checkpoint stall",
+}
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,37 @@ class Answer:
             said = f"{self.ratio:.2f} × the baseline (95 % bounds {self.bounds[0]:.2f} and {self.bounds[1]:.2f})"
             said += f": it may be {FOUND:g} × or more" if self.verdict is Verdict.INCONCLUSIVE else ""
         return said + _advice(self.more)
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """What a gate's runs came to against a baseline. `not_compared`: what could not be, and why."""
+
+    baseline: str
+    answers: Sequence[Answer]
+    missing: Sequence[str] = ()  # scenarios without a counterpart: their absence is doubt
+    not_compared: Sequence[str] = ()  # figures that neither side has
+
+    @property
+    def verdict(self) -> Verdict:
+        doubts = [Verdict.INCONCLUSIVE] * bool(self.missing)
+        return merge([Verdict.PASS, *(answer.verdict for answer in self.answers), *doubts])
+
+    @property
+    def reasons(self) -> list[str]:
+        """The worst first; why it is not green."""
+        ordered = [
+            answer
+            for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+            for answer in self.answers
+            if answer.verdict is verdict
+        ]
+        said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
+        return said + [f"{name}: the baseline has no runs of it" for name in self.missing]
+
+
+def title(figure: str) -> str:
+    return FIGURES.get(figure, figure)
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:

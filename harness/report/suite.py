@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.judge.comparison import Answer as Comparison
+from harness.judge.comparison import Question, Regressions, title
 from harness.judge.repeats import Together
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import junit, markdown, model
+from harness.report.words import gpu_seconds, seconds
 
 SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
@@ -41,20 +45,50 @@ class Answer:
     reason: str
     canary: Row
     rows: Sequence[Row] = ()
+    held: Regressions | None = None  # against a baseline
+
+
+COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")
+
+
+def compared_cells(answer: Comparison) -> tuple[str, ...]:
+    """One row of the table of comparisons."""
+    question = answer.question
+    ratio = "—" if answer.ratio is None else f"{answer.ratio:.2f} ×"
+    bounds = "—" if answer.bounds is None else f"{answer.bounds[0]:.2f} to {answer.bounds[1]:.2f}"
+    head = answer.verdict.value, question.scenario, title(question.figure)
+    if not isinstance(question, Question):
+        rates = f"{question.failed_before} of {question.runs_before}", f"{question.failed_now} of {question.runs_now}"
+        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, "")
+    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
+    return (*head, *(_middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
+
+
+def _middle(figure: str, values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    middle = statistics.median(values)
+    shown = seconds(middle) if figure == "recovery_time" else gpu_seconds(middle)
+    return f"{shown} (of {len(values)})"
 
 
 def render(answer: Answer) -> dict[str, str]:
     """File name → content."""
     return {
-        "suite.json": _json(answer),
+        "suite.json": model.json_text(model.strict(suite_json(answer))),
         "report.md": _markdown(answer),
-        "report.html": page.fill("suite.jinja", answer=answer),
+        "report.html": page.fill("suite.jinja", answer=answer, compared=_compared(answer)),
         "junit.xml": _junit(answer),
     }
 
 
-def _json(answer: Answer) -> str:
-    content = {
+def _compared(answer: Answer) -> list[tuple[str, ...]]:
+    return [compared_cells(each) for each in answer.held.answers] if answer.held else []
+
+
+def suite_json(answer: Answer) -> dict[str, object]:
+    """As in suite.json."""
+    return {
         "schema": SUITE_SCHEMA,
         "suite": answer.suite,
         "run_id": answer.run_id,
@@ -62,8 +96,30 @@ def _json(answer: Answer) -> str:
         "reason": answer.reason,
         "canary": _json_row(answer.canary),
         "scenarios": [_json_row(row) for row in answer.rows],
+        "against": None if answer.held is None else against_json(answer.held),
     }
-    return model.json_text(content)
+
+
+def against_json(held: Regressions) -> dict[str, object]:
+    """The comparisons for programs. Values are in seconds or GPU-seconds."""
+    return {
+        "baseline": held.baseline,
+        "verdict": held.verdict.value,
+        "reasons": held.reasons,
+        "comparisons": [_json_comparison(answer) for answer in held.answers],
+        "not_compared": list(held.not_compared),
+    }
+
+
+def _json_comparison(answer: Comparison) -> dict[str, object]:
+    question = answer.question
+    values: dict[str, object] = {"scenario": question.scenario, "figure": question.figure}
+    values |= {"verdict": answer.verdict.value, "reason": answer.reason, "more_runs": answer.more}
+    values |= {"ratio": answer.ratio, "bounds": None if answer.bounds is None else list(answer.bounds)}
+    if isinstance(question, Question):
+        return values | {"before": list(question.before), "now": list(question.now)}
+    rates = {"failed_before": question.failed_before, "runs_before": question.runs_before}
+    return values | rates | {"failed_now": question.failed_now, "runs_now": question.runs_now}
 
 
 def _json_row(row: Row) -> dict[str, object]:
@@ -88,18 +144,34 @@ def _json_row(row: Row) -> dict[str, object]:
 def _markdown(answer: Answer) -> str:
     sign = markdown.SIGNS[answer.verdict]
     head = f"# {sign} {answer.verdict.value.capitalize()}: {markdown.text(answer.reason)}"
-    title = f"**{markdown.text(answer.title)}** · suite {markdown.code(answer.suite)} · {markdown.code(answer.run_id)}"
+    name = f"**{markdown.text(answer.title)}** · suite {markdown.code(answer.suite)} · {markdown.code(answer.run_id)}"
     canary = f"The canary, which must fail: {answer.canary.result.verdict}, {answer.canary.result.reasons[0]}"
     rows = [row.cells for row in answer.rows]
-    return "\n\n".join([head, title, markdown.text(canary), markdown.table(HEAD, rows)]) + "\n"
+    parts = [head, name, markdown.text(canary), markdown.table(HEAD, rows)]
+    if answer.held is not None:
+        parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
+        parts.append(markdown.table(COMPARED_HEAD, [compared_cells(each) for each in answer.held.answers]))
+        parts += [markdown.text(f"Not compared: {each}") for each in answer.held.not_compared]
+        parts += [markdown.text(f"Missing: the baseline has no runs of {each}") for each in answer.held.missing]
+    return "\n\n".join(parts) + "\n"
+
+
+def _baseline_cases(held: Regressions) -> list[tuple[str, Verdict, Sequence[str]]]:
+    found: list[tuple[str, Verdict, Sequence[str]]] = []
+    for each in held.answers:
+        name = f"{each.question.scenario}, {title(each.question.figure)} against {held.baseline}"
+        found.append((name, each.verdict, (each.reason or "as before",)))
+    lacking = [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",)) for name in held.missing]
+    return found + lacking
 
 
 def _junit(answer: Answer) -> str:
     """One suite for the gate itself, with the canary and every scenario, and one for each run."""
     caught = bool(answer.rows)
-    cases = [("canary", Verdict.PASS, answer.canary.result.reasons)]
+    cases: list[tuple[str, Verdict, Sequence[str]]] = [("canary", Verdict.PASS, answer.canary.result.reasons)]
     cases = cases if caught else [("canary", Verdict.INVALID, (answer.reason,))]
     cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
+    cases += _baseline_cases(answer.held) if answer.held else []
     failures = sum(verdict is Verdict.FAIL for _, verdict, _ in cases)
     errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for _, verdict, _ in cases)
     counts = {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
