@@ -5,16 +5,21 @@ A scenario that cannot be run is inconclusive and does not keep the others from 
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import pathlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign import baseline
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.figures import Figures, figures_of_cards, identity_of
+from harness.campaign.known_failures import settle
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
+from harness.campaign.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
 from harness.errors import ChaosError, UsageError
 from harness.judge.comparison import Regressions
 from harness.judge.evidence import load_evidence
@@ -23,11 +28,11 @@ from harness.judge.score import Scorecard, Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
-from harness.report.suite import Answer, Row, render
+from harness.report.suite import Answer, LeftOut, Part, Row, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Entry, Suite, load_suite
+from harness.spec.suite import Entry, load_suite
 from harness.trainers.shared.outcome import environment_facts
 
 
@@ -43,6 +48,11 @@ class Gate:
     stop: StopRequest = field(default_factory=StopRequest)
     against: str = ""  # a baseline, as `baseline.find` takes it
     repeat: int | None = None  # in place of what the suite and its scenarios say
+    tag: str = ""  # only scenarios that have it
+    fail_fast: bool = False
+    budget_s: float | None = None  # from the start of the gate
+    shard: Shard | None = None
+    today: datetime.date = field(default_factory=datetime.date.today)
 
 
 class Stopped(Exception):
@@ -52,26 +62,68 @@ class Stopped(Exception):
 def run_gate(path: pathlib.Path, gate: Gate) -> Answer:
     """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, `UsageError` for a
     baseline that cannot be compared with, and `Stopped`."""
+    begun = time.monotonic()
     suite = load_suite(path)
     canary = load_scenario(find_scenario(suite.canary, path.parent))
-    specs = [(entry, _load(entry, gate)) for entry in suite.entries]
+    every = [(entry, _load(entry, gate)) for entry in suite.entries]
+    specs = tagged(every, gate.tag) if gate.tag else every
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path))
+    if gate.shard:
+        specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
     before = _baseline(specs, gate)
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
     bird = _canary(canary, gate, backend)
     if blind := _blind(bird, suite.canary_reason):
-        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, blind, bird), gate)
-    rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
-    return _report(_answer(suite, run_id, bird, rows, before, gate), gate)
+        return _report(Answer(suite.name, suite.title, run_id, Verdict.INVALID, blind, bird, part=part), gate)
+    rows, left_out = _run_rows(specs, gate, backend, begun)
+    held = _held_against(before, rows, gate) if before else None
+    return _report(decided(suite.name, suite.title, run_id, bird, rows, held, replace(part, left_out=left_out)), gate)
 
 
-def _baseline(specs: Sequence[tuple[Entry, Scenario]], gate: Gate) -> Figures | None:
+def digest_of(suite: pathlib.Path) -> str:
+    """Says whether two machines ran the same suite."""
+    return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
+
+
+def _run_rows(
+    specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float
+) -> tuple[tuple[Row, ...], tuple[LeftOut, ...]]:
+    """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
+    rows: dict[str, Row] = {}
+    left_out = []
+    past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
+    failed = ""
+    for entry, spec in by_weight(specs, past) if past else specs:
+        if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
+            left_out.append(LeftOut(entry.name, why, entry.required))
+            continue
+        row = rows[entry.name] = _row(entry, spec, gate, backend)
+        failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
+    return tuple(rows[entry.name] for entry, _ in specs if entry.name in rows), tuple(left_out)
+
+
+def _no_time(entry: Entry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
+    """Why it does not fit the budget, or an empty text."""
+    if gate.budget_s is None:
+        return ""
+    need = needed_s(entry, _repeats(entry, spec, gate), past)
+    left = gate.budget_s - (time.monotonic() - begun)
+    return "" if need <= left else f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
+
+
+def _repeats(entry: Entry, spec: Scenario, gate: Gate) -> int:
+    return gate.repeat or entry.repeat or spec.repeat
+
+
+def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
     """What the runs will be held against, checked before anything runs."""
     if not gate.against:
         return None
     facts = environment_facts()
-    plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in specs]
+    asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None]
+    plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in asked]
     wanted = [identity_of(plan.to_json(), facts) for plan in plans]
     found = baseline.find(gate.against, gate.reports, wanted)
     baseline.check(gate.against, found, wanted)
@@ -90,18 +142,31 @@ def _blind(bird: Row, asked: str | None) -> str:
     return ""
 
 
-def _answer(suite: Suite, run_id: str, bird: Row, rows: tuple[Row, ...], before: Figures | None, gate: Gate) -> Answer:
+def decided(
+    suite: str, title: str, run_id: str, bird: Row, rows: tuple[Row, ...], held: Regressions | None, part: Part
+) -> Answer:
+    """The one answer: the worst of the scenarios, of the comparisons, and of what should have run and did not."""
     verdict = merge(row.result.verdict for row in rows)
     reason = _reason(verdict, rows)
-    held = _held_against(before, rows, gate) if before else None
     if held is not None:
         verdict, reason = merge([verdict, held.verdict]), _with_baseline(verdict, reason, held)
-    return Answer(suite.name, suite.title, run_id, verdict, reason, bird, rows, held)
+    if part.incomplete:
+        whole = merge([verdict, Verdict.INCONCLUSIVE])
+        reason = (
+            f"not a full pass: {part.incomplete}; {reason}"
+            if verdict is Verdict.PASS
+            else f"{reason}; {part.incomplete}"
+        )
+        verdict = whole
+    elif part.in_words:
+        reason = f"{reason}; {part.in_words}"
+    return Answer(suite, title, run_id, verdict, reason, bird, rows, held, part)
 
 
 def _held_against(before: Figures, rows: Sequence[Row], gate: Gate) -> Regressions:
-    measured = [each for row in rows for each in figures_of_cards(row.cards)]
-    without = [row.name for row in rows if not figures_of_cards(row.cards)]
+    asked = [row for row in rows if not row.known]
+    measured = [each for row in asked for each in figures_of_cards(row.cards)]
+    without = [row.name for row in asked if not figures_of_cards(row.cards)]
     return baseline.regressions(gate.against, before, measured, without)
 
 
@@ -127,7 +192,11 @@ def _figures(answer: Answer) -> Figures:
 
 def _reason(verdict: Verdict, rows: tuple[Row, ...]) -> str:
     if verdict is Verdict.PASS:
-        return f"all {len(rows)} scenarios passed, and the canary was caught"
+        known = sum(row.known for row in rows)
+        failing = f", {known} of them as a known failure" if known else ""
+        return f"all {len(rows)} scenarios passed{failing}, and the canary was caught"
+    if not rows:
+        return "no scenario was run"
     worst = [row for row in rows if row.result.verdict is verdict]
     names = ", ".join(row.name for row in worst)
     return f"{len(worst)} of {len(rows)} scenarios: {names}; {worst[0].result.reasons[0]}"
@@ -165,7 +234,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
     name = f"{spec.name} ({entry.profile})" if entry.profile else spec.name
     plans = (
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
-        for _ in range(gate.repeat or entry.repeat or spec.repeat)
+        for _ in range(_repeats(entry, spec, gate))
     )
     gate.observer.scenario(name, spec.title)
     try:
@@ -178,4 +247,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> Row:
         return Row(name, spec.title, Together(Verdict.INCONCLUSIVE, (str(error),)))
     if interrupted:
         raise Stopped
-    return Row(name, spec.title, together(cards), tuple(cards))
+    result = together(cards)
+    if known := entry.known_failure:
+        result = settle(known, result, cards, gate.today)
+    return Row(name, spec.title, result, tuple(cards), known=known is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
@@ -12,7 +12,9 @@ from rich.table import Table
 from harness.campaign import baseline as baselines
 from harness.campaign.figures import Figures
 from harness.campaign.gate import Gate, Stopped, run_gate
+from harness.campaign.merging import merge_gates
 from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.campaign.selection import parse_shard
 from harness.cli.display import Display
 from harness.cli.options import (
     REPORTS,
@@ -25,19 +27,31 @@ from harness.cli.options import (
 )
 from harness.cli.output import STYLES, out, print_json, safe, say
 from harness.cli.run import stop
+from harness.errors import UsageError
 from harness.judge.score import EXIT_CODES
 from harness.report.suite import COMPARED_HEAD, Answer, compared_cells, suite_json
 from harness.spec.suite import find_suite
+from harness.units import parse_duration_ns
 
 baseline = typer.Typer(no_args_is_help=True, help="What gates are held against: keep, list and show baselines.")
 
 
 def gate(
-    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
+    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file; or 'merge'.")],
+    shards: Annotated[
+        list[str] | None,
+        typer.Argument(help="With 'merge': the gates of all shards, by folder or id.", metavar="[GATE]…"),
+    ] = None,
     against: Annotated[
         str, typer.Option(help="A baseline: its name, a file, a gate's id, or a commit with stored runs.")
     ] = "",
     repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each scenario; 5 show a trend.")] = None,
+    tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
+    budget: Annotated[
+        str, typer.Option(help="Time for the whole gate, like 20m: what matters most is run, the rest is left out.")
+    ] = "",
+    shard: Annotated[str, typer.Option(help="One of several machines' part, like 2/4; 'merge' joins them.")] = "",
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     json: JsonOption = False,
@@ -49,15 +63,51 @@ def gate(
     Exits by the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall or success is a
     fail, and too little evidence is inconclusive.
 
+    A gate that left out something that its suite requires is no full pass: it is inconclusive.
+
     Example: chaos gate pre-launch --repeat 5 --against last-week
+
+    Example: chaos gate merge part-1 part-2 --against last-week
     """
+    reports = reports.resolve()
+    if suite == "merge":
+        answer = merge_gates([_gate_folder(name, reports) for name in shards or []], reports, against)
+        _end(answer, json, reports)
+    _check_words(suite, shards, shard, against)
     with Display(out) as display:
         watching = SILENT_CAMPAIGN if json else display
-        setting = Gate(backend, seed, reports.resolve(), scenarios, watching, stop, against, repeat)
+        setting = Gate(
+            *(backend, seed, reports, scenarios, watching, stop, against, repeat, tag, fail_fast),
+            budget_s=_budget_s(budget) if budget else None,
+            shard=parse_shard(shard) if shard else None,
+        )
         try:
             answer = run_gate(find_suite(suite, scenarios), setting)
         except Stopped as stopped:
             raise KeyboardInterrupt from stopped
+    _end(answer, json, reports)
+
+
+def _check_words(suite: str, extra: list[str] | None, shard: str, against: str) -> None:
+    if extra:
+        raise UsageError(f"chaos gate takes one suite; what is {extra[0]!r}? `chaos gate merge GATE…` joins shards")
+    if shard and against:
+        raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
+
+
+def _budget_s(text: str) -> float:
+    try:
+        return parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from error
+
+
+def _gate_folder(name: str, reports: pathlib.Path) -> pathlib.Path:
+    given = pathlib.Path(name)
+    return given if (given / "suite.json").exists() else reports / name
+
+
+def _end(answer: Answer, json: bool, reports: pathlib.Path) -> NoReturn:
     if json:
         print_json(suite_json(answer))
     else:
@@ -70,6 +120,8 @@ def _print(answer: Answer, reports: pathlib.Path) -> None:
     for row in answer.rows:
         table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
     out.print(table)
+    for absent in answer.part.left_out:
+        say(f"left out: {absent.name}: {absent.why}")
     if answer.held is not None:
         out.print(f"Against baseline [bold]{safe(answer.held.baseline)}[/]")
         compared = Table(*COMPARED_HEAD[:-1], box=None, header_style="bold")

@@ -6,6 +6,7 @@ import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.judge.comparison import Answer as Comparison
 from harness.judge.comparison import Question, Regressions, title
@@ -19,19 +20,72 @@ SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 
+class RunLine(NamedTuple):
+    run_id: str
+    verdict: Verdict
+
+
 @dataclass(frozen=True)
 class Row:
-    """What one scenario of a suite came to."""
+    """What one scenario of a suite came to. `stored`: its runs, where they were judged on another machine."""
 
     name: str
     title: str
     result: Together
     cards: Sequence[Scorecard] = ()
+    known: bool = False  # its failure is
+    stored: Sequence[RunLine] = ()
+
+    @property
+    def runs(self) -> Sequence[RunLine]:
+        return self.stored or [RunLine(card.run_id, card.verdict) for card in self.cards]
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
-        newest = self.cards[-1].run_id if self.cards else "—"
-        return self.result.verdict.value, self.name, str(len(self.cards)), self.result.reasons[0], newest
+        newest = self.runs[-1].run_id if self.runs else "—"
+        return self.result.verdict.value, self.name, str(len(self.runs)), self.result.reasons[0], newest
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A scenario that was not run, and why."""
+
+    name: str
+    why: str
+    required: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """How much of a suite a gate was, and of which one."""
+
+    in_suite: int
+    selected: int  # by tag
+    tag: str = ""
+    backend: str = ""
+    seed: int = 0
+    digest: str = ""  # of the suite's file
+    shard: int | None = None
+    shards: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def incomplete(self) -> str:
+        """What is missing that was required, or an empty text."""
+        missing = [f"{each.name} ({each.why})" for each in self.left_out if each.required]
+        return (
+            f"{len(missing)} required scenario{'s' * (len(missing) != 1)} left out: {', '.join(missing)}"
+            if missing
+            else ""
+        )
+
+    @property
+    def in_words(self) -> str:
+        """What else is not the whole suite, or an empty text."""
+        said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
+        said += [f"only shard {self.shard} of {self.shards}: merge all of them for the answer"] if self.shard else []
+        optional = [each.name for each in self.left_out if not each.required]
+        return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
 
 
 @dataclass(frozen=True)
@@ -46,6 +100,7 @@ class Answer:
     canary: Row
     rows: Sequence[Row] = ()
     held: Regressions | None = None  # against a baseline
+    part: Part = Part(0, 0)
 
 
 COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")
@@ -91,13 +146,20 @@ def suite_json(answer: Answer) -> dict[str, object]:
     return {
         "schema": SUITE_SCHEMA,
         "suite": answer.suite,
+        "title": answer.title,
         "run_id": answer.run_id,
         "verdict": answer.verdict.value,
         "reason": answer.reason,
         "canary": _json_row(answer.canary),
         "scenarios": [_json_row(row) for row in answer.rows],
+        "part": _json_part(answer.part),
         "against": None if answer.held is None else against_json(answer.held),
     }
+
+
+def _json_part(part: Part) -> dict[str, object]:
+    left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in part.left_out]
+    return {**vars(part), "left_out": left_out}
 
 
 def against_json(held: Regressions) -> dict[str, object]:
@@ -134,9 +196,11 @@ def _json_row(row: Row) -> dict[str, object]:
     }
     return {
         "scenario": row.name,
+        "title": row.title,
         "verdict": row.result.verdict.value,
         "reasons": list(row.result.reasons),
-        "runs": [{"run_id": card.run_id, "verdict": card.verdict.value} for card in row.cards],
+        "known_failure": row.known,
+        "runs": [{"run_id": run.run_id, "verdict": run.verdict.value} for run in row.runs],
         "shares_of_bounds": figures,
     }
 
@@ -148,6 +212,7 @@ def _markdown(answer: Answer) -> str:
     canary = f"The canary, which must fail: {answer.canary.result.verdict}, {answer.canary.result.reasons[0]}"
     rows = [row.cells for row in answer.rows]
     parts = [head, name, markdown.text(canary), markdown.table(HEAD, rows)]
+    parts += [markdown.text(f"Left out: {each.name}, {each.why}") for each in answer.part.left_out]
     if answer.held is not None:
         parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
         parts.append(markdown.table(COMPARED_HEAD, [compared_cells(each) for each in answer.held.answers]))
@@ -171,6 +236,8 @@ def _junit(answer: Answer) -> str:
     cases: list[tuple[str, Verdict, Sequence[str]]] = [("canary", Verdict.PASS, answer.canary.result.reasons)]
     cases = cases if caught else [("canary", Verdict.INVALID, (answer.reason,))]
     cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
+    left_out = [each for each in answer.part.left_out if each.required]
+    cases += [(each.name, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]
     cases += _baseline_cases(answer.held) if answer.held else []
     failures = sum(verdict is Verdict.FAIL for _, verdict, _ in cases)
     errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for _, verdict, _ in cases)
