@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.campaign import beside
 from harness.campaign.history import moments
 from harness.campaign.store import Wanted
 from harness.cli.listing import parse_since
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, safe, say
 from harness.judge.score import Verdict
+from harness.report import comparison, write_files
 from harness.report import history as drawn
-from harness.report import write_files
 from harness.report.words import percent, seconds
 
 PageOption = Annotated[
@@ -82,3 +83,36 @@ def _print(found: list[drawn.Moment]) -> None:
         for figure in drawn.FIGURES:
             for change in one.changes(figure):
                 say(f"{one.name} on {one.backend}: {drawn.change_words(one, figure, change)}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it.")],
+    second: Annotated[str, typer.Argument(help="The other run, or 'last'.")] = "last",
+    page: PageOption = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Say which phase, which rank and which account explain the difference between two runs.
+
+    Exits 0 whatever the difference.
+
+    Example: chaos compare spot-evict-20261121 last --page compare.html
+    """
+    found = beside.compare_runs(first, second, reports)
+    if page is not None:
+        _write(page, comparison.render(found))
+    if json:
+        print_json(comparison.to_json(found))
+        return
+    for sentence in comparison.sentences(found):
+        say(sentence)
+    for caution in found.cautions:
+        say(f"The runs differ in more: {caution}", "yellow")
+    for section in found.sections:
+        if section.lines:
+            table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
+            for row in comparison.rows(section):
+                table.add_row(*map(safe, row))
+            out.print(table)
+    if page is not None:
+        say(f"Page: {page}", "dim")

@@ -46,7 +46,7 @@ def make_app() -> typer.Typer:
     panels: dict[str, list[Callable[..., None]]] = {
         "Run": [run.run, gate.gate, init.init, matrix.matrix],
         "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
-        "Stored runs": [runs.show, history.history, runs.score, runs.report],
+        "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report],
         "This machine": [machine.doctor, machine.heal],
     }
     for panel, commands in panels.items():
