@@ -5,25 +5,35 @@ A scenario that cannot be run is inconclusive and does not keep the others from 
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import pathlib
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend, load_backend
+from harness.campaign import baseline
 from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.figures import Figures, figures_of_cards, identity_of
+from harness.campaign.known_failures import settle
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
+from harness.campaign.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
 from harness.errors import ChaosError, UsageError
+from harness.judge.comparison import Regressions
 from harness.judge.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
-from harness.report.suite import GateResult, SuiteRow, render
+from harness.report.suite import GateResult, LeftOut, Part, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Entry, Suite, load_suite
+from harness.spec.suite import Entry, load_suite
+from harness.trainers.shared.outcome import environment_facts
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,13 @@ class Gate:
     scenarios: pathlib.Path
     observer: CampaignObserver = SILENT_CAMPAIGN
     stop: StopRequest = field(default_factory=StopRequest)
+    against: str = ""  # a baseline, as `baseline.find` takes it
+    repeat: int | None = None  # in place of what the suite and its scenarios say
+    tag: str = ""  # only scenarios that have it
+    fail_fast: bool = False
+    budget_s: float | None = None  # from the start of the gate
+    shard: Shard | None = None
+    today: datetime.date = field(default_factory=datetime.date.today)
 
 
 class Stopped(Exception):
@@ -43,43 +60,151 @@ class Stopped(Exception):
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
-    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, and `Stopped`."""
+    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, `UsageError` for a
+    baseline that cannot be compared with, and `Stopped`."""
+    begun = time.monotonic()
     suite = load_suite(path)
     canary = load_scenario(find_scenario(suite.canary, path.parent))
-    specs = [(entry, _load(entry, gate)) for entry in suite.entries]
+    every = [(entry, _load(entry, gate)) for entry in suite.entries]
+    specs = tagged(every, gate.tag) if gate.tag else every
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path))
+    if gate.shard:
+        specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
+    before = _baseline(specs, gate)
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
     canary_row = _canary(canary, gate, backend)
-    if reason := _blind(canary_row, suite):
-        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, reason, canary_row), gate)
-    rows = tuple(_row(entry, spec, gate, backend) for entry, spec in specs)
-    verdict = merge(row.result.verdict for row in rows)
-    return _report(GateResult(suite.name, suite.title, run_id, verdict, _reason(verdict, rows), canary_row, rows), gate)
+    if blind := _blind(canary_row, suite.canary_reason):
+        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, canary_row, part=part), gate)
+    rows, left_out = _run_rows(specs, gate, backend, begun)
+    held = _held_against(before, rows, gate) if before else None
+    return _report(
+        decided(suite.name, suite.title, run_id, canary_row, rows, held, replace(part, left_out=left_out)), gate
+    )
 
 
-def _blind(canary: SuiteRow, suite: Suite) -> str:
-    """Why the run that had to fail does not show that this gate can go red; an empty text: it does."""
-    verdict, why = canary.result.verdict, canary.result.reasons[0]
-    if verdict is not Verdict.FAIL:
-        return f"the canary did not fail ({verdict}: {why}): this gate is blind"
-    if idle := _not_struck(canary.cards[0]):
-        return f"the canary failed before {idle} struck it ({why}): this says nothing of the gate"
-    if suite.canary_reason and not any(suite.canary_reason in reason for reason in canary.cards[0].reasons):
-        return f"the canary failed over something else than {suite.canary_reason!r} ({why})"
+def digest_of(suite: pathlib.Path) -> str:
+    """Says whether two machines ran the same suite."""
+    return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
+
+
+def _run_rows(
+    specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float
+) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
+    """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
+    rows: dict[str, SuiteRow] = {}
+    left_out = []
+    past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
+    failed = ""
+    for entry, spec in by_weight(specs, past) if past else specs:
+        if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
+            left_out.append(LeftOut(entry.name, why, entry.required))
+            continue
+        row = rows[entry.name] = _row(entry, spec, gate, backend)
+        failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
+    return tuple(rows[entry.name] for entry, _ in specs if entry.name in rows), tuple(left_out)
+
+
+def _no_time(entry: Entry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
+    """Why it does not fit the budget, or an empty text."""
+    if gate.budget_s is None:
+        return ""
+    need = needed_s(entry, _repeats(entry, spec, gate), past)
+    left = gate.budget_s - (time.monotonic() - begun)
+    return "" if need <= left else f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
+
+
+def _repeats(entry: Entry, spec: Scenario, gate: Gate) -> int:
+    return gate.repeat or entry.repeat or spec.repeat
+
+
+def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
+    """What the runs will be held against, checked before anything runs."""
+    if not gate.against:
+        return None
+    facts = environment_facts()
+    asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None]
+    plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in asked]
+    wanted = [identity_of(plan.to_json(), facts) for plan in plans]
+    found = baseline.find(gate.against, gate.reports, wanted)
+    baseline.check(gate.against, found, wanted)
+    return found
+
+
+def _blind(canary_row: SuiteRow, asked: str | None) -> str:
+    """Why the canary proves nothing, or an empty text where it failed as it must."""
+    said = canary_row.result.reasons[0]
+    if canary_row.result.verdict is not Verdict.FAIL:
+        return f"the canary did not fail ({canary_row.result.verdict}: {said}): this gate is blind"
+    if idle := _not_struck(canary_row.cards[0]):
+        return f"the canary failed before {idle} struck it ({said}): this says nothing of the gate"
+    if asked and not any(asked in reason for reason in canary_row.cards[0].reasons):
+        return f"the canary failed over something else than {asked!r} ({said})"
     return ""
+
+
+def decided(
+    suite: str,
+    title: str,
+    run_id: str,
+    canary_row: SuiteRow,
+    rows: tuple[SuiteRow, ...],
+    held: Regressions | None,
+    part: Part,
+) -> GateResult:
+    """The one answer: the worst of the scenarios, of the comparisons, and of what should have run and did not."""
+    verdict = merge(row.result.verdict for row in rows)
+    reason = _reason(verdict, rows)
+    if held is not None:
+        verdict, reason = merge([verdict, held.verdict]), _with_baseline(verdict, reason, held)
+    if part.incomplete:
+        whole = merge([verdict, Verdict.INCONCLUSIVE])
+        reason = (
+            f"not a full pass: {part.incomplete}; {reason}"
+            if verdict is Verdict.PASS
+            else f"{reason}; {part.incomplete}"
+        )
+        verdict = whole
+    elif part.in_words:
+        reason = f"{reason}; {part.in_words}"
+    return GateResult(suite, title, run_id, verdict, reason, canary_row, rows, held, part)
+
+
+def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regressions:
+    asked = [row for row in rows if not row.known]
+    measured = [each for row in asked for each in figures_of_cards(row.cards)]
+    without = [row.name for row in asked if not figures_of_cards(row.cards)]
+    return baseline.regressions(gate.against, before, measured, without)
+
+
+def _with_baseline(verdict: Verdict, reason: str, held: Regressions) -> str:
+    if held.verdict is Verdict.PASS:
+        return f"{reason}; not worse than baseline {held.baseline}"
+    said = f"against baseline {held.baseline}: {held.reasons[0]}"
+    return said if merge([verdict, held.verdict]) is not verdict else f"{reason}; {said}"
 
 
 def _report(answer: GateResult, gate: Gate) -> GateResult:
     folder = gate.reports / answer.run_id
     folder.mkdir(parents=True)
-    write_files(render(answer), folder)
+    write_files({**render(answer), baseline.FIGURES: _figures(answer).to_text()}, folder)
     return answer
+
+
+def _figures(answer: GateResult) -> Figures:
+    """What a later gate may be held against."""
+    sets = tuple(each for row in answer.rows for each in figures_of_cards(row.cards))
+    return Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
 
 
 def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     if verdict is Verdict.PASS:
-        return f"all {len(rows)} scenarios passed, and the canary was caught"
+        known = sum(row.known for row in rows)
+        failing = f", {known} of them as a known failure" if known else ""
+        return f"all {len(rows)} scenarios passed{failing}, and the canary was caught"
+    if not rows:
+        return "no scenario was run"
     worst = [row for row in rows if row.result.verdict is verdict]
     names = ", ".join(row.name for row in worst)
     return f"{len(worst)} of {len(rows)} scenarios: {names}; {worst[0].result.reasons[0]}"
@@ -117,7 +242,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow
     name = f"{spec.name} ({entry.profile})" if entry.profile else spec.name
     plans = (
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
-        for _ in range(entry.repeat or spec.repeat)
+        for _ in range(_repeats(entry, spec, gate))
     )
     gate.observer.scenario(name, spec.title)
     try:
@@ -130,4 +255,7 @@ def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow
         return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)))
     if interrupted:
         raise Stopped
-    return SuiteRow(name, spec.title, repeat_verdict(cards), tuple(cards))
+    result = repeat_verdict(cards)
+    if known := entry.known_failure:
+        result = settle(known, result, cards, gate.today)
+    return SuiteRow(name, spec.title, result, tuple(cards), known=known is not None)

@@ -40,19 +40,20 @@ def make_app() -> typer.Typer:
     """The command line with all its commands."""
     import typer
 
-    from harness.cli import init, listing, machine, matrix, options, run, runs, scenarios
+    from harness.cli import gate, history, init, listing, machine, matrix, options, run, runs, scenarios
 
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
     panels: dict[str, list[Callable[..., None]]] = {
-        "Run": [run.run, run.gate, init.init, matrix.matrix],
+        "Run": [run.run, gate.gate, init.init, matrix.matrix],
         "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
-        "Stored runs": [runs.show, runs.score, runs.report],
+        "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report],
         "This machine": [machine.doctor, machine.heal],
     }
     for panel, commands in panels.items():
         for command in commands:
             app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
 
+    app.add_typer(gate.baseline, name="baseline", rich_help_panel="Stored runs")
     app.callback()(options.chaos)
     return app
 

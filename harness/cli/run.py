@@ -1,4 +1,4 @@
-"""Commands that run something: `chaos run` and `chaos gate`."""
+"""`chaos run`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
-from harness.campaign.gate import Gate, Stopped, run_gate
 from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
 from harness.cli.options import (
@@ -24,7 +22,7 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import STYLES, out, safe, say
+from harness.cli.output import out, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import repeat_verdict
@@ -32,7 +30,6 @@ from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.run.stop import StopRequest
-from harness.spec.suite import find_suite
 
 stop = StopRequest()  # what a signal asks of the run that is going; see `main`
 
@@ -94,31 +91,3 @@ def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> 
         for reason in result.reasons:
             say(f"  {reason}")
     return EXIT_CODES[result.verdict]
-
-
-def gate(
-    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    reports: ReportsOption = REPORTS,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Run a suite of scenarios and give one verdict. A canary, which must fail, runs first.
-
-    Exits by the worst verdict.
-
-    Example: chaos gate pre-launch
-    """
-    with Display(out) as display:
-        setting = Gate(backend, seed, reports.resolve(), scenarios, display, stop)
-        try:
-            answer = run_gate(find_suite(suite, scenarios), setting)
-        except Stopped as stopped:
-            raise KeyboardInterrupt from stopped
-    table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
-    for row in answer.rows:
-        table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
-    out.print(table)
-    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(answer.reason)}", soft_wrap=True)
-    say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
-    raise typer.Exit(EXIT_CODES[answer.verdict])

@@ -30,20 +30,20 @@ def render(report: Report, analysis: Analysis | None = None) -> str:
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    script = _resource("report.js")
+    script = resource("report.js")
     more = {"js": Markup(script), **_page(report), **_tables(report), **_log(report, analysis)}
-    return fill("report.jinja", _script_policy(script), **more)
+    return fill("report.jinja", script_policy(script), **more)
 
 
 def fill(template: str, policy: str = NOTHING_LOADED, **values: Any) -> str:
     """A page of our templates, with our style sheet in it."""
-    css = Markup(_resource("report.css"))  # not escaped: our own file
+    css = Markup(resource("report.css"))  # not escaped: our own file
     return _environment().get_template(template).render(css=css, policy=policy, **values)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FunctionLoader(_resource)
+    loader = jinja2.FunctionLoader(resource)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_harmless
     )
@@ -66,11 +66,11 @@ def unbroken(words: object) -> str:
 
 
 @functools.cache
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
     return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _script_policy(script: str) -> str:
+def script_policy(script: str) -> str:
     """Only our own script may run: a second wall behind the escaping."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pathlib
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,20 @@ def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
     return given
 
 
+class KnownFailure(_Model):
+    """It is expected to fail, for now, and for this reason alone."""
+
+    ticket: Line = Field(description="Where it is being mended.")
+    until: datetime.date = Field(description="The last day on which it may fail, like 2026-12-31.")
+    because: Line | Annotated[list[Line], Field(min_length=1, max_length=20)] = Field(
+        description="Every reason of a run that fails must say this, or one of these."
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.because] if isinstance(self.because, str) else list(self.because)
+
+
 class Entry(_Model):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
@@ -31,6 +46,12 @@ class Entry(_Model):
     profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
     overrides: Annotated[dict[str, Any], WrapValidator(_as_read)] = {}
+    required: bool = Field(True, description="A gate that leaves it out is no full pass.")
+    known_failure: KnownFailure | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
 
 class Suite(_Model):

@@ -67,7 +67,8 @@ def test_all_passed_and_the_canary_was_caught(rehearse: Any, good: Scorecard, tm
     assert answer.verdict is Verdict.PASS
     assert [len(row.cards) for row in answer.rows] == [1, 3]
     folder = tmp_path / answer.run_id
-    assert sorted(path.name for path in folder.iterdir()) == ["junit.xml", "report.html", "report.md", "suite.json"]
+    names = ["figures.json", "junit.xml", "report.html", "report.md", "suite.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
     suite = json.loads((folder / "suite.json").read_text())
     assert suite["verdict"] == "pass" and suite["canary"]["verdict"] == "fail"
     assert suite["scenarios"][1]["shares_of_bounds"]["recovery_time.max"]["runs"] == 3

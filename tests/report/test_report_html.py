@@ -119,7 +119,7 @@ def test_the_policy_lets_only_our_own_script_run() -> None:
     source = page_of(report_runs.spot_evict())
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
     policy = next(a["content"] for t, a in Page(source).elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert script and policy == html._script_policy(script[1])
+    assert script and policy == html.script_policy(script[1])
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

@@ -1,0 +1,209 @@
+"""Baselines: figures with a name, kept beside the runs, and what new runs come to against them."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
+from harness.campaign.figures import read as read_figures
+from harness.campaign.store import Store, Wanted
+from harness.errors import UsageError, choice
+from harness.judge.comparison import FIGURES as COMPARED
+from harness.judge.comparison import Question, Regressions, Success, compare, title
+from harness.judge.score import Verdict
+from harness.report import model, write_files
+
+FOLDER = ".baselines"
+FIGURES = "figures.json"  # in the folder of a gate
+RECOVERY_OFFSET_S = 0.1
+WASTE_OFFSET_SHARE = 0.01  # of the GPU time that was allocated
+JUDGED = (Verdict.PASS, Verdict.FAIL)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
+
+
+def known(reports: pathlib.Path) -> list[str]:
+    """The names of the baselines kept with these reports."""
+    return sorted(path.stem for path in (reports / FOLDER).glob("*.json") if _NAME.match(path.stem))
+
+
+def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
+    """Stores a baseline under a name, in place of an earlier one."""
+    if not _NAME.match(name):
+        raise UsageError(f"--name {name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
+    if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
+        raise UsageError(f"{figures.source}: no run of it was judged pass or fail; a baseline needs evidence")
+    folder = reports / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_files({f"{name}.json": figures.to_text()}, folder)[f"{name}.json"]
+
+
+def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
+    """A file, a named baseline, a gate by its id or `last`, or all stored runs of a commit. Raises `UsageError`."""
+    path = pathlib.Path(name)
+    if path.suffix == ".json" or path.is_file():
+        return read_figures(path)
+    if _NAME.match(name) and (reports / FOLDER / f"{name}.json").exists():
+        return read_figures(reports / FOLDER / f"{name}.json")
+    if gate := _gate(name, reports):
+        return read_figures(gate / FIGURES)
+    if _COMMIT.match(name) and (found := of_commit(name, reports, wanted)).scenarios:
+        return found
+    raise UsageError(
+        f"no baseline {name!r}: neither a file, a gate nor a commit with stored runs in {reports}; "
+        + choice(name, known(reports))
+    )
+
+
+def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
+    gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
+    fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
+    if len(fitting) > 1:
+        raise UsageError(f"{name!r} is the beginning of {len(fitting)} gates; write more of it")
+    return fitting[0].parent if fitting else None
+
+
+def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
+    """All judged runs of a commit: of each scenario those that are comparable with `wanted`, else the most of a kind.
+
+    What cannot be read is no evidence and is left out.
+    """
+
+    def worth(each: ScenarioFigures) -> tuple[bool, int]:
+        return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
+
+    sets: dict[str, ScenarioFigures] = {}
+    for each in gathered(_stored(commit, reports)):
+        best = sets.get(each.identity.name)
+        if best is None or worth(each) > worth(best):
+            sets[each.identity.name] = each
+    return Figures(source=f"commit {commit}", made_at=now(), scenarios=tuple(sets.values()))
+
+
+def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
+    for run in Store(reports).runs(Wanted(commit=commit)):
+        if run.verdict is None:
+            continue
+        try:
+            yield read_run(reports / run.run_id)
+        except (UsageError, ValueError, model.ReportError):
+            continue
+
+
+def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
+    """A stored run. Raises `ReportError`, and `ValueError` for a plan that cannot be read."""
+    report = model.read(folder / "report.json")
+    try:
+        plan = msgspec.json.decode(model.read_regular(folder / "plan.json"))
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"{folder}: plan.json: {error}") from error
+    return identity_of(plan, report.environment), figures_of(report)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def differences(before: Identity, wanted: Identity) -> list[str]:
+    """Why runs of `before` say nothing about `wanted`: each field that differs, with both values."""
+    names = ("backend", "seed", "nodes", "ranks_per_node")
+    found = [
+        f"{name.replace('_', ' ')} {getattr(before, name)}, here {getattr(wanted, name)}"
+        for name in names
+        if getattr(before, name) != getattr(wanted, name)
+    ]
+    if before.profile != wanted.profile:
+        found.append(f"profile {before.profile or 'none'}, here {wanted.profile or 'none'}")
+    if before.version != wanted.version:
+        found.append("another version of the scenario (its workload or its faults were changed)")
+    return found + _other_hardware(before.hardware, wanted.hardware)
+
+
+def _other_hardware(before: Mapping[str, object], here: Mapping[str, object]) -> list[str]:
+    names = sorted(before.keys() | here.keys())
+    return [
+        f"{name} {before.get(name, 'unknown')}, here {here.get(name, 'unknown')}"
+        for name in names
+        if before.get(name) != here.get(name)
+    ]
+
+
+def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
+    """Raises `UsageError` where the baseline is of something else. A scenario that it lacks is no error here."""
+    problems = []
+    for identity in wanted:
+        of_another = [each for each in figures.scenarios if each.identity.scenario == identity.scenario]
+        found = figures.of(identity)
+        if found is None and of_another:
+            found = of_another[0]
+        if found is not None and (why := differences(found.identity, identity)):
+            problems.append(f"baseline {name}: {identity.name} cannot be compared: {'; '.join(why)}")
+    if problems:
+        advice = "Make a baseline for this: run the gate without --against, then `chaos baseline set NAME`."
+        raise UsageError("\n".join([*problems, advice]))
+
+
+def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
+    """All comparisons of a gate together. `without`: scenarios that ran and of which there are no figures; known
+    failures are in neither, as their failure is expected."""
+    questions: list[Question] = []
+    successes: list[Success] = []
+    missing, silent = list(without), []
+    for each in new:
+        old = before.of(each.identity)
+        if old is None:
+            missing.append(each.identity.name)
+            continue
+        asked, untold = _questions(old, each)
+        questions += asked
+        silent += untold
+        successes.append(_success(old, each))
+    return Regressions(name, compare(questions, successes), missing, silent)
+
+
+def _success(old: ScenarioFigures, new: ScenarioFigures) -> Success:
+    (failed, runs), (failed_now, runs_now) = (_counts(each.runs) for each in (old, new))
+    return Success(new.identity.name, failed, runs, failed_now, runs_now)
+
+
+def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
+    return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
+
+
+def _questions(old: ScenarioFigures, new: ScenarioFigures) -> tuple[list[Question], list[str]]:
+    """One for each figure that either side has; and those that neither has."""
+    before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
+    shared = {run.run_id for run in before} & {run.run_id for run in now_}
+    asked, untold = [], []
+    for figure in COMPARED:
+        sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
+        if not any(value for side in sides for value in side):
+            untold.append(f"{new.identity.name}: {title(figure)} (neither side has any)")
+            continue
+        doubt = _doubt(sides) or ("the baseline holds these very runs" if shared else "")
+        told = [tuple(value for value in side if value is not None) for side in sides]
+        asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt))
+    return asked, untold
+
+
+def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
+    """Why these are not all evidence: a figure that some runs do not tell, or that one side never has."""
+    for words, side in zip(("baseline", "new"), sides, strict=True):
+        if untold := sum(value is None for value in side):
+            return f"{untold} of {len(side)} {words} runs do not tell it"
+        if side and not any(side):
+            return f"it is 0 in all {words} runs, and not in the others: is it still told?"
+    return ""
+
+
+def _offset(figure: str, before: Sequence[RunFigures]) -> float:
+    if figure == "recovery_time":
+        return RECOVERY_OFFSET_S
+    allocated = [run.allocated_gpu_seconds for run in before if run.allocated_gpu_seconds]
+    return WASTE_OFFSET_SHARE * statistics.median(allocated) if allocated else 0.0

@@ -1,0 +1,181 @@
+"""What a gate remembers: the figures of its runs, and what they may be compared with. A typed, bounded JSON file.
+
+A file from elsewhere is hostile until it is read here: its size, its types, its counts and its numbers have limits,
+and no run may stand in it twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.judge.score import Scorecard, Verdict
+from harness.report import model
+from harness.report.model import Report
+from harness.report.words import one_line
+
+SCHEMA = 1
+BYTES_MAX = 16 * 2**20
+HARDWARE = ("machine", "cpu", "cpus", "gpu", "gpus")  # of a report's environment
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Short = Annotated[str, msgspec.Meta(max_length=300)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
+
+
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run. Seconds and GPU-seconds; `None`: nothing was measured."""
+
+    run_id: Text
+    verdict: Verdict
+    commit: Short = ""
+    seconds: Amount = 0.0  # the whole run
+    recovery_time: Amount | None = None
+    wasted_gpu_seconds: Amount | None = None
+    checkpoint_stall: Amount | None = None
+    allocated_gpu_seconds: Amount | None = None
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must be the same for two sets of runs to be comparable."""
+
+    scenario: Text
+    profile: Short | None = None
+    backend: Text
+    seed: Text
+    nodes: Count
+    ranks_per_node: Count
+    version: Text  # digest of the scenario as it was planned
+    hardware: Annotated[dict[Text, Short | int], msgspec.Meta(max_length=20)]
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
+
+
+class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The runs of one scenario that were judged, whatever their verdict."""
+
+    identity: Identity
+    runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All scenarios of a gate, or of a commit."""
+
+    schema: int = SCHEMA
+    source: Short = ""  # the gate or the commit that it was made from
+    made_at: Short = ""
+    scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
+
+    def of(self, identity: Identity) -> ScenarioFigures | None:
+        """Those of that scenario and profile, whatever else differs."""
+        wanted = (identity.scenario, identity.profile)
+        return next(
+            (each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted), None
+        )
+
+    @property
+    def commits(self) -> list[str]:
+        return sorted({run.commit for each in self.scenarios for run in each.runs if run.commit})
+
+    def to_text(self) -> str:
+        return model.json_text(model.strict(msgspec.to_builtins(self)))
+
+
+def read(path: pathlib.Path) -> Figures:
+    """Raises `UsageError` for a file that is not one of ours, says why."""
+    try:
+        data = model.read_regular(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > BYTES_MAX:
+        raise UsageError(f"{path}: a baseline has at most {BYTES_MAX // 2**20} MiB")
+    try:
+        found = msgspec.json.decode(data, type=Figures)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a baseline: {one_line(error)}") from error
+    if problem := _problem(found):
+        raise UsageError(f"{path}: {problem}")
+    return found
+
+
+def _problem(found: Figures) -> str:
+    if found.schema != SCHEMA:
+        return f"it has schema {found.schema}; this version reads schema {SCHEMA}"
+    names = Counter(each.identity.name for each in found.scenarios)
+    runs = Counter(run.run_id for each in found.scenarios for run in each.runs)
+    for what, counts in (("scenario", names), ("run", runs)):
+        if twice := next((name for name, count in counts.items() if count > 1), None):
+            return f"the {what} {one_line(twice)} is in it twice"
+    return ""
+
+
+def figures_of(report: Report) -> RunFigures:
+    waste = report.wasted_gpu_hours
+    return RunFigures(
+        run_id=report.run_id,
+        verdict=report.verdict,
+        commit=report.commit or "",
+        seconds=report.run.duration_s or 0.0,
+        recovery_time=report.recovery_time.seconds,
+        wasted_gpu_seconds=waste.gpu_seconds_wasted_by_faults,
+        checkpoint_stall=waste.accounts.get("checkpoint_stall"),
+        allocated_gpu_seconds=waste.gpu_seconds_allocated,
+    )
+
+
+def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
+    """Of a plan as JSON, on a machine with these facts. Raises `ValueError` for something that is no plan."""
+    try:
+        workload = plan["workload"]
+        values = {
+            "scenario": plan["scenario"]["name"],
+            "profile": plan.get("profile"),
+            "backend": plan["backend"],
+            "seed": str(plan["seed"]),
+            "nodes": workload["nodes"],
+            "ranks_per_node": workload["ranks_per_node"],
+            "version": version_of(plan),
+            "hardware": {name: environment[name] for name in HARDWARE if environment.get(name) is not None},
+        }
+        return msgspec.convert(values, Identity)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise ValueError(f"not a plan: {error!r}") from error
+
+
+def version_of(plan: Mapping[str, Any]) -> str:
+    """A digest of what a scenario does to a job: its workload and its faults. The trainer is what is tested, so it may
+    change; bounds, titles and time limits change nothing that happens."""
+    workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
+    decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": plan.get("limits")}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
+    """Runs by what they are, each set in the order in which they came."""
+    sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
+    for identity, run in found:
+        key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
+        sets.setdefault(key, (identity, []))[1].append(run)
+    return tuple(ScenarioFigures(identity=identity, runs=tuple(runs)) for identity, runs in sets.values())
+
+
+def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
+    """At most one set: the runs of a scenario. A fault-free run that failed in its place is none of them."""
+    found: list[tuple[Identity, RunFigures]] = []
+    for card in cards:
+        plan = card.evidence.run.plan
+        if plan.get("faults") or plan.get("expect"):
+            with contextlib.suppress(ValueError):
+                found.append((identity_of(plan, card.environment), figures_of(model.from_scorecard(card))))
+    return tuple(sorted(gathered(found), key=lambda each: -len(each.runs))[:1])

@@ -1,0 +1,118 @@
+"""`chaos history` and `chaos compare`: stored runs beside each other."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.campaign import beside
+from harness.campaign.history import moments
+from harness.campaign.store import Wanted
+from harness.cli.listing import parse_since
+from harness.cli.options import REPORTS, JsonOption, ReportsOption
+from harness.cli.output import STYLES, note, out, print_json, safe, say
+from harness.judge.score import Verdict
+from harness.report import comparison, write_files
+from harness.report import history as drawn
+from harness.report.words import percent, seconds
+
+PageOption = Annotated[
+    pathlib.Path | None, typer.Option("--page", help="Also write an HTML page to this file.", dir_okay=False)
+]
+
+
+def history(
+    scenario: Annotated[str, typer.Argument(help="Only the runs of this scenario.")] = "",
+    backend: Annotated[str | None, typer.Option(help="Only on this backend.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Only of this commit, or one that begins so.")] = None,
+    verdict: Annotated[Verdict | None, typer.Option(help="Only of this verdict.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only since 2026-11-22, or 7d or 2h ago.")] = None,
+    page: PageOption = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Show verdicts, recovery and waste over time, and where their level changed.
+
+    Example: chaos history spot-evict --since 30d --page trend.html
+    """
+    wanted = Wanted(scenario or None, backend, commit, verdict, parse_since(since, time.time()) if since else None)
+    found, notes = moments(reports, wanted)
+    for line in notes:
+        note(f"note: {line}")
+    if page is not None:
+        _write(page, drawn.render(found, scenario))
+    if json:
+        print_json(drawn.to_json(found))
+        return
+    _print(found)
+    if page is not None:
+        say(f"Page: {page}", "dim")
+
+
+def _write(page: pathlib.Path, text: str) -> None:
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_files({page.name: text}, page.parent)
+
+
+def _print(found: list[drawn.Moment]) -> None:
+    if not found:
+        out.print("no judged run fits")
+        return
+    table = Table(
+        "begun (UTC)",
+        "scenario",
+        "backend",
+        "commit",
+        "verdict",
+        "recovery",
+        "waste",
+        "run",
+        box=None,
+        header_style="bold",
+    )
+    for each in sorted(found, key=lambda each: -each.begun_s):
+        told = (each.begun_at[:16].replace("T", " "), each.scenario, each.backend, each.short_commit)
+        figures = (seconds(each.recovery_s), percent(each.waste_percent), each.run_id)
+        table.add_row(*map(safe, told), f"[{STYLES[each.verdict]}]{each.verdict}[/]", *map(safe, figures))
+    out.print(table)
+    for one in drawn.series_of(found):
+        for figure in drawn.FIGURES:
+            for change in one.changes(figure):
+                say(f"{one.name} on {one.backend}: {drawn.change_words(one, figure, change)}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it.")],
+    second: Annotated[str, typer.Argument(help="The other run, or 'last'.")] = "last",
+    page: PageOption = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Say which phase, which rank and which account explain the difference between two runs.
+
+    Exits 0 whatever the difference.
+
+    Example: chaos compare spot-evict-20261121 last --page compare.html
+    """
+    found = beside.compare_runs(first, second, reports)
+    if page is not None:
+        _write(page, comparison.render(found))
+    if json:
+        print_json(comparison.to_json(found))
+        return
+    for sentence in comparison.sentences(found):
+        say(sentence)
+    for caution in found.cautions:
+        say(f"The runs differ in more: {caution}", "yellow")
+    for section in found.sections:
+        if section.lines:
+            table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
+            for row in comparison.rows(section):
+                table.add_row(*map(safe, row))
+            out.print(table)
+    if page is not None:
+        say(f"Page: {page}", "dim")

@@ -1,0 +1,268 @@
+"""Are these runs worse than those of a baseline? All comparisons of a gate together. Pure.
+
+Durations and costs are compared by their logarithms, so a difference is a ratio. Each value counts at most as
+`FOUND` times its group's median, and at least as the median over `FOUND` (the fixed-threshold form of Huber 1964): one
+disturbed run must not hide a difference. The rest is the t-test for unequal scatter (Welch 1947) with a least scatter,
+because figures that are counted in heartbeats may agree by chance. Success is compared by Fisher's exact test (1935).
+
+*Worse*: more than `TOLERATED`, and the test says so after correction for all comparisons of the gate (Holm 1979).
+*Not worse*: with 95 % confidence less than `FOUND`. Neither: inconclusive, with the runs that would settle it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.judge import student
+from harness.judge.score import Verdict, merge
+
+TOLERATED = 1.10  # smaller differences are between two days of one machine, too
+FOUND = 1.5  # a green verdict excludes this with 95 % confidence
+CONFIDENCE = 0.95
+ALPHA = 0.03  # of the whole gate; nominal, so that quantised figures stay within 5 % as well
+SCATTER_MIN = 0.05  # of logarithms: 5 %
+RUNS_MIN = 3  # on each side
+RUNS_USUAL = 5
+RUNS_MAX = 100
+
+Values = Sequence[float]
+FIGURES = {
+    "recovery_time": "recovery time",
+    "wasted_gpu_seconds": "waste by faults",
+    "checkpoint_stall": "checkpoint stall",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One figure of one scenario in the baseline's runs and in the new ones; more is worse.
+
+    `offset`, in the figure's unit, is added to all values: what is much smaller matters to nobody. `doubt`: why nothing
+    follows from these values.
+    """
+
+    scenario: str
+    figure: str
+    before: tuple[float, ...]
+    now: tuple[float, ...]
+    offset: float = 0.0
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class Success:
+    """How many judged runs of one scenario failed, in the baseline and now."""
+
+    scenario: str
+    failed_before: int
+    runs_before: int
+    failed_now: int
+    runs_now: int
+    figure: str = "success"
+
+    @property
+    def p(self) -> float:
+        return fisher(self.failed_before, self.runs_before, self.failed_now, self.runs_now)
+
+
+@dataclass(frozen=True)
+class _Test:
+    """Welch's test on clipped logarithms."""
+
+    difference: float
+    error: float
+    freedom: float
+
+    @property
+    def p_worse(self) -> float:
+        """Of a difference like this or larger, if there were none."""
+        return student.tail(self.difference / self.error, self.freedom)
+
+    @property
+    def p_found(self) -> float:
+        """Of a difference like this or smaller, if it were `FOUND`."""
+        return student.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
+
+    def bounds(self) -> tuple[float, float]:
+        reach = student.quantile(CONFIDENCE, self.freedom) * self.error
+        return math.exp(self.difference - reach), math.exp(self.difference + reach)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a question. `test` is `None` where nothing could be tested; `family`: comparisons of the gate."""
+
+    question: Question | Success
+    verdict: Verdict
+    why: str = ""
+    test: _Test | None = None
+    family: int = 1
+
+    @property
+    def ratio(self) -> float | None:
+        """Of the new runs to the baseline's."""
+        return None if self.test is None else math.exp(self.test.difference)
+
+    @functools.cached_property
+    def bounds(self) -> tuple[float, float] | None:
+        """Below and above which that ratio is not, with 95 % confidence each."""
+        return None if self.test is None else self.test.bounds()
+
+    @functools.cached_property
+    def more(self) -> int | None:
+        """Further runs on each side that would settle it, if they scatter like these. `None`: none needed or enough."""
+        if self.verdict is not Verdict.INCONCLUSIVE or not isinstance(self.question, Question) or self.question.doubt:
+            return None
+        if self.test is None:
+            return max(RUNS_USUAL - min(len(self.question.before), len(self.question.now)), 0) or None
+        return _more(self.question, self.test, self.family)
+
+    @property
+    def reason(self) -> str:
+        said = self.why
+        if self.bounds is not None:
+            said = f"{self.ratio:.2f} × the baseline (95 % bounds {self.bounds[0]:.2f} and {self.bounds[1]:.2f})"
+            said += f": it may be {FOUND:g} × or more" if self.verdict is Verdict.INCONCLUSIVE else ""
+        return said + _advice(self.more)
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """What a gate's runs came to against a baseline. `not_compared`: what could not be, and why."""
+
+    baseline: str
+    answers: Sequence[Answer]
+    missing: Sequence[str] = ()  # scenarios without a counterpart: their absence is doubt
+    not_compared: Sequence[str] = ()  # figures that neither side has
+
+    @property
+    def verdict(self) -> Verdict:
+        doubts = [Verdict.INCONCLUSIVE] * bool(self.missing)
+        return merge([Verdict.PASS, *(answer.verdict for answer in self.answers), *doubts])
+
+    @property
+    def reasons(self) -> list[str]:
+        """The worst first; why it is not green."""
+        ordered = [
+            answer
+            for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+            for answer in self.answers
+            if answer.verdict is verdict
+        ]
+        said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
+        return said + [f"{name}: the baseline has no runs of it" for name in self.missing]
+
+
+def title(figure: str) -> str:
+    return FIGURES.get(figure, figure)
+
+
+def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
+    """An answer to each question, then to each success. The more there are, the stronger the evidence each needs.
+
+    Where no run has failed on either side nothing can be rejected, so that comparison costs the others nothing
+    (Tarone 1990).
+    """
+    tests = [None if _lacking(question) else _test(question) for question in questions]
+    p = [1.0 if test is None else test.p_worse for test in tests]
+    open_ones = [each for each in successes if each.failed_before + each.failed_now]
+    worse = holm([*p, *(each.p for each in open_ones)])
+    family = len(worse)
+    rejected = {each.scenario: found for each, found in zip(open_ones, worse[len(p) :], strict=True)}
+    found = [_answer(*each, family) for each in zip(questions, tests, worse, strict=False)]
+    return found + [_of_success(each, rejected.get(each.scenario, False)) for each in successes]
+
+
+def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses are rejected, with at most `alpha` for one false rejection or more among all (Holm 1979)."""
+    rejected = [False] * len(p)
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        if p[place] > alpha / (len(p) - rank):
+            break
+        rejected[place] = True
+    return rejected
+
+
+def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
+    """One-sided p of so many failures now or more, given how many there are in all (Fisher 1935)."""
+    failed, runs = failed_before + failed_now, runs_before + runs_now
+    ways = sum(
+        math.comb(runs_now, k) * math.comb(runs_before, failed - k)
+        for k in range(failed_now, min(failed, runs_now) + 1)
+        if failed - k <= runs_before
+    )
+    return ways / math.comb(runs, failed)
+
+
+def _test(question: Question) -> _Test:
+    before, now = (_clipped([value + question.offset for value in side]) for side in (question.before, question.now))
+    return _welch(*_moments(before), len(before), *_moments(now), len(now))
+
+
+def _welch(mean: float, scatter: float, runs: int, mean_now: float, scatter_now: float, runs_now: int) -> _Test:
+    a, b = scatter**2 / runs, scatter_now**2 / runs_now
+    freedom = (a + b) ** 2 / (a**2 / (runs - 1) + b**2 / (runs_now - 1))
+    return _Test(mean_now - mean, math.sqrt(a + b), freedom)
+
+
+def _moments(logs: Values) -> tuple[float, float]:
+    mean = math.fsum(logs) / len(logs)
+    variance = math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
+    return mean, max(math.sqrt(variance), SCATTER_MIN)
+
+
+def _clipped(values: Values) -> list[float]:
+    logs = [math.log(value) for value in values]
+    middle, reach = statistics.median(logs), math.log(FOUND)
+    return [min(max(log, middle - reach), middle + reach) for log in logs]
+
+
+def _lacking(question: Question) -> str:
+    """Why this cannot be tested, or an empty text."""
+    if question.doubt:
+        return question.doubt
+    if min(len(question.before), len(question.now)) < RUNS_MIN:
+        return (
+            f"{len(question.before)} runs in the baseline and {len(question.now)} here; {RUNS_MIN} of each are needed"
+        )
+    values = [value + question.offset for value in (*question.before, *question.now)]
+    return "" if all(math.isfinite(value) and value > 0 for value in values) else "not all values are positive numbers"
+
+
+def _answer(question: Question, test: _Test | None, worse: bool, family: int) -> Answer:
+    if test is None:
+        return Answer(question, Verdict.INCONCLUSIVE, _lacking(question))
+    if worse and test.difference > math.log(TOLERATED):
+        return Answer(question, Verdict.FAIL, "", test, family)
+    settled = test.p_found <= 1 - CONFIDENCE
+    return Answer(question, Verdict.PASS if settled else Verdict.INCONCLUSIVE, "", test, family)
+
+
+def _of_success(counts: Success, worse: bool) -> Answer:
+    said = f"{counts.failed_now} of {counts.runs_now} runs failed"
+    said += f", in the baseline {counts.failed_before} of {counts.runs_before}"
+    more_often = counts.failed_now * counts.runs_before > counts.failed_before * counts.runs_now
+    verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often else Verdict.PASS
+    return Answer(counts, verdict, said)
+
+
+def _advice(more: int | None) -> str:
+    if more is None:
+        return ""
+    return f"; about {more} more run{'' if more == 1 else 's'} on each side would settle it"
+
+
+def _more(question: Question, test: _Test, family: int) -> int | None:
+    """Further runs of the same means and scatter on each side that would settle it; `None`: not even `RUNS_MAX`."""
+    sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
+    (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
+    for more in range(1, RUNS_MAX):
+        grown = _welch(mean, scatter, len(sides[0]) + more, mean_now, scatter_now, len(sides[1]) + more)
+        worse = grown.p_worse <= ALPHA / family and grown.difference > math.log(TOLERATED)
+        if worse or grown.p_found <= 1 - CONFIDENCE:
+            return more
+    return None

@@ -1,0 +1,64 @@
+"""What explains the difference between two runs: by phase of the recovery, by account of the ledger, by rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.timeline.timeline import Episode, Process, Timeline
+
+S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Line:
+    """One part of both runs, in the same unit; `None`: that run does not tell it."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+def lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
+    """Parts of two sums, the largest change first. A part that one of them lacks is 0 there: each is a whole sum."""
+    names = dict.fromkeys([*before, *after])
+    found = [Line(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
+    return sorted(found, key=lambda line: -abs(line.change or 0.0))
+
+
+def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
+    """As `lines`, but a rank that one run does not have, or that tells nothing there, is not known to be 0."""
+    names = dict.fromkeys([*before, *after])
+    found = [Line(name, before.get(name), after.get(name)) for name in names]
+    return sorted(found, key=lambda line: -abs(line.change or 0.0))
+
+
+def starts_by_rank(run: Timeline) -> dict[str, float]:
+    """What each rank did in the longest recovery, in seconds: `rank 1, startup`, `rank 1, restore`.
+
+    Of several starts of a rank the last one counts. A rank that kept its process has none.
+    """
+    longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
+    if longest is None:
+        return {}
+    last: dict[int, Process] = {}
+    for process in run.processes:
+        if longest.t_stop <= process.started <= longest.end:
+            known = last.get(process.rank)
+            if known is None or process.started > known.started:
+                last[process.rank] = process
+    return {f"rank {rank}, {name}": took / S for rank in sorted(last) for name, took in _parts(last[rank], longest)}
+
+
+def _parts(process: Process, episode: Episode) -> list[tuple[str, int]]:
+    """Those whose both ends are told."""
+    parts = [("wait for its start", process.launched - episode.t_stop)]
+    if process.rendezvous is not None:
+        parts.append(("startup", process.rendezvous - process.launched))
+        if process.restored is not None:
+            parts.append(("restore", process.restored - process.rendezvous))
+    return [(name, took) for name, took in parts if took >= 0]

@@ -1,0 +1,37 @@
+"""Parts of two runs as pairs of bars: what took longer is longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+from harness.report.charts import svg
+
+Bar = tuple[str, float | None, float | None]  # name, before, after
+Show = Callable[[float | None], str]
+ROW = 40.0
+
+
+def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = False) -> Markup:
+    """One row for each part, with the first run's bar above the second's."""
+    left, right = (8.0, 282.0) if narrow else (200.0, 980.0)
+    row = ROW + (16.0 if narrow else 0.0)
+    most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)
+    x = svg.Scale(0.0, most or 1.0, left, right)
+    parts = [part for i, bar in enumerate(bars) for part in _row(bar, x, i * row, narrow, show)]
+    return svg.picture(right + 76, len(bars) * row + 4, f"{title}, of both runs", parts)
+
+
+def _row(bar: Bar, x: svg.Scale, top: float, narrow: bool, show: Show) -> list[Markup]:
+    name, before, after = bar
+    below = 18.0 if narrow else 0.0
+    label = svg.text(x.start, top + 13, name) if narrow else svg.text(x.start - 12, top + 20, name, "", "end")
+    first = _bar(before, "bar-was", x, top + below + 1, f"{name}, first run", show)
+    return [label, *first, *_bar(after, "bar-now", x, top + below + 17, f"{name}, second run", show)]
+
+
+def _bar(value: float | None, class_: str, x: svg.Scale, top: float, title: str, show: Show) -> list[Markup]:
+    width = max(x(value or 0.0) - x.start, 1.0)
+    drawn = svg.rect(x.start, top, width, 14, class_, f"{title}: {show(value)}")
+    return [drawn, svg.text(x.start + width + 6, top + 11, show(value), "tick")]

@@ -1,0 +1,97 @@
+"""One figure over the runs of a series: a mark for each run, the level of each stretch, and where the level changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from harness.report.charts import svg
+
+HEIGHT = 180.0
+_SHAPES = {
+    "pass": "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
+    "fail": "M{x} {y}m-4 -4l8 8m0 -8l-8 8",
+    "inconclusive": "M{x} {y}m0 -5.5l5.5 5.5l-5.5 5.5l-5.5 -5.5z",
+    "invalid": "M{x} {y}m0 -5l5.5 9.5h-11z",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run. `value` is `None` where nothing was measured; its mark then stands at the bottom."""
+
+    value: float | None
+    verdict: str
+    label: str  # of its commit, below the axis where it changes
+    story: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """The level changed before the run at this place."""
+
+    at: int
+    story: str
+
+
+def trend_chart(
+    title: str, points: Sequence[Point], steps: Sequence[Step], show: Callable[[float], str], narrow: bool = False
+) -> Markup:
+    """Runs from left to right in their order; a line at each level, and a mark where it changed."""
+    told = [point.value for point in points if point.value is not None]
+    high = max([*told, 0.0]) * 1.12 or 1.0
+    left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
+    x = svg.Scale(-0.5, len(points) - 0.5, left, right)
+    y = svg.Scale(0.0, high, HEIGHT - 30, 34.0)
+    parts = [svg.text(left, 12, title, "panel-title"), *_grid(y, left, right, show)]
+    parts += _levels(points, steps, x, y)
+    parts += [_change(step, x, y) for step in steps]
+    parts += [_mark(point, x(i), y) for i, point in enumerate(points)]
+    parts.append(_commits(points, x, HEIGHT - 12))
+    label = f"{title} of {len(points)} runs" + "".join(f"; {step.story}" for step in steps)
+    return svg.picture(right + 26, HEIGHT, label, parts)
+
+
+def _grid(y: svg.Scale, left: float, right: float, show: Callable[[float], str]) -> list[Markup]:
+    parts = []
+    for value in svg.round_ticks(y.low, y.high, 4):
+        parts.append(svg.line(left, y(value), right, y(value), "grid"))
+        parts.append(svg.text(left - 6, y(value) + 4, show(value), "tick", "end"))
+    return parts
+
+
+def _levels(points: Sequence[Point], steps: Sequence[Step], x: svg.Scale, y: svg.Scale) -> list[Markup]:
+    edges = [0, *(step.at for step in steps), len(points)]
+    parts = []
+    for begin, end in itertools.pairwise(edges):
+        values = sorted(point.value for point in points[begin:end] if point.value is not None)
+        if values:
+            height = y((values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
+            parts.append(svg.line(x(begin - 0.4), height, x(end - 0.6), height, "level"))
+    return parts
+
+
+def _change(step: Step, x: svg.Scale, y: svg.Scale) -> Markup:
+    at = x(step.at - 0.5)
+    flag = svg.tag("path", d=f"M{at:.1f} {y.stop - 4:.1f}l5 -6h-10z", class_="change-flag")
+    return svg.tag("g", svg.tag("title", step.story), svg.line(at, y.stop - 4, at, y.start, "change"), flag)
+
+
+def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
+    at = y.start if point.value is None or not math.isfinite(point.value) else y(point.value)
+    shape = _SHAPES.get(point.verdict, _SHAPES["inconclusive"]).format(x=svg.number(x), y=svg.number(at))
+    return svg.tag("g", svg.tag("title", point.story), svg.tag("path", d=shape, class_=f"mark-{point.verdict}"))
+
+
+def _commits(points: Sequence[Point], x: svg.Scale, y: float) -> Markup:
+    """The commit where it changes, as far as there is room for it."""
+    parts, free = [], -math.inf
+    for i, point in enumerate(points):
+        if point.label and (i == 0 or points[i - 1].label != point.label) and x(i - 0.4) >= free:
+            parts.append(svg.text(x(i - 0.4), y, point.label, "tick"))
+            free = x(i - 0.4) + 64
+    return svg.join(parts)

@@ -1,0 +1,244 @@
+"""Parts of a gate: known failures, tags, budgets, shards; what is left out is never a full pass."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import verdict
+from mutants.bent import BROKEN, JOB, KILL
+
+from harness.campaign import gate as module
+from harness.campaign import merging, selection
+from harness.campaign.gate import Gate, run_gate
+from harness.campaign.known_failures import settle
+from harness.campaign.selection import Past, Shard, parse_shard
+from harness.errors import ScenarioError, UsageError
+from harness.judge.repeats import RepeatVerdict, repeat_verdict
+from harness.judge.score import Scorecard, Verdict
+from harness.plan.model import Plan
+from harness.report.suite import GateResult
+from harness.run.job import Outcome
+from harness.spec.suite import KnownFailure, parse_suite
+from harness.theory.simulator import simulate
+
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
+THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
+TODAY = datetime.date(2026, 11, 22)
+
+
+@pytest.fixture(scope="module")
+def good() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5))
+
+
+@pytest.fixture(scope="module")
+def bad() -> Scorecard:
+    return BROKEN[0].judge()
+
+
+@pytest.fixture
+def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard, bad: Scorecard) -> Any:
+    """Runs a gate where runs cost nothing; `cards` are those of scenarios that do not pass."""
+
+    def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
+        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
+            made = list(plans)
+            card = (cards or {}).get(str(made[0].scenario.name), good)
+            named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
+            return named, False
+
+        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
+        monkeypatch.setattr(module, "load_evidence", lambda run_dir: bad.evidence)
+        monkeypatch.setattr(module, "judge", lambda *_: bad)
+        monkeypatch.setattr(module, "write_reports", lambda *_: {})
+        monkeypatch.setattr(module, "run_repeatedly", pretend)
+        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
+        monkeypatch.setattr(module, "figures_of_cards", lambda cards: ())
+        path = tmp_path / "small.yaml"
+        path.write_text(suite)
+        (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
+        return run_gate(path, Gate("local", 1, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
+
+    run.folder = lambda answer: tmp_path / "reports" / answer.run_id  # type: ignore[attr-defined]
+    return run
+
+
+def known(because: str | list[str], until: str = "2026-12-31") -> KnownFailure:
+    return KnownFailure.model_validate({"ticket": "T-1", "until": until, "because": because})
+
+
+def settled(entry: KnownFailure, *cards: Scorecard) -> RepeatVerdict:
+    return settle(entry, repeat_verdict(cards), cards, TODAY)
+
+
+def test_failing_as_known_passes_and_says_so(bad: Scorecard) -> None:
+    found = settled(known(list(bad.reasons)), bad)
+    assert found.verdict is Verdict.PASS
+    assert found.reasons[0] == "known failure T-1, until 2026-12-31: it fails as expected"
+
+
+def test_failing_over_something_else_fails(bad: Scorecard) -> None:
+    found = settled(known("out of memory"), bad)
+    assert found.verdict is Verdict.FAIL and "over something else than its known failure T-1" in found.reasons[0]
+    more = replace(bad, reasons=[*bad.reasons, "and the disk burnt"])
+    found = settled(known(list(bad.reasons)), bad, more)
+    assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
+
+
+def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
+    found = settled(known("x"), good)
+    assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
+
+
+def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
+    for card in (good, bad):
+        found = settled(known(list(bad.reasons), "2026-11-21"), card)
+        assert found.verdict is Verdict.FAIL and "has expired: mend it or renew it" in found.reasons[0]
+    assert settled(known(list(bad.reasons), "2026-11-22"), bad).verdict is Verdict.PASS, "the last day counts"
+
+
+@pytest.mark.parametrize("unclear", [Verdict.INVALID, Verdict.INCONCLUSIVE])
+def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecard, unclear: Verdict) -> None:
+    doubtful = replace(good, verdict=unclear, reasons=["no fault-free run"])
+    assert settled(known("no fault-free run"), doubtful).verdict is unclear
+    assert settled(known([*bad.reasons, "no fault-free run"]), bad, doubtful).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
+    entry = HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: x}}"
+    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("x")
+    for wrong in (
+        entry.replace("until: 2026-12-31, ", ""),
+        entry.replace("2026-12-31", "soon"),
+        entry.replace(", because: x", ""),
+    ):
+        with pytest.raises(ScenarioError, match=r"s\.yaml:5:.*known_failure"):
+            parse_suite(wrong, "s.yaml")
+
+
+def test_a_gate_names_its_known_failures(rehearse: Any, bad: Scorecard) -> None:
+    because = json.dumps(list(bad.reasons))
+    suite = (
+        HEAD
+        + f"  - node-loss\n  - {{scenario: rank-kill, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
+    )
+    answer = rehearse(suite, {"rank-kill": bad})
+    assert answer.verdict is Verdict.PASS and "1 of them as a known failure" in answer.reason
+
+
+def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecard) -> None:
+    answer = rehearse(THREE, {"rank-kill": bad}, fail_fast=True)
+    assert answer.verdict is Verdict.FAIL and [row.name for row in answer.rows] == ["rank-kill"]
+    assert [each.why for each in answer.part.left_out] == ["rank-kill had failed"] * 2
+    assert rehearse(THREE, {"rank-kill": bad}).part.left_out == ()
+
+
+def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
+    monkeypatch.setattr(module, "look_back", lambda *_: past)
+    answer = rehearse(THREE, budget_s=600)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.reason.startswith("not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s")
+    past["node-loss"], past["spot-evict"] = Past(10, False), Past(1000, False)
+    answer = rehearse(THREE, budget_s=600)
+    assert answer.verdict is Verdict.PASS and "without spot-evict, which are not required" in answer.reason
+    assert rehearse(THREE, budget_s=0).verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_matters_most_comes_first() -> None:
+    suite = parse_suite(THREE.replace("node-loss", "rank0-kill"), "s.yaml")
+    specs: Any = [(entry, None) for entry in suite.entries]
+    past = {"rank-kill": Past(1, False), "spot-evict": Past(1, True), "rank0-kill": Past(1, True)}
+    order = [entry.name for entry, _ in selection.by_weight(specs, past)]
+    assert order == ["rank0-kill", "rank-kill", "spot-evict"]
+
+
+def test_a_tag_selects_and_is_told(rehearse: Any) -> None:
+    answer = rehearse(THREE, tag="crash")
+    assert "rank-kill" in [row.name for row in answer.rows] and len(answer.rows) < 3
+    assert "with tag crash" in answer.reason
+    with pytest.raises(UsageError, match="no scenario of this suite has it; their tags are: "):
+        rehearse(THREE, tag="nonsense")
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "2/", "a/b", "-1/2", "1/0"])
+def test_a_shard_is_one_of_several(text: str) -> None:
+    with pytest.raises(UsageError, match="--shard"):
+        parse_shard(text)
+    assert parse_shard("2/4") == Shard(2, 4)
+
+
+def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None) -> list[pathlib.Path]:
+    """The folders of all shards of a gate."""
+    return [rehearse.folder(rehearse(THREE, cards, shard=Shard(i, count))) for i in range(1, count + 1)]
+
+
+def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    parts = shards(rehearse, 2)
+    merged = merging.merge_gates(parts, tmp_path)
+    assert merged.verdict is Verdict.PASS and sorted(row.name for row in merged.rows) == [
+        "node-loss",
+        "rank-kill",
+        "spot-evict",
+    ]
+    assert "all 3 scenarios passed" in merged.reason
+    assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
+
+
+def test_a_missing_shard_is_no_full_pass(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    merged = merging.merge_gates(shards(rehearse, 3)[:2], tmp_path)
+    assert merged.verdict is Verdict.INCONCLUSIVE and "shard 3 of 3 (it was not given)" in merged.reason
+
+
+def test_one_bad_shard_decides(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+    assert merging.merge_gates(shards(rehearse, 2, {"spot-evict": bad}), tmp_path).verdict is Verdict.FAIL
+
+
+def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first, second = shards(rehearse, 2)
+    for wrong, said in (
+        ([first, first], "given twice"),
+        ([first, rehearse.folder(rehearse(THREE))], "is no shard"),
+        ([first, shards(rehearse, 3)[1]], "another suite, backend, seed or number"),
+        ([first, rehearse.folder(rehearse(THREE + "  - rank0-kill\n", shard=Shard(2, 2)))], "another suite"),
+        ([first, tmp_path], "cannot be read"),
+        ([], "needs the gates"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            merging.merge_gates(wrong, tmp_path)
+    assert second
+
+
+def _edit(folder: pathlib.Path, change: Any) -> None:
+    values = json.loads((folder / "suite.json").read_text())
+    change(values)
+    (folder / "suite.json").write_text(json.dumps(values))
+
+
+def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def pass_without_runs(values: Any) -> None:
+        values["scenarios"][0]["runs"] = []
+
+    def pass_over_a_failed_run(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["verdict"] = "fail"
+
+    def forget_a_scenario(values: Any) -> None:
+        del values["scenarios"][0]
+
+    for change in (pass_without_runs, pass_over_a_failed_run, forget_a_scenario):
+        parts = shards(rehearse, 2)
+        _edit(parts[0], change)
+        assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, change.__name__
+
+
+def test_a_shard_whose_canary_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    parts = shards(rehearse, 2)
+    _edit(parts[1], lambda values: values["canary"].update(verdict="pass"))
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID

@@ -1,0 +1,218 @@
+"""Comparing with a baseline: how often it cries wolf, and how often it misses what matters, over thousands of gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.judge import student
+from harness.judge.comparison import FOUND, Answer, Question, Success, compare, fisher, holm
+from harness.judge.score import Verdict
+
+GATES = 1000
+RUNS = 5
+Floats = npt.NDArray[np.float64]
+Noise = Callable[[np.random.Generator, int], Floats]
+
+
+def steady(share: float) -> Noise:
+    """Recoveries of about 10 s that scatter by this share."""
+    return lambda dice, count: 10 * np.exp(share * dice.standard_normal(count))
+
+
+def disturbed(dice: np.random.Generator, count: int) -> Floats:
+    """One run in ten takes up to three times as long: a busy host."""
+    often = dice.random(count) < 0.1
+    return steady(0.05)(dice, count) * np.where(often, dice.uniform(1.3, 3, count), 1)
+
+
+def by_heartbeat(dice: np.random.Generator, count: int) -> Floats:
+    """The failure is noticed at the next of the beats that come every 2 s; 8 s of work follow."""
+    return np.asarray(8 * np.exp(0.03 * dice.standard_normal(count)) + 2 * dice.random(count))
+
+
+def counted_in_beats(dice: np.random.Generator, count: int) -> Floats:
+    """As above, and all is told in whole seconds."""
+    return np.ceil(by_heartbeat(dice, count))
+
+
+def a_beat_or_two(dice: np.random.Generator, count: int) -> Floats:
+    """Either 7 s or, in three of ten runs, 10 s: all five may agree by chance."""
+    return np.where(dice.random(count) < 0.3, 10.0, 7.0)
+
+
+NOISES: dict[str, Noise] = {
+    "3 %": steady(0.03),
+    "7 %": steady(0.07),
+    "10 %": steady(0.1),
+    "15 %": steady(0.15),
+    "disturbed": disturbed,
+    "by heartbeat": by_heartbeat,
+    "counted in beats": counted_in_beats,
+    "a beat or two": a_beat_or_two,
+}
+
+
+def gate(dice: np.random.Generator, noise: Noise, scenarios: int, slower: float = 1.0) -> list[Answer]:
+    """A whole gate; the first scenario recovers `slower` times as slowly. Waste follows recovery, as it does."""
+    questions = []
+    for place in range(scenarios):
+        before, now = noise(dice, RUNS), noise(dice, RUNS) * (slower if place == 0 else 1.0)
+        waste = [tuple(2 * side * np.exp(0.03 * dice.standard_normal(RUNS))) for side in (before, now)]
+        stall = [tuple(0.5 * np.exp(0.3 * dice.standard_normal(RUNS))) for _ in range(2)]
+        questions.append(Question(str(place), "recovery_time", tuple(before), tuple(now), 0.1))
+        questions.append(Question(str(place), "wasted_gpu_hours", waste[0], waste[1], 0.8))
+        questions.append(Question(str(place), "checkpoint_stall", stall[0], stall[1], 0.8))
+    return compare(questions, [Success(str(place), 0, RUNS, 0, RUNS) for place in range(scenarios)])
+
+
+def share_of_gates(noise: Noise, scenarios: int, slower: float, wanted: Callable[[list[Answer]], bool]) -> float:
+    dice = np.random.default_rng(20261122)
+    return sum(wanted(gate(dice, noise, scenarios, slower)) for _ in range(GATES)) / GATES
+
+
+def red(answers: list[Answer]) -> bool:
+    return any(answer.verdict is Verdict.FAIL for answer in answers)
+
+
+def green(answers: list[Answer]) -> bool:
+    return all(answer.verdict is Verdict.PASS for answer in answers)
+
+
+@pytest.mark.parametrize("scenarios", [1, 7])
+@pytest.mark.parametrize("noise", NOISES)
+def test_false_alarms_of_a_whole_gate_are_at_most_one_in_twenty(noise: str, scenarios: int) -> None:
+    assert share_of_gates(NOISES[noise], scenarios, 1.0, red) <= 0.05
+
+
+@pytest.mark.parametrize("noise", ["3 %", "7 %", "10 %", "by heartbeat", "counted in beats"])
+def test_half_as_slow_again_is_found_at_five_repeats(noise: str) -> None:
+    assert share_of_gates(NOISES[noise], 1, 1.5, red) >= 0.9
+
+
+def test_half_as_slow_again_is_mostly_found_on_a_busy_host() -> None:
+    assert share_of_gates(disturbed, 1, 1.5, red) >= 0.8
+
+
+@pytest.mark.parametrize("noise", ["3 %", "7 %"])
+def test_it_is_found_among_seven_scenarios(noise: str) -> None:
+    assert share_of_gates(NOISES[noise], 7, 1.5, red) >= 0.9
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_gate_is_hardly_ever_green_over_half_as_slow_again(noise: str) -> None:
+    assert share_of_gates(NOISES[noise], 1, 1.5, green) <= 0.05
+
+
+@pytest.mark.parametrize("noise", ["3 %", "7 %", "10 %", "disturbed", "by heartbeat"])
+def test_the_same_stack_is_green(noise: str) -> None:
+    assert share_of_gates(NOISES[noise], 1, 1.0, green) >= 0.9
+
+
+def question(before: list[float], now: list[float], **more: object) -> Question:
+    return Question("s", "recovery_time", tuple(before), tuple(now), **more)  # type: ignore[arg-type]
+
+
+def answer(before: list[float], now: list[float], **more: object) -> Answer:
+    (found,) = compare([question(before, now, **more)])
+    return found
+
+
+def test_too_few_runs_are_never_green() -> None:
+    found = answer([7.0, 7.1], [7.0, 7.1, 7.2])
+    assert found.verdict is Verdict.INCONCLUSIVE and found.more == 3
+    assert "2 runs in the baseline and 3 here; 3 of each are needed; about 3 more runs" in found.reason
+    assert answer([], []).verdict is Verdict.INCONCLUSIVE
+
+
+def test_too_wide_says_how_many_more_would_do() -> None:
+    before, now = [6.0, 9.0, 7.0, 12.0, 8.0], [7.0, 13.0, 9.0, 8.0, 11.0]
+    found = answer(before, now)
+    assert found.verdict is Verdict.INCONCLUSIVE and found.more
+    grown = answer(before * 4, now * 4)
+    assert grown.verdict is not Verdict.INCONCLUSIVE
+
+
+def test_a_doubt_is_never_green() -> None:
+    found = answer([7.0] * 5, [7.0] * 5, doubt="one run tells no recovery")
+    assert found.verdict is Verdict.INCONCLUSIVE and found.reason == "one run tells no recovery"
+
+
+def test_a_small_real_difference_is_tolerated_and_shown() -> None:
+    found = answer([10.0] * 30, [10.8] * 30)
+    assert found.verdict is Verdict.PASS and found.ratio == pytest.approx(1.08)
+    assert "1.08 × the baseline" in found.reason
+
+
+def test_what_is_too_small_to_matter_does_not_count() -> None:
+    assert answer([0.01] * 5, [0.05] * 5).verdict is Verdict.FAIL
+    assert answer([0.01] * 5, [0.05] * 5, offset=1.0).verdict is Verdict.PASS
+
+
+def test_zero_without_an_offset_cannot_be_compared() -> None:
+    assert answer([0.0] * 5, [0.0] * 5).verdict is Verdict.INCONCLUSIVE
+    assert answer([math.inf] * 5, [1.0] * 5).verdict is Verdict.INCONCLUSIVE
+
+
+def test_more_comparisons_need_stronger_evidence() -> None:
+    doubtful = question([10.0, 11.0, 9.0, 10.5, 9.5], [13.0, 14.5, 11.5, 12.5, 13.0])
+    same = [question([10.0, 10.1, 9.9], [10.0, 10.1, 9.9])] * 200
+    assert compare([doubtful])[0].verdict is Verdict.FAIL
+    assert compare([doubtful, *same])[0].verdict is not Verdict.FAIL
+
+
+def test_holm_stops_at_the_first_that_is_not_rejected() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005], alpha=0.05) == [True, False, False, True]
+    assert holm([]) == []
+
+
+def test_success_is_compared_exactly() -> None:
+    assert fisher(0, 5, 5, 5) == pytest.approx(1 / 252)
+    assert fisher(1, 4, 3, 4) == pytest.approx(17 / 70)  # the lady tasting tea
+    worse, same, somewhat = compare([], [Success("a", 0, 5, 5, 5), Success("b", 0, 5, 0, 5), Success("c", 0, 5, 1, 5)])
+    assert (worse.verdict, same.verdict, somewhat.verdict) == (Verdict.FAIL, Verdict.PASS, Verdict.INCONCLUSIVE)
+    assert worse.reason == "5 of 5 runs failed, in the baseline 0 of 5"
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "value"),
+    [(0.95, 1, 6.314), (0.95, 4, 2.132), (0.975, 8, 2.306), (0.99, 30, 2.457), (0.95, 1e6, 1.645), (0.5, 3, 0.0)],
+)
+def test_quantiles_of_t_are_those_of_the_tables(probability: float, freedom: float, value: float) -> None:
+    assert student.quantile(probability, freedom) == pytest.approx(value, abs=6e-4)
+
+
+@given(st.floats(-50, 50), st.floats(1, 200))
+def test_both_tails_add_up(t: float, freedom: float) -> None:
+    assert student.tail(t, freedom) + student.tail(-t, freedom) == pytest.approx(1)
+
+
+times = st.lists(st.floats(0.5, 500), min_size=3, max_size=8)
+
+
+@settings(deadline=None)
+@given(times, times, st.floats(0.01, 100))
+def test_neither_order_nor_unit_changes_the_answer(before: list[float], now: list[float], unit: float) -> None:
+    first = answer(before, now)
+    other = answer([unit * value for value in reversed(before)], [unit * value for value in sorted(now)])
+    assert first.verdict is other.verdict and first.ratio == pytest.approx(other.ratio)
+
+
+@settings(deadline=None)
+@given(times, times, st.floats(1, 5))
+def test_slower_runs_never_look_better(before: list[float], now: list[float], slower: float) -> None:
+    assert (answer(before, [slower * value for value in now]).ratio or 0) >= (answer(before, now).ratio or 0) * 0.999
+
+
+@settings(deadline=None)
+@given(times, times)
+def test_green_means_that_the_upper_bound_is_below_what_must_be_found(before: list[float], now: list[float]) -> None:
+    found = answer(before, now)
+    if found.verdict is Verdict.PASS:
+        assert found.bounds is not None and found.bounds[1] <= FOUND * 1.0001

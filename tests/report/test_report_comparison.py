@@ -1,0 +1,111 @@
+"""Two runs beside each other: the phase, the rank and the account that explain the difference are named."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+import report_runs
+from judging import load
+from test_report_html import Page
+
+import harness.report
+from harness.campaign.beside import compare_runs
+from harness.errors import UsageError
+from harness.judge.difference import Line, lines, rank_lines, starts_by_rank
+from harness.judge.evidence import load_evidence
+from harness.judge.score import Scorecard, judge
+from harness.report import comparison, model
+from harness.report.comparison import compare, render, sentences, to_json
+from harness.theory.simulator import PHASE_MS, Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=40)
+KILL = [Outage(after=12, kind="rank")]
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Two real logs of one job; in the second one a restore takes 2 s more."""
+    for name, more_ms in (("fast", 0), ("slow", 2000)):
+        monkeypatch.setitem(PHASE_MS, "restore", 140 + more_ms)
+        history = simulate(JOB, KILL, seed=5)
+        folder = history.write(tmp_path / name)
+        card = harness_judge(folder)
+        harness.report.write_reports(card, folder)
+        (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
+    return tmp_path
+
+
+def harness_judge(folder: pathlib.Path) -> Scorecard:
+    return judge(load_evidence(folder), folder.name)
+
+
+def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
+    found = compare_runs("fast", "slow", runs)
+    phases, ranks, accounts = found.sections
+    assert phases.largest and phases.largest.name == "restore"
+    assert phases.largest.change == pytest.approx(2.0, abs=0.8)
+    assert ranks.largest and ranks.largest.name.endswith("restore") and ranks.largest.name.startswith("rank ")
+    assert accounts.largest and accounts.largest.name == "restore"
+    said = " ".join(sentences(found))
+    assert "By phase of the longest recovery: most of it is restore, +" in said
+    back = compare_runs("slow", "fast", runs)
+    assert back.sections[0].largest and back.sections[0].largest.change == -phases.largest.change
+    assert "restore, −" in " ".join(sentences(back))
+
+
+def test_a_run_is_not_compared_with_itself(runs: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="both are run fast"):
+        compare_runs("fast", "fast", runs)
+
+
+def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
+    for file in (runs / "slow" / "events").iterdir():
+        file.unlink()
+    found = compare_runs("fast", "slow", runs)
+    assert found.sections[1].lines == [] or not found.sections[1].lines
+    assert "not known, an event log cannot be read" in " ".join(sentences(found))
+    assert found.sections[0].largest, "the reports still tell the phases"
+
+
+def test_other_circumstances_are_cautions() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    after = model.from_scorecard(report_runs.never_recovered())
+    found = compare(before, after, None, "gone")
+    assert any(caution.startswith("scenario: ") for caution in found.cautions) or before.scenario == after.scenario
+    assert Page(render(found)).open == []
+
+
+def test_a_rank_that_one_run_lacks_is_not_zero() -> None:
+    assert rank_lines({"rank 0, restore": 1.0}, {})[0] == Line("rank 0, restore", 1.0, None)
+    assert lines({"restore": 1.0}, {})[0] == Line("restore", 1.0, 0.0)
+    assert rank_lines({"a": 1.0}, {})[0].change is None
+
+
+def test_the_largest_change_comes_first() -> None:
+    found = lines({"a": 1.0, "b": 5.0, "c": 2.0}, {"a": 1.5, "b": 1.0, "d": 0.1})
+    assert [line.name for line in found] == ["b", "c", "a", "d"]
+
+
+def test_ranks_that_kept_their_process_have_no_start() -> None:
+    assert starts_by_rank(load(simulate(JOB, (), seed=1))) == {}
+
+
+def test_the_schema_is_stable(runs: pathlib.Path) -> None:
+    values = json.loads(json.dumps(to_json(compare_runs("fast", "slow", runs))))
+    assert sorted(values) == ["accounts", "after", "before", "cautions", "phases", "ranks", "schema"]
+    assert values["schema"] == 1
+    assert sorted(values["phases"]) == ["largest", "lines", "missing"]
+    assert sorted(values["phases"]["lines"][0]) == ["after", "before", "change", "name"]
+    assert sorted(values["before"]) == [
+        *("backend", "commit", "recovery_seconds", "run_id", "scenario", "verdict", "waste_percent_by_faults")
+    ]
+
+
+def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
+    page = Page(render(compare_runs("fast", "slow", runs)))
+    assert page.open == [] and "What explains the difference" in page.text
+    hostile = model.from_scorecard(report_runs.hostile())
+    source = comparison.render(compare(hostile, hostile, None, "<script>alert"))
+    assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
