@@ -176,9 +176,13 @@ class Firing:
     postponed: bool = False
     let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
     furthest_before: int = 0  # what progress must pass for the job to have recovered
+    begun_step: int = 0  # the last complete step when its rehearsal began
+    at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: Progress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
         """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
+        if self.at_once:
+            return True
         when = self.planned.when
         base_ns = start_ns
         if when.following is not None:
@@ -189,6 +193,8 @@ class Firing:
         if now_ns < base_ns + (when.after_ns or 0):
             return False
         if when.step is not None and progress.complete_step < when.step:
+            return False
+        if when.more_steps is not None and progress.complete_step < self.begun_step + when.more_steps:
             return False
         if when.phase is None:
             return True
