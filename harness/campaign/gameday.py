@@ -6,7 +6,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from harness.run.stop import StopRequest
 from harness.run.undo import undo_open
 from harness.spec.document import checked, dotted
 from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
 FILE = "gameday.json"
@@ -140,12 +141,23 @@ def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:
 
 
 def _card(run_dir: pathlib.Path, rehearsal: str | None, observer: CampaignObserver) -> Scorecard | None:
-    """`None`, and a note, for what cannot be judged."""
+    """`None`, and a note, for what cannot be judged. Of the job as a whole those faults count that acted: what the
+    others came to is told of their rehearsals."""
     try:
-        return judge(load_evidence(run_dir, rehearsal), rehearsal or run_dir.name)
+        evidence = load_evidence(run_dir, rehearsal)
+        if rehearsal is None:
+            evidence = replace(evidence, run=_with_acted_faults(evidence.run))
+        return judge(evidence, rehearsal or run_dir.name)
     except EventLogError as error:
         observer.note(f"{rehearsal or 'the job'} cannot be judged: {error}")
         return None
+
+
+def _with_acted_faults(run: Timeline) -> Timeline:
+    acted = [fault for fault in run.faults if fault.injected is not None]
+    ids = {fault.id for fault in acted}
+    planned = [fault for fault in run.plan.get("faults") or () if fault.get("id") in ids]
+    return replace(run, faults=acted, plan={**run.plan, "faults": planned})
 
 
 def _expected(day: DayPlan) -> list[Expected]:

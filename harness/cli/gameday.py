@@ -130,10 +130,8 @@ def _known(reports: pathlib.Path, run_id: str, address: str, token: str) -> Iter
 def _tell(ended: Ended) -> int:
     result = ended.result
     for act in result.acts:
-        why = act.card.reasons[0] if act.card and act.card.reasons else "it was not run"
-        out.print(
-            f"  [{STYLES[act.verdict]}]{act.verdict.value:13}[/] {safe(act.expected.name)}: {safe(why)}", soft_wrap=True
-        )
+        sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
+        out.print(f"  {sign} {safe(act.expected.name)}: {safe(act.reasons[0])}", soft_wrap=True)
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
     say(f"Report: {ended.folder / 'report.html'}", "dim")
     return INTERRUPTED if ended.interrupted else EXIT_CODES[result.verdict]

@@ -58,8 +58,19 @@ class ActResult:
     watches: Sequence[Watch]
 
     @property
+    def ended_by_person(self) -> bool:
+        """Or by the schedule, early: what was cut short proves nothing of the job."""
+        return self.outcome in ("stopped", "skipped")
+
+    @property
     def machine(self) -> Verdict:
-        return self.card.verdict if self.card else Verdict.INCONCLUSIVE
+        return self.card.verdict if self.card and not self.ended_by_person else Verdict.INCONCLUSIVE
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        if self.card is None:
+            return [f"it was not run{f': {self.why}' if self.why else ''}"]
+        return [f"it was {self.outcome}: {self.why}"] if self.ended_by_person else self.card.reasons
 
     @property
     def verdict(self) -> Verdict:
@@ -111,7 +122,7 @@ def judge_day(
     acts = _acts(events, expected, cards, begin)
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
-    machine = [*_of_the_job(job), *_of_the_acts(acts), *_of_the_schedule(events)]
+    machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
     findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
     sides = {
@@ -254,17 +265,19 @@ def _of_the_acts(acts: Sequence[ActResult]) -> list[Finding]:
     found: list[Finding] = []
     for act in acts:
         name = act.expected.name
-        if act.card is None:
-            found.append((Verdict.INCONCLUSIVE, f"{name}: it was not run{f': {act.why}' if act.why else ''}"))
-        elif act.machine is not Verdict.PASS:
-            found.append((act.machine, f"{name}: {act.card.reasons[0]}"))
+        if act.machine is not Verdict.PASS:
+            found.append((act.machine, f"{name}: {act.reasons[0]}"))
     return found
 
 
-def _of_the_job(job: Scorecard | None) -> list[Finding]:
+def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
+    """A fault that was cut short did not act as planned; that makes its rehearsal inconclusive, and not the job
+    invalid."""
     if job is None:
         return [(Verdict.INCONCLUSIVE, "the job as a whole could not be judged")]
-    return [] if job.verdict is Verdict.PASS else [(job.verdict, f"the job as a whole: {job.reasons[0]}")]
+    cut = job.verdict is Verdict.INVALID and any(act.ended_by_person for act in acts)
+    verdict = Verdict.INCONCLUSIVE if cut else job.verdict
+    return [] if verdict is Verdict.PASS else [(verdict, f"the job as a whole: {job.reasons[0]}")]
 
 
 def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:

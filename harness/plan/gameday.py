@@ -240,7 +240,7 @@ def _shifted(when: Trigger) -> Trigger:
 
 
 def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
-    steps = {fault.id: fault.when.step for fault in scenario.faults if fault.when.step is not None}
+    steps = {fault.id: _steps(fault.when) for fault in scenario.faults if _steps(fault.when) is not None}
     faults = []
     for planned in plan.faults:
         if planned.id in steps:
@@ -248,6 +248,12 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
             planned = planned.model_copy(update={"when": when})
         faults.append(planned)
     return plan.model_copy(update={"faults": tuple(faults)})
+
+
+def _steps(when: Trigger) -> int | None:
+    """At once is no step later; the trainer then stands there, too, so that the moment is exact."""
+    now = when.after is not None and when.after.ns == 0 and when.following is None
+    return 0 if now else when.step
 
 
 def _immediate(scenario: Scenario) -> Scenario:

@@ -48,10 +48,7 @@ class Row:
     @property
     def why(self) -> str:
         said = [watch.reason for watch in self.act.watches if watch.reason]
-        if self.act.card is None:
-            said = ["it was not run" + (f": {self.act.why}" if self.act.why else ""), *said]
-        elif self.act.card.reasons:
-            said = [self.act.card.reasons[0], *said]
+        said = [*self.act.reasons[:1], *said]
         return "; ".join(said)
 
     @property
@@ -117,7 +114,7 @@ def _json_act(act: ActResult) -> dict[str, Any]:
         "verdict": act.verdict.value,
         "machine": act.machine.value,
         "outcome": act.outcome,
-        "reasons": list(act.card.reasons) if act.card else [act.why or "it was not run"],
+        "reasons": list(act.reasons),
         "recovery_s": act.recovery_s,
         "gpu_seconds_wasted_by_faults": act.wasted_gpu_s if act.card else None,
         "people_s": {name: None if took is None else took / 1e9 for name, took in act.reactions.items()},

@@ -99,11 +99,11 @@ class Director:
         if self.watcher and now_ns - self._shown_ns >= SHOWN_NS:
             self._shown_ns = now_ns
             self.watcher(self, job, now_ns)
-        if self.state == "over":
-            return
-        self._spend(job, now_ns)
-        step: Callable[[LiveJob, int], None] = getattr(self, f"_{self.state}")
-        step(job, now_ns)
+        if self.state != "over":
+            self._spend(job, now_ns)
+        if self.state != "over":
+            step: Callable[[LiveJob, int], None] = getattr(self, f"_{self.state}")
+            step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
         """The job is over; so is the day."""

@@ -160,6 +160,8 @@ class Rehearsal:
     def _fire(self, firing: Firing, job: LiveJob) -> None:
         firing.fired = True
         firing.furthest_before = job.progress.furthest_step
+        if firing.planned.when.more_steps is not None:
+            job.holds.stand(firing.planned.id)
         injection = Injection(firing, self.plan, job)
         thread = threading.Thread(target=injection.run, name=f"fault-{firing.planned.id}", daemon=True)
         self._injections.append(injection)

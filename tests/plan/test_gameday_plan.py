@@ -47,7 +47,7 @@ def test_chance_comes_from_the_seed_alone(tmp_path: pathlib.Path) -> None:
     assert first == again
     assert [act.after_ns for act in first.acts] != [act.after_ns for act in other.acts]
     assert sorted(act.after_ns for act in first.acts) == [act.after_ns for act in first.acts]
-    assert all(fault.when.after_ns == 0 for act in first.acts for fault in act.plan.faults)
+    assert all(fault.when.more_steps == 0 for act in first.acts for fault in act.plan.faults)
     assert {act.plan.scenario.name for act in first.acts} == {"rank-kill", "node-loss"}
 
 

@@ -33,7 +33,7 @@ workload:
 fault_free: false
 steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
 """
-KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}}}"
+KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}, expect: {wasted_gpu_hours: {max_percent_by_faults: 100}}}}"
 HANG = "{scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 40s}}}}"
 
 
@@ -184,5 +184,8 @@ def test_people_and_alerts_reach_the_log_and_the_verdict(tmp_path: pathlib.Path)
     result = played(tmp_path, planned(tmp_path, entry), Pager(("acknowledged", struck)))
     assert result.acts[0].reactions["acknowledge"] is not None
     assert result.acts[0].reactions["detect"] == result.acts[0].reactions["acknowledge"]
-    assert (told(tmp_path, "gameday.person")[0]["who"], told(tmp_path, "gameday.person")[0]["text"]) == ("Ada", "as planned")
+    assert (told(tmp_path, "gameday.person")[0]["who"], told(tmp_path, "gameday.person")[0]["text"]) == (
+        "Ada",
+        "as planned",
+    )
     assert {name: side for name, side in result.sides.items() if name != "machine"}["people"] is Verdict.PASS
