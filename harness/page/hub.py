@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+from harness.report.words import plain
 from harness.run.day_view import DayView, NewsView, for_role
 
 WAIT_S = 10.0  # then a remark is sent, so that a dead connection is found
@@ -64,10 +67,8 @@ class Hub:
     def text(self, role: str) -> str:
         """The newest view as JSON, as this role may see it."""
         if role not in self._texts and self._view is not None:
-            shown = for_role(self._view, role, self._feed)
-            self._texts[role] = json.dumps(
-                dataclasses.asdict(shown), separators=(",", ":"), allow_nan=False, default=str
-            )
+            shown = _harmless(dataclasses.asdict(for_role(self._view, role, self._feed)))
+            self._texts[role] = json.dumps(shown, separators=(",", ":"))
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
@@ -86,3 +87,14 @@ class Hub:
             except TimeoutError:
                 yield ": still here\n\n"
         yield "event: over\ndata: null\n\n"
+
+
+def _harmless(value: Any) -> Any:
+    """Texts without what could turn the direction of text; numbers that JSON has no word for become null."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _harmless(each) for key, each in value.items()}
+    return [_harmless(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -82,13 +82,12 @@
     }));
   };
 
-  const words = { next: "next", now: "now", over: "over", not_run: "not run" };
   const schedule = (view) => {
     if (!changed("schedule", view.scenes)) return;
     byId("schedule").replaceChildren(...view.scenes.map((scene) => {
       const item = make("li", scene.state);
-      const head = make("div", "head", scene.kind === "scenario" ? scene.what : scene.kind + ": " + scene.what);
-      head.append(make("span", "word", words[scene.state]));
+      const head = make("div", "head", ["scenario", "rest"].includes(scene.kind) ? scene.what : scene.kind + ": " + scene.what);
+      head.append(make("span", "word", scene.state));
       item.append(head);
       const list = make("ul");
       for (const act of scene.acts) {
