@@ -26,8 +26,7 @@ def read(message: Any) -> list[AlertNews]:
 def _alert(each: Any) -> AlertNews:
     if not isinstance(each, dict):
         raise ValueError("an alert is a mapping with a name")
-    labels = each.get("labels") if isinstance(each.get("labels"), dict) else {}
-    notes = each.get("annotations") if isinstance(each.get("annotations"), dict) else {}
+    labels, notes = (_mapping(each.get(key)) for key in ("labels", "annotations"))
     name = labels.get("alertname") or each.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise ValueError(f"an alert needs a name of at most {NAME_MAX} characters: labels.alertname, or name")
@@ -36,3 +35,7 @@ def _alert(each: Any) -> AlertNews:
         raise ValueError(f"status {str(status)[:40]!r} is not allowed; choose one of: {', '.join(_FIRING)}")
     summary = notes.get("summary") or notes.get("description") or each.get("summary") or ""
     return AlertNews(name, str(status), str(summary)[:SUMMARY_MAX])
+
+
+def _mapping(given: Any) -> dict[Any, Any]:
+    return given if isinstance(given, dict) else {}

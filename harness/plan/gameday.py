@@ -170,7 +170,7 @@ class _Making:
         what = {"pause": entry.pause, "rest": f"rest for {entry.rest} or longer"}.get(entry.kind)
         named = ", ".join(act.name for act in acts[:5]) + (f" and {len(acts) - 5} more" if len(acts) > 5 else "")
         rest_ns = entry.rest.ns if entry.rest else 0
-        return Scene(kind=entry.kind, what=what or named, acts=acts, rest_ns=rest_ns)  # type: ignore[arg-type]
+        return Scene(kind=entry.kind, what=what or named, acts=acts, rest_ns=rest_ns)
 
     def _acts(self, place: int, entry: Entry) -> Iterator[Act]:
         for number, each in enumerate(entry.rehearses):
