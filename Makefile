@@ -6,6 +6,7 @@ CHAOS := $(VENV)/bin/chaos
 SCENARIO ?= spot-evict
 BACKEND ?= local
 SUITE ?= pre-launch
+PLAN ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 2
@@ -21,7 +22,7 @@ help: ## This list
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
-EXTRAS := trainer,docker,kubernetes,load,s3
+EXTRAS := trainer,docker,kubernetes,load,s3,gameday
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
@@ -51,6 +52,10 @@ chaos: $(VENV)/.ready ## One scenario, scored: SCENARIO=spot-evict BACKEND=local
 .PHONY: gate
 gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
 	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS)
+
+.PHONY: gameday
+gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page: PLAN=pre-launch BACKEND=local ARGS=…
+	@$(CHAOS) gameday $(PLAN) --backend $(BACKEND) $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by two workers (tests/conftest.py says which one does what): WORKERS=0 for none

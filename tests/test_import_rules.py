@@ -40,8 +40,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spec": _ACTING,
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
+    "page": {
+        "log",
+        "emitter",
+        "run",
+        "report.charts",
+        "report.words",
+    },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
-    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words", "campaign"},
+    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "report.charts"},
     "__main__": {"cli"},
     "": set(),
 }

@@ -40,7 +40,7 @@ def make_app() -> typer.Typer:
     """The command line with all its commands."""
     import typer
 
-    from harness.cli import gate, history, init, listing, machine, matrix, options, run, runs, scenarios
+    from harness.cli import gameday, gate, history, init, listing, machine, matrix, options, run, runs, scenarios
 
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
     panels: dict[str, list[Callable[..., None]]] = {
@@ -54,6 +54,7 @@ def make_app() -> typer.Typer:
             app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
 
     app.add_typer(gate.baseline, name="baseline", rich_help_panel="Stored runs")
+    app.add_typer(gameday.make_group(), name="gameday", rich_help_panel="Run")
     app.callback()(options.chaos)
     return app
 

@@ -517,6 +517,83 @@ _AGENT = (
     Event("agent.exiting", ("agent",), "The launcher ends.", (_code("its exit code"),)),
 )
 
+REHEARSAL_ENDS = ("settled", "aborted", "stopped", "skipped", "job_ended", "never_began")
+PEOPLE = ("detected", "acknowledged", "mitigated", "note", "stop", "lift", "skip", "continue", "inject")
+_GAMEDAY = (
+    Event(
+        "gameday.started",
+        ("harness",),
+        "A game day begins: several rehearsals on this job, by a schedule.",
+        (_name("name", "its name"), _text("title", "its title"), _size("entries", "entries of its schedule")),
+    ),
+    Event(
+        "gameday.steady",
+        ("harness",),
+        "Whether the job was steady, as the schedule asks before it injects anything.",
+        (Field("ok", FLAG, "whether it was"), _text("reason", "what was lacking, or what was seen")),
+    ),
+    Event(
+        "gameday.entry",
+        ("harness",),
+        "An entry of the schedule begins or ends.",
+        (
+            _size("entry", "its place in the schedule, from 0"),
+            _name("kind", "what it is: a scenario, a pause, …"),
+            Field("edge", TEXT, "begin or end", values=("begin", "end")),
+            _text("reason", "how it ended"),
+        ),
+    ),
+    Event(
+        "gameday.person",
+        ("harness",),
+        "Somebody pressed a button or left a note.",
+        (
+            Field("action", TEXT, "what they did", values=PEOPLE),
+            Field("role", TEXT, "whose token it was", values=("observer", "participant", "master")),
+            _text("text", "what they wrote"),
+            _name("who", "the name that they gave", optional=True),
+        ),
+    ),
+    Event(
+        "gameday.alert",
+        ("harness",),
+        "An alert of somebody's own alerting arrived.",
+        (
+            _name("name", "the alert's name"),
+            Field("status", TEXT, "what it says", values=("firing", "resolved")),
+            _text("summary", "what it says in words"),
+        ),
+    ),
+    Event(
+        "gameday.probe",
+        ("harness",),
+        "A question of the user's own was asked.",
+        (
+            _name("name", "the probe's name"),
+            Field("moment", TEXT, "when", values=("before", "during", "after")),
+            Field("ok", FLAG, "whether it held"),
+            _text("detail", "what came back"),
+            _name("rehearsal", "around which rehearsal", optional=True),
+        ),
+    ),
+    Event(
+        "gameday.blocked",
+        ("harness",),
+        "From now on nothing is injected, until a person lifts it.",
+        (_text("reason", "why"),),
+    ),
+    Event("gameday.lifted", ("harness",), "Faults may be injected again.", (_text("reason", "why"),)),
+    Event(
+        "gameday.finished",
+        ("harness",),
+        "The schedule is over; the job may go on.",
+        (
+            Field("outcome", TEXT, "how", values=("completed", "budget", "probe", "not_steady", "job_ended")),
+            _text("reason", "why"),
+        ),
+    ),
+)
+
 _HARNESS = (
     Event(
         "plan",
@@ -539,7 +616,7 @@ _HARNESS = (
         "The rehearsal is over.",
         (
             _name("rehearsal", "its name"),
-            Field("outcome", TEXT, "how it ended", values=("settled", "aborted", "job_ended", "never_began")),
+            Field("outcome", TEXT, "how it ended", values=REHEARSAL_ENDS),
             _text("reason", "why"),
         ),
     ),
@@ -720,4 +797,4 @@ _HARNESS = (
     ),
 )
 
-EVENTS = _TRAINER + _AGENT + _HARNESS
+EVENTS = _TRAINER + _AGENT + _HARNESS + _GAMEDAY

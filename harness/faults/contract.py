@@ -89,6 +89,7 @@ class Context(Protocol):
     cluster: Cluster
     seed: int
     run_dir: pathlib.Path
+    job_goes_on: bool  # after `Cancelled`: the fault alone is ended, so what it took must come back now
 
     @property
     def checkpoints(self) -> CheckpointPlace:
@@ -286,7 +287,11 @@ class TakesNodes(Fault):
 
     def bring_replacements(self, nodes: Sequence[Node], context: Context) -> None:
         if isinstance(self.replacement, Replacement):
-            context.wait(self.replacement.after.s)
+            try:
+                context.wait(self.replacement.after.s)
+            except Cancelled:
+                if not context.job_goes_on:
+                    raise
             for node in nodes:
                 context.replace(node)
         else:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, TakesNodes, Target, name_nodes
+from harness.faults.contract import Cancelled, Context, TakesNodes, Target, name_nodes
 from harness.units import Duration
 
 ENGINE_S_MAX = 60.0  # beyond the notice: until the engine has taken the node
@@ -46,9 +46,17 @@ class Preemption(TakesNodes):
         if self.notice_s > 0:
             for node in nodes:
                 self._give_notice(node, context)
-            context.wait(self.notice_s)
+            self._wait_for_deadline(context)
             self._log_readers(nodes, context)
         self.take(nodes, "reclaimed", context)
+
+    def _wait_for_deadline(self, context: Context) -> None:
+        """A notice cannot be taken back: where a person stops the fault, the node is taken and replaced at once."""
+        try:
+            context.wait(self.notice_s)
+        except Cancelled:
+            if not context.job_goes_on or self.replacement == "none":
+                raise
 
     def _evict(self, nodes: Sequence[Node], context: Context) -> None:
         for node in nodes:

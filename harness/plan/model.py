@@ -47,9 +47,13 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The exact moment: all that is given must hold. `after_ns` counts from the start, or from the followed event."""
+    """The exact moment: all that is given must hold. `after_ns` counts from the start, or from the followed event.
+
+    `more_steps` counts from the begin of its rehearsal, on a job that is going already.
+    """
 
     step: int | None = Field(None, ge=1)
+    more_steps: int | None = Field(None, ge=0)
     phase: str | None = None
     following: str | None = None
     event: Literal["injected", "effect", "recovered", "healed"] | None = None

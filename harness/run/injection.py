@@ -45,6 +45,7 @@ class Injection:
         self.fault, self.targets = firing.planned.action.fresh(), firing.planned.targets
         self.seed = int.from_bytes(hashlib.sha256(f"{plan.seed}/{firing.planned.id}".encode()).digest()[:8], "big")
         self._cancelled = threading.Event()
+        self.job_goes_on = False
         self._nodes: dict[Target, Node] = {}  # where each target was when the fault acted on it
         self._ended = False
 
@@ -87,7 +88,8 @@ class Injection:
             with contextlib.suppress(Exception):
                 self.fault.see_end(self.targets, self)
 
-    def cancel(self) -> None:
+    def cancel(self, job_goes_on: bool = False) -> None:
+        self.job_goes_on = job_goes_on and not self._cancelled.is_set()
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:

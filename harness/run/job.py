@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from harness.backends.contract import Backend, Cluster, Exit, Workload
 from harness.emitter import EXIT_LEFT, Emitter, clock_id
@@ -35,6 +36,16 @@ from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
 DESERTED_S = 2.0  # without any node before the job has failed
+
+
+class Direction(Protocol):
+    """Decides while a job runs; never waits."""
+
+    def begin(self, job: LiveJob, now_ns: int) -> None: ...
+
+    def tick(self, job: LiveJob, now_ns: int) -> None: ...
+
+    def end(self, job: LiveJob) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,12 @@ def run_job(
     backend: Backend,
     observer: Observer = SILENT,
     stop: StopRequest | None = None,
+    director: Direction | None = None,
 ) -> Outcome:
     """Runs the workload of `plan` with these rehearsals into `run_dir` (which must not exist yet).
 
-    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
+    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. Raises
+    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
     plan = all_faults(plan, rehearsals)
     references = redaction.references(plan.launch().env)
@@ -80,7 +93,7 @@ def run_job(
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = Job(plan, rehearsals, backend, emit, journal).run(observer, stop or StopRequest())
+        outcome = Job(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -107,9 +120,16 @@ class Job:
     """A cluster's life: opened, started, followed, ended."""
 
     def __init__(
-        self, plan: Plan, rehearsals: Sequence[Rehearsal], backend: Backend, emit: Emitter, journal: Journal
+        self,
+        plan: Plan,
+        rehearsals: Sequence[Rehearsal],
+        backend: Backend,
+        emit: Emitter,
+        journal: Journal,
+        director: Direction | None = None,
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
+        self.director = director
         self.run_dir = journal.run_dir
         self.progress = LiveProgress()
         self.tail = Tail(self.run_dir / "events")
@@ -143,6 +163,8 @@ class Job:
         self.start_ns = time.monotonic_ns()
         try:
             self._note_nodes()
+            if self.director:
+                self.director.begin(self.live, self.start_ns)
             for rehearsal in self.rehearsals:
                 rehearsal.begin(self.live, self.start_ns)
             self.cluster.start()
@@ -182,6 +204,8 @@ class Job:
                 self.progress.absorb(header, event, now_ns)
             self._note_exits()
             self._note_changes()
+            if self.director:
+                self.director.tick(self.live, now_ns)
             for rehearsal in self.rehearsals:
                 rehearsal.tick(self.live, now_ns)
             observer.status(self._status(now_ns))
@@ -192,6 +216,8 @@ class Job:
 
     def _end(self, outcome: Outcome) -> None:
         """Ends what the rehearsals still do, the last one first, and gives the nodes back."""
+        if self.director:
+            self.director.end(self.live)
         for rehearsal in self.rehearsals:
             rehearsal.cancel()
         for rehearsal in reversed(self.rehearsals):

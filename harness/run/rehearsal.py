@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from harness.errors import UsageError
 from harness.plan.model import Plan
@@ -18,6 +19,13 @@ SETTLED_STEPS = 10  # complete steps after the last recovery that belong to the 
 THREAD_END_S = 15.0
 
 
+class Before(Protocol):
+    """What a rehearsal waits for: another rehearsal, or the word of a game day."""
+
+    @property
+    def over(self) -> bool: ...
+
+
 class Rehearsal:
     """Begins with the job, or when the rehearsal that it `follows` is over.
 
@@ -25,16 +33,16 @@ class Rehearsal:
     or when it took too long. With `to_the_end` it is over when the job is.
     """
 
-    def __init__(self, plan: Plan, name: str = "", follows: Rehearsal | None = None, to_the_end: bool = False):
+    def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
         self.follows, self.to_the_end = follows, to_the_end
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(plan.faults)}
         self.begun_ns: int | None = None
-        self.outcome = ""  # settled · aborted · job_ended · never_began; empty while it is not over
+        self.outcome = ""  # settled · aborted · stopped · skipped · job_ended · never_began; empty while it is not over
         self._injections: list[Injection] = []
         self._threads: list[threading.Thread] = []
         self._recovered_step: int | None = None
-        self._too_long = ""  # why it is being given up
+        self._given_up = ("", "")  # the outcome that it comes to, and why
 
     @property
     def over(self) -> bool:
@@ -51,9 +59,11 @@ class Rehearsal:
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
         """From now on its faults may fire, unless it has begun already or what it follows is not over."""
-        if self.begun_ns is not None or (self.follows is not None and not self.follows.over):
+        if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
+        for firing in self.firings.values():
+            firing.begun_step = job.progress.complete_step
         job.firings.update(self.firings)
         if not self.to_the_end:  # else it is the job's own plan, the first event of the log
             job.emit("plan", plan=self.plan.to_json(), rehearsal=self.name)
@@ -62,19 +72,32 @@ class Rehearsal:
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
         """Does all that is due now. Never blocks."""
+        if self.begun_ns is None and self._given_up[0] and not self.over:
+            self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
         if not self.going:
             return
         self._let_trainers_go(job, now_ns)
         self._note_recoveries(job, now_ns)
-        if not self._too_long:
+        if not self._given_up[0]:
             self._fire_due(job, now_ns)
         self._finish_if_over(job, now_ns)
 
-    def cancel(self) -> None:
-        """Ends the waits of all its faults."""
+    def cancel(self, job_goes_on: bool = False) -> None:
+        """Ends the waits of all its faults. Where the job goes on, what they took from it comes back at once."""
         for injection in self._injections:
-            injection.cancel()
+            injection.cancel(job_goes_on)
+
+    def give_up(self, outcome: str, reason: str) -> None:
+        """Ends it, healed, while the job goes on. One that has not begun never will."""
+        if not self.over and not self._given_up[0]:
+            self._given_up = (outcome, reason)
+            self.cancel(job_goes_on=True)
+
+    def fire_at_once(self) -> None:
+        """Its faults that still wait for their moment act now."""
+        for firing in self.firings.values():
+            firing.at_once = firing.at_once or firing.planned.when.following is None
 
     def end(self, job: LiveJob) -> None:
         """The job ends: its faults' threads end, and what still acts is healed, the last fault first."""
@@ -137,6 +160,8 @@ class Rehearsal:
     def _fire(self, firing: Firing, job: LiveJob) -> None:
         firing.fired = True
         firing.furthest_before = job.progress.furthest_step
+        if firing.planned.when.more_steps is not None:
+            job.holds.stand(firing.planned.id)
         injection = Injection(firing, self.plan, job)
         thread = threading.Thread(target=injection.run, name=f"fault-{firing.planned.id}", daemon=True)
         self._injections.append(injection)
@@ -148,13 +173,12 @@ class Rehearsal:
         limit_ns = self.plan.abort.wall_clock_ns
         if self.to_the_end or self.busy:
             return
-        if self._too_long:
-            self._finish(job, "aborted")
+        if self._given_up[0]:
+            self._finish(job, self._given_up[0])
         elif self._settled(job):
             self._finish(job, "settled")
         elif now_ns - self.begun_ns > limit_ns:
-            self._too_long = f"the rehearsal took longer than {limit_ns / 1e9:g} s"
-            self.cancel()
+            self.give_up("aborted", f"the rehearsal took longer than {limit_ns / 1e9:g} s")
 
     def _settled(self, job: LiveJob) -> bool:
         if any(not firing.fired or firing.over_ns() is None for firing in self.firings.values()):
@@ -167,7 +191,7 @@ class Rehearsal:
         self.outcome = outcome
         for identity in self.firings:
             job.holds.release(identity)
-        job.emit("rehearsal.finished", rehearsal=self.name, outcome=outcome, reason=self._too_long)
+        job.emit("rehearsal.finished", rehearsal=self.name, outcome=outcome, reason=self._given_up[1])
 
 
 def named(plan: Plan, name: str) -> Plan:

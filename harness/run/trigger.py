@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import pathlib
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,9 +177,13 @@ class Firing:
     postponed: bool = False
     let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
     furthest_before: int = 0  # what progress must pass for the job to have recovered
+    begun_step: int = 0  # the last complete step when its rehearsal began
+    at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, Firing], start_ns: int, now_ns: int) -> bool:
         """Whether to fire now. Arms itself as soon as the only thing missing is the phase."""
+        if self.at_once:
+            return True
         when = self.planned.when
         base_ns = start_ns
         if when.following is not None:
@@ -189,6 +194,8 @@ class Firing:
         if now_ns < base_ns + (when.after_ns or 0):
             return False
         if when.step is not None and progress.complete_step < when.step:
+            return False
+        if when.more_steps is not None and progress.complete_step < self.begun_step + when.more_steps:
             return False
         if when.phase is None:
             return True
@@ -249,21 +256,42 @@ class TriggerHolds:
         self.directory = run_dir / "holds"
         self.directory.mkdir()
         self.file = run_dir / "holds.json"
+        self._standing = set[str]()  # faults for which the trainer stands at its next step
+        self._lock = threading.Lock()
         holds = [hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]
+        if any(fault.when.more_steps is not None for fault in faults):
+            holds.append({"match": {"event": "step"}} | self._next_step)
         self.file.write_text(json.dumps(holds))
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
         """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
         for fault in faults:
-            if fault.when.phase is None:
+            if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
+
+    @property
+    def _next_step(self) -> dict[str, str]:
+        """One pair of files for all faults that count steps from the begin of their rehearsal."""
+        return {edge: str(self.directory / f"next-step.{edge}") for edge in ("armed", "released")}
+
+    def stand(self, fault_id: str) -> None:
+        """From its next step on the trainer waits until this fault is released."""
+        with self._lock:
+            self._standing.add(fault_id)
+            pathlib.Path(self._next_step["released"]).unlink(missing_ok=True)
+            pathlib.Path(self._next_step["armed"]).touch()
 
     def arm(self, fault_id: str) -> None:
         (self.directory / f"{fault_id}.armed").touch()
 
     def release(self, fault_id: str) -> None:
         (self.directory / f"{fault_id}.released").touch()
+        with self._lock:
+            if self._standing == {fault_id}:
+                pathlib.Path(self._next_step["released"]).touch()
+                pathlib.Path(self._next_step["armed"]).unlink()
+            self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault) -> None:
         """Arms the places where the fault itself stops or strikes the trainer."""

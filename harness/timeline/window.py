@@ -33,7 +33,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Span = tuple[int, int]
 Table = TypeVar("Table", Steps, Progress)
-_OUTCOMES = {"settled": "completed", "aborted": "aborted"}  # of a rehearsal that ended before its job
+_OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
+"""Of a rehearsal that ended before its job."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,233 @@
+"""Commands of a game day: `chaos gameday PLAN.yaml`, `chaos gameday resume` and `chaos gameday note`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import pathlib
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.backends.contract import load_backend
+from harness.campaign.experiment import new_run_id
+from harness.campaign.gameday import Ended, load_day, resume_day, run_day, twin_line
+from harness.campaign.gameday_plan import plan_day
+from harness.cli.display import Display
+from harness.cli.options import REPORTS, SCENARIOS, BackendOption, ReportsOption, RunArg, ScenariosOption, SeedOption
+from harness.cli.output import STYLES, out, safe, say
+from harness.cli.run import stop
+from harness.errors import INTERRUPTED, CannotRunError, UsageError
+from harness.judge.score import EXIT_CODES
+from harness.plan.capabilities import check_capabilities
+from harness.plan.gameday import DayPlan, schedule
+from harness.run.day_view import feed_for_participants, view_of
+from harness.run.desk import TEXT_MAX
+from harness.run.director import Director
+from harness.run.injection import LiveJob
+from harness.spec.gameday import find_gameday
+
+PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
+LINGER_S = 3.0  # after the day, so that every browser has its last state
+NOTE_S = 10.0
+
+
+def run(
+    plan: Annotated[str, typer.Argument(help="A name in scenarios/gamedays/, or a path to a YAML file.")],
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the schedule with times; start nothing.")] = False,
+    step_time: Annotated[
+        float, typer.Option(min=0, help="With --dry-run: seconds that a step takes, to turn steps into times.")
+    ] = 0.0,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the live page.")] = True,
+    address: Annotated[
+        str, typer.Option(help="Where the page is served; any but this host's own needs TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any free one.")] = 0,
+    tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
+    tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Run a game day: a schedule of scenarios on one job that keeps running, with a live page.
+
+    Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
+
+    Example: chaos gameday pre-launch --dry-run
+    """
+    engine = load_backend(backend)
+    path = find_gameday(plan, scenarios)
+    day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios)
+    out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
+    if dry_run:
+        for line in schedule(day, step_time or None):
+            say(line)
+        say("Times are the earliest ones. Nothing was launched.")
+        return
+    for act in day.acts:
+        check_capabilities(act.plan, engine.probe())
+    place = (address, port, tls_cert, tls_key) if page else None
+    with Display(out) as display:
+        director = Director(day)
+        with _page(day, director, reports.resolve(), place):
+            ended = run_day(day, reports.resolve(), engine, director, display, stop)
+    raise typer.Exit(_tell(ended))
+
+
+Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
+
+
+@contextlib.contextmanager
+def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[None]:
+    """The live page for as long as this lasts; nothing without `where`."""
+    if where is None:
+        yield
+        return
+    try:
+        from harness.page.chart import drawing
+        from harness.page.server import Place, serving
+    except ImportError as error:
+        extra = "pip install 'chaos-harness[gameday]'"
+        raise CannotRunError(f"the live page needs {error.name}: {extra}, or run it with --no-page") from error
+    run_dir = reports / day.job.run_id
+    chart = drawing(director.course, lambda: twin_line(run_dir))
+    with serving(Place(*where), director.desk, run_dir, chart) as served:
+        begin_ns = time.monotonic_ns()
+
+        def watch(watched: Director, job: LiveJob, now_ns: int) -> None:
+            served.hub.publish(view_of(watched, job, begin_ns, now_ns), feed_for_participants(watched.feed, begin_ns))
+
+        director.watcher = watch
+        for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
+            say(f"  page for the {words}: {served.url(role)}")
+        say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
+        with _known(reports, day.job.run_id, served.address, served.access.tokens["master"]):
+            yield
+        time.sleep(LINGER_S)
+
+
+@contextlib.contextmanager
+def _known(reports: pathlib.Path, run_id: str, address: str, token: str) -> Iterator[None]:
+    """While the page is served, this user finds it again: `chaos gameday note`."""
+    folder = reports / PAGES
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{run_id}.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"address": address, "token": token}))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _tell(ended: Ended) -> int:
+    result = ended.result
+    for act in result.acts:
+        sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
+        out.print(f"  {sign} {safe(act.expected.name)}: {safe(act.reasons[0])}", soft_wrap=True)
+    out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
+    say(f"Report: {ended.folder / 'report.html'}", "dim")
+    return INTERRUPTED if ended.interrupted else EXIT_CODES[result.verdict]
+
+
+def resume(run: RunArg, reports: ReportsOption = REPORTS) -> None:
+    """After a crash of the harness in the middle of a day: heal what was injected, and judge what was done.
+
+    Example: chaos gameday resume reports/pre-launch-20260301-120000-1a2b
+    """
+    with Display(out) as display:
+        ended = resume_day(_folder(run, reports), display)
+    (reports / PAGES / f"{ended.folder.name}.json").unlink(missing_ok=True)
+    raise typer.Exit(_tell(ended))
+
+
+def _folder(name: str, reports: pathlib.Path) -> pathlib.Path:
+    given = pathlib.Path(name)
+    folder = given if given.is_dir() else reports / name
+    load_day(folder)
+    return folder.resolve()
+
+
+def note(
+    run: RunArg,
+    text: Annotated[str, typer.Argument(help="What you saw or did.")] = "",
+    who: Annotated[str, typer.Option(help="Your name.")] = "",
+    detected: Annotated[bool, typer.Option("--detected", help="You see that something is wrong.")] = False,
+    acknowledged: Annotated[bool, typer.Option("--acknowledged", help="You take it.")] = False,
+    mitigated: Annotated[bool, typer.Option("--mitigated", help="It is mitigated.")] = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Leave a note on a game day that is going on, or say that a problem was detected, acknowledged, mitigated.
+
+    Example: chaos gameday note last "loss is flat since 10:14" --detected
+    """
+    given = {"detected": detected, "acknowledged": acknowledged, "mitigated": mitigated}
+    actions = [name for name, said in given.items() if said]
+    if len(actions) > 1:
+        raise UsageError(f"--{actions[0]} and --{actions[1]}: give one of them")
+    if not actions and not text:
+        raise UsageError("write what you saw, or give --detected, --acknowledged or --mitigated")
+    if len(text) > TEXT_MAX:
+        raise UsageError(f"a note has at most {TEXT_MAX} characters")
+    address, token = _page_of(run, reports)
+    refused = _post(address, token, {"action": (actions or ["note"])[0], "text": text, "who": who})
+    if refused:
+        raise UsageError(refused)
+    say("The note is kept.")
+
+
+def _page_of(run: str, reports: pathlib.Path) -> tuple[str, str]:
+    """Address and token of the page of a day that is going on."""
+    known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
+    names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
+    if not names:
+        raise UsageError(f"no game day {run!r} is going on here, or it has no page")
+    newest = max(names, key=lambda name: known[name].stat().st_mtime)
+    try:
+        found = json.loads(known[newest].read_text())
+        return str(found["address"]), str(found["token"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{known[newest]}: cannot be read: {error}") from error
+
+
+def _post(address: str, token: str, body: dict[str, str]) -> str:
+    """Why it was refused; empty: it was not."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/notes", json.dumps(body).encode(), headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=NOTE_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(4096)
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            return str(json.loads(said)["refused"])
+        return f"HTTP {error.code}"
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+        return f"the page at {address} does not answer: {getattr(error, 'reason', error)}"
+
+
+class PlanFirst(TyperGroup):
+    """`chaos gameday PLAN.yaml` is short for `chaos gameday run PLAN.yaml`."""
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        if args and args[0] != "--help" and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(context, args)
+
+
+def make_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job; a live page."
+    )
+    commands: list[Callable[..., None]] = [run, resume, note]
+    for command in commands:
+        group.command(command.__name__)(command)
+    return group

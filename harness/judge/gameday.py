@@ -1,0 +1,349 @@
+"""The verdict on a game day, from its event log alone: its rehearsals, its alerts, its people, its probes. Pure.
+
+The machine, people and alerts are scored apart; the day's verdict is the worst of them. What was not run, or was
+stopped by a person, proves nothing and is inconclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.judge.score import Finding, Scorecard, Verdict, merge
+from harness.units import format_duration
+
+Event = Mapping[str, Any]
+REACTIONS = {  # what people do → the actions that show it; who acknowledges has detected
+    "detect": ("detected", "acknowledged", "mitigated"),
+    "acknowledge": ("acknowledged", "mitigated"),
+    "mitigate": ("mitigated",),
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A rehearsal of the schedule, and what was expected of alerts and people: name or reaction → within ns."""
+
+    name: str
+    scene: int
+    alerts: Sequence[tuple[str, int]] = ()
+    people: Mapping[str, int] = field(default_factory=dict)
+    runbook: str = ""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One expectation of an alert or of people, with what came of it. Times in ns from the fault."""
+
+    what: str
+    within_ns: int
+    took_ns: int | None
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ActResult:
+    """One rehearsal as it went. Times in ns from the begin of the log; `None`: it did not come to that."""
+
+    expected: Expected
+    outcome: str  # of the rehearsal; not_run where it never began
+    why: str
+    begun: int | None
+    injected: int | None
+    over: int | None
+    card: Scorecard | None
+    reactions: Mapping[str, int | None]
+    watches: Sequence[Watch]
+
+    @property
+    def ended_by_person(self) -> bool:
+        """Or by the schedule, early: what was cut short proves nothing of the job."""
+        return self.outcome in ("stopped", "skipped")
+
+    @property
+    def machine(self) -> Verdict:
+        return self.card.verdict if self.card and not self.ended_by_person else Verdict.INCONCLUSIVE
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        if self.card is None:
+            return [f"it was not run{f': {self.why}' if self.why else ''}"]
+        return [f"it was {self.outcome}: {self.why}"] if self.ended_by_person else self.card.reasons
+
+    @property
+    def verdict(self) -> Verdict:
+        return merge([self.machine, *(watch.verdict for watch in self.watches)])
+
+    @property
+    def wasted_gpu_s(self) -> float:
+        """By its faults, as the ledger books it; 0 where that is not known."""
+        scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
+        return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
+
+    @property
+    def recovery_s(self) -> float | None:
+        found = self.card.scores.get("recovery_time", {}).get("seconds") if self.card else None
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A line of the day's timeline. `kind`: fault · phase · alert · person · probe · day."""
+
+    at_ns: int
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True)
+class DayResult:
+    verdict: Verdict
+    reasons: Sequence[str]
+    sides: Mapping[str, Verdict | None]  # machine · alerts · people; `None`: nothing was expected
+    acts: Sequence[ActResult]
+    moments: Sequence[Moment]
+    outcome: str
+    job: Scorecard | None
+
+    @property
+    def to_fix(self) -> list[ActResult]:
+        """What did not pass, and what cost the most, dearest first."""
+        found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
+        return sorted(found, key=lambda act: -act.wasted_gpu_s)
+
+
+def judge_day(
+    events: Sequence[Event], expected: Sequence[Expected], cards: Mapping[str, Scorecard], job: Scorecard | None
+) -> DayResult:
+    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began."""
+    begin = int(events[0]["at"]) if events else 0
+    acts = _acts(events, expected, cards, begin)
+    alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
+    people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
+    machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
+    last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
+    sides = {
+        "machine": merge([Verdict.PASS, *(verdict for verdict, _ in machine)]),
+        "alerts": merge(watch.verdict for watch in alerts) if alerts else None,
+        "people": merge(watch.verdict for watch in people) if people else None,
+    }
+    verdict = merge([side for side in sides.values() if side is not None])
+    reasons = [text for found, text in findings if found is verdict and found is not Verdict.PASS]
+    reasons += [text for found, text in findings if found not in (verdict, Verdict.PASS)]
+    moments = sorted(_moments(events, begin), key=lambda moment: moment.at_ns)
+    headline = [] if reasons else [_headline(acts, sides)]
+    return DayResult(verdict, headline + reasons, sides, acts, moments, str(last.get("outcome", "")), job)
+
+
+def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None]) -> str:
+    said = f"all {len(acts)} rehearsals passed on one job that kept running"
+    untold = [name for name in ("alerts", "people") if sides[name] is None]
+    return said + (f"; not judged: {' and '.join(untold)}, of which the plan expects nothing" if untold else "")
+
+
+def _acts(
+    events: Sequence[Event], expected: Sequence[Expected], cards: Mapping[str, Scorecard], begin: int
+) -> list[ActResult]:
+    spans = {each.name: _span(events, each.name, begin) for each in expected}
+    struck = sorted(span[1] for span in spans.values() if span[1] is not None)
+    found = []
+    for each in expected:
+        begun, injected, over = spans[each.name]
+        last = next((e for e in events if e["event"] == "rehearsal.finished" and e["rehearsal"] == each.name), {})
+        outcome = "not_run" if begun is None else str(last.get("outcome", ""))
+        following = next((at for at in struck if injected is not None and at > injected), None)
+        reactions = _reactions(events, begin, injected, following)
+        watches = [*_alerts(events, each, begin, injected), *_people(each, injected, reactions)]
+        why = str(last.get("reason") or "")
+        found.append(ActResult(each, outcome, why, begun, injected, over, cards.get(each.name), reactions, watches))
+    return found
+
+
+def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
+    """When it began, when its first fault acted, and when all of its faults were healed and recovered from."""
+    begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
+    plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
+    ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
+    own = [e for e in events if e.get("fault") in ids]
+    injected = min((e["at"] for e in own if e["event"] == "fault.injected"), default=None)
+    closed = [e["at"] for e in own if e["event"] in ("fault.healed", "fault.recovered")]
+    acted = {e["fault"] for e in own if e["event"] == "fault.injected"}
+    recovered = {e["fault"] for e in own if e["event"] == "fault.recovered"}
+    over = max(closed, default=None) if acted and acted <= recovered else None
+    told = [None if at is None else int(at) - begin for at in (begun, injected, over)]
+    return told[0], told[1], told[2]
+
+
+# Alerts
+
+
+def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
+    """When which alert began to fire: one that is told again before it was resolved fires on."""
+    firing: set[str] = set()
+    found = []
+    for event in events:
+        if event["event"] == "gameday.alert":
+            name = str(event["name"])
+            if event["status"] == "firing" and name not in firing:
+                firing.add(name)
+                found.append((int(event["at"]) - begin, name))
+            elif event["status"] == "resolved":
+                firing.discard(name)
+    return found
+
+
+def _alerts(events: Sequence[Event], expected: Expected, begin: int, injected: int | None) -> list[Watch]:
+    firings, found = _firings(events, begin), []
+    for name, within_ns in expected.alerts:
+        what, limit = f"alert {name}", format_duration(within_ns)
+        if injected is None:
+            text = f"{expected.name}: whether alert {name} fires is not known: no fault acted"
+            found.append(Watch(what, within_ns, None, Verdict.INCONCLUSIVE, text))
+            continue
+        took = next((at - injected for at, fired in firings if fired == name and at >= injected), None)
+        if took is not None and took <= within_ns:
+            found.append(Watch(what, within_ns, took, Verdict.PASS))
+        else:
+            fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
+            found.append(
+                Watch(what, within_ns, took, Verdict.FAIL, f"{expected.name}: alert {name} {fired} (≤ {limit})")
+            )
+    return found
+
+
+def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
+    """Alerts of a name that the plan expects, at a moment at which no fault was at work or not yet recovered from."""
+    begin = int(events[0]["at"]) if events else 0
+    names = {name for act in acts for name, _ in act.expected.alerts}
+    spans = [(act.injected, act.over) for act in acts if act.injected is not None]
+    found = []
+    for at, name in _firings(events, begin):
+        if name in names and not any(low <= at and (high is None or at <= high) for low, high in spans):
+            text = f"alert {name} fired {format_duration(at)} into the day, where nothing was injected"
+            found.append(Watch(f"alert {name}", 0, None, Verdict.FAIL, text))
+    return found
+
+
+# People
+
+
+def _reactions(
+    events: Sequence[Event], begin: int, injected: int | None, following: int | None
+) -> dict[str, int | None]:
+    """How long after the fault people first did what, in ns; until the next rehearsal's fault."""
+    if injected is None:
+        return dict.fromkeys(REACTIONS)
+    told = [(int(e["at"]) - begin, str(e["action"])) for e in events if e["event"] == "gameday.person"]
+    mine = [(at - injected, action) for at, action in told if at >= injected and (following is None or at < following)]
+    return {name: next((at for at, action in mine if action in shows), None) for name, shows in REACTIONS.items()}
+
+
+def _people(expected: Expected, injected: int | None, reactions: Mapping[str, int | None]) -> list[Watch]:
+    found = []
+    for name, within_ns in expected.people.items():
+        took, limit = reactions[name], format_duration(within_ns)
+        if injected is None:
+            text = f"{expected.name}: whether people {name} it is not known: no fault acted"
+            found.append(Watch(name, within_ns, None, Verdict.INCONCLUSIVE, text))
+        elif took is not None and took <= within_ns:
+            found.append(Watch(name, within_ns, took, Verdict.PASS))
+        else:
+            said = "nobody did" if took is None else f"it took {format_duration(took)}"
+            found.append(
+                Watch(name, within_ns, took, Verdict.FAIL, f"{expected.name}: people {name}: {said} (≤ {limit})")
+            )
+    return found
+
+
+# The machine
+
+
+def _of_the_acts(acts: Sequence[ActResult]) -> list[Finding]:
+    found: list[Finding] = []
+    for act in acts:
+        name = act.expected.name
+        if act.machine is not Verdict.PASS:
+            found.append((act.machine, f"{name}: {act.reasons[0]}"))
+    return found
+
+
+def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
+    """A fault that was cut short did not act as planned; that makes its rehearsal inconclusive, and not the job
+    invalid."""
+    if job is None:
+        return [(Verdict.INCONCLUSIVE, "the job as a whole could not be judged")]
+    cut = job.verdict is Verdict.INVALID and any(act.ended_by_person for act in acts)
+    verdict = Verdict.INCONCLUSIVE if cut else job.verdict
+    return [] if verdict is Verdict.PASS else [(verdict, f"the job as a whole: {job.reasons[0]}")]
+
+
+def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
+    last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), None)
+    struck = any(e["event"] == "fault.injected" for e in events)
+    if last is None:
+        yield Verdict.INCONCLUSIVE, "the schedule did not come to its end: the harness itself ended in the middle"
+    elif last["outcome"] == "budget":
+        yield Verdict.FAIL, f"the error budget is spent: {last.get('reason')}"
+    elif last["outcome"] == "not_steady":
+        yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
+    elif last["outcome"] == "job_ended":
+        yield Verdict.INCONCLUSIVE, str(last.get("reason"))
+    for event in events:
+        if event["event"] == "gameday.probe" and not event["ok"]:
+            early = event["moment"] == "before"
+            text = f"probe {event['name']} did not hold {event['moment']}: {event.get('detail')}"
+            yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+# The timeline
+
+_FAULTS = {
+    "fault.injected": "acts",
+    "fault.effect": "its effect is measured",
+    "fault.healed": "healed",
+    "fault.recovered": "the job has recovered",
+    "fault.failed": "could not act or heal",
+    "fault.postponed": "has to wait",
+}
+
+
+def _moments(events: Sequence[Event], begin: int) -> Iterable[Moment]:
+    for event in events:
+        kind, what = _told(event)
+        if what:
+            yield Moment(int(event["at"]) - begin, kind, what)
+
+
+def _told(event: Event) -> tuple[str, str]:
+    """The kind and the words of an event; no words: it is not shown."""
+    name = str(event["event"])
+    if name in _FAULTS:
+        return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))
+    if name in ("rehearsal.started", "rehearsal.finished"):
+        ended = name.endswith("finished")
+        return "day", f"{event['rehearsal']}: " + (f"over, {event.get('outcome')}" if ended else "begins")
+    if name == "gameday.person":
+        by = event.get("who") or event.get("role")
+        return "person", f"{by}: {event['action']}" + _because(event.get("text"))
+    if name == "gameday.alert":
+        return "alert", f"{event['name']} {event['status']}" + _because(event.get("summary"))
+    if name == "gameday.probe":
+        return "probe", f"{event['name']} {'held' if event['ok'] else 'did not hold'} {event['moment']}"
+    words = {
+        "gameday.started": "the game day begins",
+        "gameday.steady": "the job is steady" if event.get("ok") else "the job is not steady",
+        "gameday.blocked": "injections are blocked",
+        "gameday.lifted": "injections are allowed again",
+        "gameday.finished": "the schedule is over",
+        "run.finished": "the job is over",
+        "node.released": f"node {event.get('node')} is gone",
+        "abort": "the job is given up",
+    }
+    return "day", words[name] + _because(event.get("reason")) if name in words else ""
+
+
+def _because(text: object) -> str:
+    return f" ({text})" if text else ""

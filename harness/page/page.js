@@ -1,0 +1,257 @@
+// Shows the newest view of the day, and presses its buttons. Words of a trainer only ever become text.
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  history.replaceState(null, "", "/"); // the token stays out of the address bar; the cookie has it
+  const say = (id, words) => {
+    const node = byId(id);
+    if (node && node.textContent !== words) node.textContent = words;
+  };
+  const make = (name, class_, words) => {
+    const node = document.createElement(name);
+    if (class_) node.className = class_;
+    if (words !== undefined) node.textContent = words;
+    return node;
+  };
+  const lasted = (s) => {
+    if (s < 60) return s.toFixed(s < 10 ? 1 : 0) + " s";
+    const minutes = Math.floor(s / 60);
+    if (minutes < 60) return minutes + " min " + Math.floor(s % 60) + " s";
+    return Math.floor(minutes / 60) + " h " + (minutes % 60) + " min";
+  };
+  const clock = (s) => Math.floor(s / 60) + ":" + String(Math.floor(s % 60)).padStart(2, "0");
+  const count = (n) => n.toLocaleString("en");
+  const kept = {}; // what was drawn last, so that nothing is made anew without need
+  const changed = (name, value) => {
+    const text = JSON.stringify(value);
+    if (kept[name] === text) return false;
+    kept[name] = text;
+    return true;
+  };
+
+  const figures = (view) => {
+    say("title", view.title);
+    say("run", view.run_id);
+    say("elapsed", lasted(view.elapsed_s) + " into the day");
+    say("step", count(view.step) + (view.steps ? " of " + count(view.steps) : ""));
+    byId("done").style.width = (view.steps ? Math.min(100, (100 * view.step) / view.steps) : 0) + "%";
+    say("phase", view.phase);
+    say("idle", view.idle_s > 2 ? "no step for " + lasted(view.idle_s) : "steps are being done");
+    say("loss", view.loss === null ? "—" : Number(view.loss).toFixed(4));
+    say("committed", view.committed_step ? "last checkpoint: step " + count(view.committed_step) : "no checkpoint yet");
+    const hours = view.wasted_gpu_s / 3600;
+    say("wasted", hours >= 1 ? hours.toFixed(2) + " GPU-h" : view.wasted_gpu_s.toFixed(0) + " GPU-s");
+    const dollars = view.wasted_dollars === null ? "" : "$" + view.wasted_dollars.toFixed(2);
+    const share = view.wasted_percent ? view.wasted_percent.toFixed(0) + " % since it was steady" : "";
+    say("share", [dollars, share].filter(Boolean).join(" · ") || "since it was steady");
+    document.title = (view.blocked ? "Stopped · " : "") + "Game day · step " + view.step;
+  };
+
+  const state = (view) => {
+    say("saying", view.saying);
+    const name = view.blocked ? "blocked" : view.state;
+    byId("state").className = "state " + name;
+    for (const button of document.querySelectorAll("[data-when]")) button.hidden = button.dataset.when !== name;
+    const idle = { inject: view.state !== "acting" || view.blocked, skip: view.state === "over" };
+    for (const button of document.querySelectorAll(".main-buttons [data-act]")) {
+      if (button.dataset.act in idle) button.disabled = idle[button.dataset.act];
+    }
+  };
+
+  const ranks = (view) => {
+    const all = view.ranks;
+    if (!changed("ranks", all)) return;
+    const ms = (value) => (value === null || value === undefined ? "—" : value.toFixed(0) + " ms");
+    let words = count(all.count) + (all.count === 1 ? " rank" : " ranks");
+    if (all.step.length) words += ". Step: lowest " + count(all.step[0]) + ", highest " + count(all.step[2]);
+    if (all.step_ms.length) words += ". Step time: fastest " + ms(all.step_ms[0]) + ", median " + ms(all.step_ms[1]) + ", slowest " + ms(all.step_ms[2]);
+    say("ranks-words", words + (all.whole ? "." : ". Below: those that are furthest behind."));
+    const most = Math.max(1, ...all.listed.map((each) => each.step_ms || 0));
+    const highest = all.step.length ? all.step[2] : 0;
+    byId("ranks").replaceChildren(...all.listed.map((each) => {
+      const late = highest - each.step > 1;
+      const box = make("div", "rank" + (late ? " late" : ""));
+      box.append(make("b", "", String(each.rank)), make("span", "", ms(each.step_ms)));
+      box.title = "rank " + each.rank + " on " + each.node + ": step " + each.step + ", " + ms(each.step_ms);
+      const bar = make("div", "bar-line");
+      const fill = make("i");
+      fill.style.width = (100 * (each.step_ms || 0)) / most + "%";
+      bar.append(fill);
+      box.append(bar);
+      return box;
+    }));
+  };
+
+  const schedule = (view) => {
+    if (!changed("schedule", view.scenes)) return;
+    byId("schedule").replaceChildren(...view.scenes.map((scene) => {
+      const item = make("li", scene.state);
+      const head = make("div", "head", ["scenario", "rest"].includes(scene.kind) ? scene.what : scene.kind + ": " + scene.what);
+      head.append(make("span", "word", scene.state));
+      item.append(head);
+      const list = make("ul");
+      for (const act of scene.acts) {
+        for (const fault of act.faults) {
+          const line = make("li", fault.at_work ? "at-work" : "", (scene.acts.length > 1 ? act.name + ": " : "") + fault.what);
+          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || fault.moment));
+          list.append(line);
+        }
+        if (act.runbook) {
+          const line = make("li");
+          const link = make("a", "", "runbook of " + act.name);
+          if (/^https?:\/\//.test(act.runbook)) link.href = act.runbook;
+          link.rel = "noreferrer noopener";
+          link.target = "_blank";
+          line.append(link);
+          list.append(line);
+        }
+      }
+      if (list.children.length) item.append(list);
+      return item;
+    }));
+  };
+
+  const colours = new Map();
+  const colour = (phase) => {
+    if (!colours.has(phase)) colours.set(phase, "phase-" + (colours.size % 8));
+    return colours.get(phase);
+  };
+  const outage = (view) => {
+    const box = byId("outage-box");
+    if (!box) return;
+    box.hidden = !view.outage.length;
+    const total = view.outage.reduce((sum, each) => sum + each[1], 0);
+    say("outage-title", view.outage_open ? "Recovering for " + lasted(total) : "The last outage took " + lasted(total));
+    if (!changed("outage", view.outage)) return;
+    byId("outage").replaceChildren(...view.outage.map(([phase, s]) => {
+      const part = make("i", colour(phase));
+      part.style.flexGrow = String(Math.max(s, 0.01));
+      part.title = phase + ": " + lasted(s);
+      return part;
+    }));
+    const sums = new Map();
+    for (const [phase, s] of view.outage) sums.set(phase, (sums.get(phase) || 0) + s);
+    byId("outage").setAttribute("aria-label", [...sums].map(([phase, s]) => phase + " " + lasted(s)).join(", "));
+    byId("outage-words").replaceChildren(...[...sums].map(([phase, s]) => {
+      const item = make("li");
+      item.append(make("span", "dot " + colour(phase)), make("span", "", phase + " " + lasted(s)));
+      return item;
+    }));
+  };
+
+  const feed = (view) => {
+    if (!changed("feed", view.feed)) return;
+    const lines = view.feed.length ? view.feed : [{ at_s: null, kind: "", text: "Nobody has said anything yet." }];
+    byId("feed").replaceChildren(...lines.map((each) => {
+      const item = make("li", each.at_s === null ? "soft" : "");
+      if (each.at_s !== null) item.append(make("time", "", clock(each.at_s)));
+      item.append(make("span", each.kind === "alert" ? "alert" : "", each.text));
+      return item;
+    }));
+  };
+
+  let node = "";
+  const tabs = (view) => {
+    if (!node && view.nodes.length) node = view.nodes[0];
+    if (!changed("tabs", [view.nodes, node])) return;
+    const shown = view.nodes.slice(0, 64);
+    byId("tabs").replaceChildren(...shown.map((name) => {
+      const button = make("button", "", name);
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(name === node));
+      button.addEventListener("click", () => { node = name; kept.tabs = ""; tabs(view); tail(); });
+      return button;
+    }));
+  };
+  const tail = async () => {
+    if (!node || document.hidden) return;
+    const answer = await fetch("/log?node=" + encodeURIComponent(node)).catch(() => null);
+    if (!answer || !answer.ok) return;
+    const box = byId("log");
+    const text = await answer.text();
+    if (box.textContent === text) return;
+    const atEnd = box.scrollTop + box.clientHeight > box.scrollHeight - 30;
+    box.textContent = text;
+    if (atEnd) box.scrollTop = box.scrollHeight;
+  };
+  const chart = async () => {
+    if (document.hidden) return;
+    const answer = await fetch("/chart?narrow=" + (innerWidth < 700 ? 1 : 0)).catch(() => null);
+    if (!answer || !answer.ok) return;
+    const text = await answer.text();
+    if (!text || !changed("chart", text)) return;
+    const drawn = new DOMParser().parseFromString('<body>' + text + "</body>", "text/html").querySelector("svg");
+    if (drawn) byId("chart").replaceChildren(document.importNode(drawn, true));
+  };
+
+  const show = (view) => {
+    if (!view) return;
+    for (const part of [figures, state, ranks, schedule, outage, feed, tabs]) part(view);
+  };
+
+  let stream = null;
+  let heard = 0;
+  const linked = (on, text) => {
+    byId("link").className = on ? "link" : "link off";
+    say("link", text);
+  };
+  const listen = () => {
+    if (stream) stream.close();
+    stream = new EventSource("/events");
+    stream.addEventListener("message", (event) => {
+      heard = Date.now();
+      linked(true, "live");
+      show(JSON.parse(event.data));
+    });
+    stream.addEventListener("over", () => {
+      stream.close();
+      stream = null;
+      linked(false, "the game day is over");
+    });
+    stream.addEventListener("error", () => {
+      linked(false, "connection lost, trying again");
+      if (stream && stream.readyState === EventSource.CLOSED) { stream = null; setTimeout(listen, 2000); }
+    });
+  };
+  listen();
+  setInterval(() => { if (stream && Date.now() - heard > 20000) listen(); }, 5000);
+  setInterval(tail, 2000);
+  setInterval(chart, 3000);
+  setTimeout(() => { tail(); chart(); }, 600);
+
+  const press = async (action, text) => {
+    const who = byId("who") ? byId("who").value : "";
+    const answer = byId("answer");
+    answer.className = "answer";
+    try {
+      const reply = await fetch("/act", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ action, text: text || "", who }),
+      });
+      const { refused } = await reply.json();
+      answer.textContent = refused || { stop: "Stopped: everything is being healed.", note: "Your note is kept." }[action] || "Done.";
+      if (refused) answer.classList.add("refused");
+    } catch {
+      answer.textContent = "The page cannot be reached; nothing was done.";
+      answer.classList.add("refused");
+    }
+  };
+  for (const button of document.querySelectorAll("[data-act]")) {
+    button.addEventListener("click", () => {
+      const note = button.form ? byId("note") : null;
+      press(button.dataset.act, note ? note.value : "");
+      if (note) note.value = "";
+    });
+  }
+  const form = byId("note-form");
+  if (form) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const note = byId("note");
+      if (!note.value.trim()) return;
+      press("note", note.value);
+      note.value = "";
+    });
+  }
+})();

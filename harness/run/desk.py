@@ -1,0 +1,51 @@
+"""Where people and alerts reach a game day: a bounded queue between the page's thread and the job's loop."""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+ASKS_MAX = 500
+TEXT_MAX = 2000
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What somebody wants. `reply` gets a sentence; empty: it was done."""
+
+    action: str  # of `harness.emitter.vocabulary.PEOPLE`
+    role: str = "master"  # observer · participant · master
+    text: str = ""
+    who: str = ""
+    reply: Future[str] = field(default_factory=Future, compare=False)
+
+
+@dataclass(frozen=True)
+class AlertNews:
+    """An alert as it arrived."""
+
+    name: str
+    status: str  # firing · resolved
+    summary: str = ""
+
+
+class Desk:
+    """Any thread may hand in; the loop of the job takes out."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Ask | AlertNews] = queue.Queue(ASKS_MAX)
+
+    def hand_in(self, what: Ask | AlertNews) -> bool:
+        """Whether there was room."""
+        try:
+            self._queue.put_nowait(what)
+        except queue.Full:
+            return False
+        return True
+
+    def take(self) -> Ask | AlertNews | None:
+        try:
+            return self._queue.get_nowait()
+        except queue.Empty:
+            return None

@@ -1,0 +1,282 @@
+"""YAML → GameDay, typed: one job that keeps running, and what is done to it, in order. Mistakes carry their place."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from harness import units
+from harness.errors import ScenarioError
+from harness.spec.document import Document, Path, read_text
+from harness.spec.scenario import Abort, Limits, Line, Name, find_scenario
+from harness.spec.secrets import refuse_literals
+from harness.trainers.contract import Workload
+from harness.units import Duration
+
+ENTRIES_MAX = 500
+FIRINGS_MAX = 1000  # of one random campaign
+FOLDER = "gamedays"
+
+# How a trace's events are rehearsed where the plan does not say.
+TRACE_EVENTS = {"evicted": "spot-evict", "failed": "node-loss", "killed": "rank-kill", "hung": "silent-hang"}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _web_address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise ValueError(
+            f"{text[:80]!r} is not a web address: write http:// or https:// and a host, without a password"
+        )
+    return text
+
+
+def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Checked, and kept with its places in the file."""
+    check(given)
+    return given
+
+
+Overrides = Annotated[dict[str, Any], WrapValidator(_as_read)]
+WebAddress = Annotated[Line, AfterValidator(_web_address)]
+Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
+
+
+class Steady(_Model):
+    """What must hold before anything is injected, and again after a rest."""
+
+    steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
+    band: Percent = Field(50.0, description="Around the median time of these steps.")
+    checkpoint: bool = Field(True, description="A checkpoint must have been committed.")
+    loss_falling: bool = Field(True, description="The mean loss of the newest steps is below that of the first ones.")
+    within: Duration = Field(Duration("10m"), description="Without it until then, the day ends without injecting more.")
+
+
+class Alert(_Model):
+    """An alert of one's own alerting that must fire."""
+
+    name: Line
+    within: Duration = Field(description="From the moment at which the first fault acts.")
+
+
+class People(_Model):
+    """How soon people must have done what. Counted from the moment at which the first fault acts."""
+
+    detect: Duration | None = None
+    acknowledge: Duration | None = None
+    mitigate: Duration | None = None
+
+
+class Watched(_Model):
+    """What is expected of alerts and people; the machine's own expectations are those of the scenario."""
+
+    alerts: list[Alert] = Field([], max_length=100)
+    people: People = People()
+
+
+class Rehearse(_Model):
+    """One scenario on the job of the day. `overrides` may hold what a profile may, but for the workload."""
+
+    scenario: Line
+    name: Name | None = Field(None, description="Of the rehearsal; default: the scenario's name.")
+    profile: Line | None = None
+    overrides: Overrides = {}
+    runbook: WebAddress | None = Field(None, description="What people are to do about it.")
+    expect: Watched = Watched()
+
+
+class Random(_Model):
+    """A campaign at a mean rate. Which scenario comes when is decided by the seed."""
+
+    scenarios: list[Line] = Field(min_length=1, max_length=100)
+    rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
+    times: int = Field(ge=1, le=FIRINGS_MAX)
+
+    @model_validator(mode="after")
+    def _is_a_rate(self) -> Random:
+        units.parse_per_hour(self.rate)
+        return self
+
+
+def _speed(given: object) -> float:
+    text = given.strip() if isinstance(given, str) else ""
+    try:
+        value = float(text.removesuffix("x")) if text.endswith("x") else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1e6:
+        raise ValueError(f"{str(given)[:40]!r} is not a speed: write a number above 0 and x, like 60x")
+    return value
+
+
+class Replay(_Model):
+    """A trace of what happened to somebody's nodes: a CSV file with the columns time, node and event."""
+
+    trace: Line = Field(description="Found beside the plan, or in the folder `traces` there.")
+    speed: Annotated[float, BeforeValidator(_speed)] = Field(1.0, description="How many times faster: 60x.")
+    first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its events.")
+    events: dict[Line, Line] = Field(TRACE_EVENTS, description="Which scenario rehearses an event of this name.")
+
+
+_KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
+
+
+class Entry(_Model):
+    """One entry of the day: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
+
+    scenario: Line | None = None
+    name: Name | None = None
+    profile: Line | None = None
+    overrides: Overrides = {}
+    runbook: WebAddress | None = None
+    expect: Watched = Watched()
+    parallel: list[Rehearse] | None = Field(None, min_length=2, max_length=100)
+    pause: Line | None = Field(None, description="What is asked; a person presses continue.")
+    random: Random | None = None
+    replay: Replay | None = None
+    rest: Duration | None = Field(None, description="At least so long, and until the job is steady again.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Entry:
+        given = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"{' + '.join(given) or 'nothing'} is no entry; write exactly one of: {', '.join(_KINDS)}")
+        stray = [key for key in ("profile", "overrides", "expect") if key in self.model_fields_set]
+        if stray and given != ["scenario"]:
+            raise ValueError(f"{stray[0]}: belongs to scenario:")
+        return self
+
+    @property
+    def kind(self) -> str:
+        return next(kind for kind in _KINDS if getattr(self, kind) is not None)
+
+    @property
+    def rehearses(self) -> list[Rehearse]:
+        """The scenarios that it names itself."""
+        if self.scenario is None:
+            return list(self.parallel or ())
+        kept = {key: getattr(self, key) for key in Rehearse.model_fields}
+        return [Rehearse.model_construct(**kept)]
+
+
+class Budget(_Model):
+    """The day ends early when the job has wasted more than this since it was steady first."""
+
+    wasted_gpu_hours: float | None = Field(None, gt=0)
+    wasted_percent: Percent | None = Field(None, description="Of the GPU time since then.")
+
+
+class Http(_Model):
+    url: WebAddress
+    status: int = Field(200, ge=100, le=599)
+    contains: Line | None = Field(None, description="What its answer must hold.")
+
+
+class PromQL(_Model):
+    """A query that must hold: it has an answer, as with `up == 1`."""
+
+    server: WebAddress
+    query: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Probe(_Model):
+    """A question of one's own: a command that ends with 0, an HTTP answer, or a PromQL query with an answer."""
+
+    name: Name
+    command: list[Line] | None = Field(None, min_length=1, max_length=100, description="Run on this host; no shell.")
+    http: Http | None = None
+    promql: PromQL | None = None
+    when: list[Literal["before", "during", "after"]] = Field(["before", "after"], min_length=1, max_length=3)
+    every: Duration = Field(Duration("5s"), description="Between two questions of during.")
+    timeout: Duration = Duration("10s")
+
+    @model_validator(mode="after")
+    def _one_question(self) -> Probe:
+        given = [kind for kind in ("command", "http", "promql") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"{' + '.join(given) or 'nothing'}: write exactly one of: command, http, promql")
+        if self.every.ns < 10**9:
+            raise ValueError(f"every: {self.every} is too often; at least 1s")
+        if not 0 < self.timeout.s <= 300:
+            raise ValueError(f"timeout: {self.timeout} is not allowed; more than 0s, at most 5m")
+        return self
+
+
+class GameDay(_Model):
+    version: Literal[1]
+    name: Name
+    title: Line
+    workload: Workload = Field(default_factory=Workload, description="The job that keeps running.")
+    fault_free: bool = Field(True, description="Also run the job without a fault, to compare with; it is kept.")
+    steady: Steady = Steady()
+    entries: list[Entry] = Field(min_length=1, max_length=ENTRIES_MAX)
+    limits: Limits = Limits()
+    budget: Budget = Budget()
+    probes: list[Probe] = Field([], max_length=50)
+    abort: Abort = Field(default_factory=lambda: Abort(if_no_step_for=Duration("10m"), wall_clock=Duration("24h")))
+    price_per_gpu_hour: float | None = Field(None, ge=0)
+
+
+def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
+    """Reads and checks a file. Raises `ScenarioError` with every mistake found.
+
+    The document tells the places of what is found wrong later.
+    """
+    return parse_gameday(read_text(path), str(path))
+
+
+def parse_gameday(text: str, source: str) -> tuple[GameDay, Document]:
+    document = Document(text, source)
+    if not isinstance(document.data, dict):
+        raise ScenarioError([document.at((), "a game day is a mapping that starts with version: 1")])
+    day = document.check(GameDay, document.data)
+    document.raise_problems()
+    assert day is not None, "what could not be checked has its problem"
+    trainer = day.workload.trainer.beside(pathlib.Path(source).parent.absolute())
+    day = day.model_copy(update={"workload": day.workload.model_copy(update={"trainer": trainer})})
+    for place, why in day.workload.trainer.problems(day.workload):
+        document.problem(("workload", *place), why)
+    for name, value in day.workload.trainer.environment().items():
+        try:
+            refuse_literals({name: value})
+        except ValueError as error:
+            document.problem(("workload", "trainer", "env", name), str(error))
+    _check_names(day, document)
+    document.raise_problems()
+    return day, document
+
+
+def _check_names(day: GameDay, document: Document) -> None:
+    for place, entry in enumerate(day.entries):
+        at: Path = ("entries", place)
+        for number, each in enumerate(entry.rehearses):
+            here = (*at, "parallel", number) if entry.parallel else at
+            if "workload" in each.overrides:
+                document.problem(
+                    (*here, "overrides", "workload"), "the workload is that of the day: one job keeps running"
+                )
+    seen: set[str] = set()
+    for place, probe in enumerate(day.probes):
+        if probe.name in seen:
+            document.problem(("probes", place, "name"), f"{probe.name!r} is already the name of another probe")
+        seen.add(probe.name)
+
+
+def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
+    """A path as given, or `<scenarios>/gamedays/<name>.yaml`."""
+    return find_scenario(name, scenarios / FOLDER)

@@ -1,0 +1,184 @@
+"""`chaos gameday` from the outside: a day with its page, notes from the command line, a harness that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytestmark = pytest.mark.slow  # real jobs
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEAD = """version: 1
+name: light-day
+title: A light day
+workload:
+  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
+  nodes: 1
+  steps: {steps}
+fault_free: false
+steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
+entries:
+"""
+HANG = (
+    "  - {scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 60s}}}}\n"
+)
+PAUSE = "  - pause: Is everybody there?\n"
+
+
+def plan(tmp_path: pathlib.Path, entries: str, steps: int) -> pathlib.Path:
+    path = tmp_path / "day.yaml"
+    trainer = ROOT / "tests" / "faults" / "light_trainer.py"
+    path.write_text(HEAD.format(trainer=trainer, steps=steps, root=ROOT) + entries)
+    return path
+
+
+def chaos(*words: str) -> list[str]:
+    return [sys.executable, "-m", "harness", "gameday", *words]
+
+
+class Going:
+    """A game day in a process of its own."""
+
+    def __init__(self, path: pathlib.Path, tmp_path: pathlib.Path):
+        self.reports, self.out = tmp_path / "reports", tmp_path / "out.txt"
+        words = chaos(str(path), "--reports", str(self.reports))
+        env = os.environ | {"CHAOS_LOCAL_MODE": "plain", "COLUMNS": "300"}
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+
+    @property
+    def run_dir(self) -> pathlib.Path:
+        return next(path for path in self.reports.iterdir() if (path / "gameday.json").exists())
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.reports.glob("*/events/harness.jsonl"))
+
+    def address(self, role: str) -> str:
+        found = re.search(rf"page for the {role}: (\S+)", self.out.read_text())
+        assert found is not None
+        return found[1]
+
+    def wait_for(self, word: str, limit_s: float = 60) -> None:
+        assert until(lambda: word in self.log(), limit_s), f"{word}: {self.out.read_text()}"
+
+    def note(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = chaos("note", "last", *words, "--reports", str(self.reports))
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def until(holds: Callable[[], bool], limit_s: float) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.fixture
+def started(tmp_path: pathlib.Path) -> Iterator[Callable[[str, int], Going]]:
+    all_of_them: list[Going] = []
+
+    def start(entries: str, steps: int) -> Going:
+        all_of_them.append(Going(plan(tmp_path, entries, steps), tmp_path))
+        return all_of_them[-1]
+
+    yield start
+    for each in all_of_them:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.wait(60)
+
+
+def trainers(run_dir: pathlib.Path) -> list[str]:
+    """Processes that still work for this run."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(run_dir).encode() in path.read_bytes():
+                found.append((path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_harness_that_is_killed_leaves_nothing_and_the_day_is_ended_honestly(
+    started: Callable[[str, int], Going],
+) -> None:
+    going = started(HANG + PAUSE, 100_000)
+    going.wait_for('"fault.effect"')
+    run_dir = going.run_dir
+    refused = subprocess.run(chaos("resume", str(run_dir)), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "still going on" in refused.stderr
+    os.kill(going.process.pid, signal.SIGKILL)
+    going.process.wait(30)
+    resumed = subprocess.run(
+        chaos("resume", run_dir.name, "--reports", str(going.reports)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
+    assert "INCONCLUSIVE" in resumed.stdout or "INVALID" in resumed.stdout
+    assert until(lambda: not trainers(run_dir), 20), trainers(run_dir)
+    report = json.loads((run_dir / "gameday-report.json").read_text())
+    assert any("the harness itself ended" in reason for reason in report["reasons"])
+    assert json.loads((run_dir / "undo.jsonl").read_text().splitlines()[-1]) == {"closed": True}
+    assert not list((going.reports / ".gamedays").glob("*.json"))
+    again = subprocess.run(chaos("resume", str(run_dir)), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 3, "resuming twice changes nothing"
+
+
+def test_people_and_alerts_reach_a_day_that_is_going_on(started: Callable[[str, int], Going]) -> None:
+    going = started(PAUSE + "  - {scenario: rank-kill, overrides: {faults: {kill: {target: {rank: 0}}}}}\n", 1500)
+    going.wait_for('"kind":"pause"')
+    secret = going.reports / ".gamedays" / f"{going.run_dir.name}.json"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert going.note("nobody is here yet", "--who", "Ada").returncode == 0
+    assert going.note("x", "--detected", "--mitigated").returncode == 2
+    assert going.note().returncode == 2
+    page = going.address("game master")
+    address, token = page.split("/?token=")
+    request = urllib.request.Request(
+        f"{address}/notes",
+        b'{"action": "continue"}',
+        {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"{address}/events", timeout=10)
+    going.wait_for('"fault.recovered"')
+    assert going.process.wait(120) in (0, 1, 3)
+    report = json.loads((going.run_dir / "gameday-report.json").read_text())
+    said = [each["what"] for each in report["timeline"] if each["kind"] == "person"]
+    assert said == ["Ada: note (nobody is here yet)", "master: continue"]
+    assert report["rehearsals"][0]["outcome"] == "settled"
+    assert "no game day" in going.note("too late").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["no-such-plan"], "unknown scenario 'no-such-plan'"),
+        (["resume", "no-such-run"], "holds no game day"),
+        (["note", "no-such-run", "x"], "no game day 'no-such-run' is going on"),
+        (["pre-launch", "--address", "0.0.0.0"], "give --tls-cert and --tls-key"),
+        (["pre-launch", "--backend", "moon"], "moon"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(words: list[str], told: str, tmp_path: pathlib.Path) -> None:
+    command = chaos(*words, "--reports", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr

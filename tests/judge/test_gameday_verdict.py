@@ -1,0 +1,186 @@
+"""The verdict on a game day, from events alone: alerts, people, probes, budget, and what was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge.gameday import DayResult, Expected, judge_day
+from harness.judge.score import Scorecard, Verdict
+
+S = 10**9
+Event = dict[str, Any]
+
+
+def card(verdict: Verdict = Verdict.PASS, wasted: float = 1.0) -> Scorecard:
+    scores = {"wasted_gpu_hours": {"gpu_seconds_wasted_by_faults": wasted}, "recovery_time": {"seconds": 2.0}}
+    return Scorecard("r", "s", "t", "local", 1, verdict, [f"it is {verdict}"], [], scores, {}, [], {}, None)  # type: ignore[arg-type]
+
+
+def rehearsed(name: str, at_s: float, took_s: float = 10.0, outcome: str = "settled", acts: bool = True) -> list[Event]:
+    """A rehearsal whose fault acts two seconds after its begin, and whose job recovers at its end."""
+    fault = {"fault": f"{name}-f"}
+    own = [
+        {"event": "plan", "rehearsal": name, "plan": {"faults": [{"id": f"{name}-f"}]}, "s": at_s},
+        {"event": "rehearsal.started", "rehearsal": name, "s": at_s},
+        {"event": "fault.injected", **fault, "s": at_s + 2},
+        {"event": "fault.healed", **fault, "s": at_s + 3},
+        {"event": "fault.recovered", **fault, "s": at_s + took_s},
+        {"event": "rehearsal.finished", "rehearsal": name, "outcome": outcome, "s": at_s + took_s},
+    ]
+    return own if acts else [each for each in own if not each["event"].startswith("fault")]
+
+
+def day(*events: Sequence[Event] | Event, end: str | None = "completed", reason: str = "") -> list[Event]:
+    flat: list[Event] = [{"event": "gameday.started", "name": "d", "s": 0}]
+    for each in events:
+        flat += [each] if isinstance(each, dict) else list(each)
+    if end:
+        flat.append({"event": "gameday.finished", "outcome": end, "reason": reason, "s": 1000})
+    return sorted(({**each, "at": int(each["s"] * S) + 5} for each in flat), key=lambda each: each["at"])
+
+
+def alert(name: str, at_s: float, status: str = "firing") -> Event:
+    return {"event": "gameday.alert", "name": name, "status": status, "s": at_s}
+
+
+def person(action: str, at_s: float) -> Event:
+    return {"event": "gameday.person", "action": action, "role": "participant", "s": at_s}
+
+
+def verdict_of(events: list[Event], *expected: Expected, cards: dict[str, Scorecard] | None = None) -> DayResult:
+    begun = {e["rehearsal"] for e in events if e["event"] == "rehearsal.started"}
+    return judge_day(events, expected, cards or {name: card() for name in begun}, card())
+
+
+STALLED = Expected("a", 0, [("Stalled", 5 * S)])
+
+
+def test_a_day_on_which_all_passed_passes_and_says_what_was_not_judged() -> None:
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50)), Expected("a", 0), Expected("b", 1))
+    assert result.verdict is Verdict.PASS
+    assert result.reasons == [
+        "all 2 rehearsals passed on one job that kept running; not judged: alerts and people, of which the plan expects"
+        " nothing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fires", "verdict", "told"),
+    [
+        ([14.0], Verdict.PASS, ""),
+        ([], Verdict.FAIL, "a: alert Stalled did not fire (≤ 5.00 s)"),
+        ([18.0], Verdict.FAIL, "a: alert Stalled fired only after 6.00 s (≤ 5.00 s)"),
+        ([5.0, 14.0], Verdict.FAIL, "a: alert Stalled did not fire (≤ 5.00 s)"),  # it fired before, and fires on
+        ([14.0, 40.0], Verdict.PASS, ""),  # told again while it fires on
+    ],
+)
+def test_an_alert_must_fire_in_time(fires: list[float], verdict: Verdict, told: str) -> None:
+    result = verdict_of(day(rehearsed("a", 10), *(alert("Stalled", at) for at in fires)), STALLED)
+    assert result.sides["alerts"] is verdict and result.verdict is verdict
+    assert not told or told in result.reasons
+
+
+def test_an_alert_where_nothing_was_injected_fails() -> None:
+    events = day(rehearsed("a", 10), alert("Stalled", 14), alert("Stalled", 15, "resolved"), alert("Stalled", 300))
+    result = verdict_of(events, STALLED)
+    assert result.verdict is Verdict.FAIL
+    assert result.reasons == ["alert Stalled fired 5 min 0 s into the day, where nothing was injected"]
+
+
+def test_an_alert_that_the_plan_does_not_name_is_shown_and_not_judged() -> None:
+    result = verdict_of(day(rehearsed("a", 10), alert("DiskFull", 300)), Expected("a", 0))
+    assert result.verdict is Verdict.PASS and result.sides["alerts"] is None
+    assert any(moment.what.startswith("DiskFull firing") for moment in result.moments)
+
+
+def test_without_a_fault_an_alert_is_not_judged_green() -> None:
+    result = verdict_of(day(rehearsed("a", 10, acts=False), alert("Stalled", 13)), STALLED)
+    assert result.sides["alerts"] is Verdict.FAIL  # it fired where nothing was injected
+    quiet = verdict_of(day(rehearsed("a", 10, acts=False)), STALLED)
+    assert quiet.sides["alerts"] is Verdict.INCONCLUSIVE
+
+
+def test_who_acknowledges_has_detected() -> None:
+    events = day(rehearsed("a", 10), person("acknowledged", 15), person("mitigated", 19))
+    result = verdict_of(events, Expected("a", 0, people={"detect": 4 * S, "mitigate": 6 * S}))
+    assert result.acts[0].reactions == {"detect": 3 * S, "acknowledge": 3 * S, "mitigate": 7 * S}
+    assert result.sides["people"] is Verdict.FAIL
+    assert result.reasons == ["a: people mitigate: it took 7.00 s (≤ 6.00 s)"]
+
+
+def test_what_people_do_counts_for_the_newest_fault() -> None:
+    events = day(rehearsed("a", 10), rehearsed("b", 50), person("detected", 60), person("detected", 5))
+    result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}), Expected("b", 1))
+    assert result.acts[0].reactions["detect"] is None and result.acts[1].reactions["detect"] == 8 * S
+    assert result.reasons == ["a: people detect: nobody did (≤ 60.00 s)"]
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "skipped"])
+def test_what_a_person_ended_proves_nothing(outcome: str) -> None:
+    events = day(rehearsed("a", 10, outcome=outcome))
+    for verdict in Verdict:
+        result = verdict_of(events, Expected("a", 0), cards={"a": card(verdict)})
+        assert result.acts[0].verdict is Verdict.INCONCLUSIVE and result.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ("completed", Verdict.PASS),
+        ("budget", Verdict.FAIL),
+        ("not_steady", Verdict.FAIL),
+        ("job_ended", Verdict.INCONCLUSIVE),
+        (None, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_how_the_schedule_ended(end: str | None, verdict: Verdict) -> None:
+    assert verdict_of(day(rehearsed("a", 10), end=end, reason="why"), Expected("a", 0)).verdict is verdict
+
+
+def test_never_steady_before_any_fault_is_no_failure_of_the_job() -> None:
+    result = verdict_of(day(end="not_steady", reason="no checkpoint is committed yet"), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reasons == ["a: it was not run", "no checkpoint is committed yet"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "verdict"), [("before", Verdict.INCONCLUSIVE), ("during", Verdict.FAIL), ("after", Verdict.FAIL)]
+)
+def test_a_probe_that_did_not_hold(moment: str, verdict: Verdict) -> None:
+    probe = {"event": "gameday.probe", "name": "up", "moment": moment, "ok": False, "detail": "HTTP 500", "s": 12}
+    assert verdict_of(day(rehearsed("a", 10), probe, end="probe"), Expected("a", 0)).verdict is verdict
+
+
+def test_the_dearest_comes_first_among_what_to_fix() -> None:
+    events = day(rehearsed("a", 10), rehearsed("b", 50), rehearsed("c", 90))
+    cards = {"a": card(wasted=1.0), "b": card(Verdict.FAIL, 9.0), "c": card(wasted=4.0)}
+    result = verdict_of(events, Expected("a", 0), Expected("b", 1), Expected("c", 2), cards=cards)
+    assert [act.expected.name for act in result.to_fix] == ["b", "c", "a"]
+
+
+def test_no_card_of_the_job_is_never_green() -> None:
+    events = day(rehearsed("a", 10))
+    assert judge_day(events, [Expected("a", 0)], {"a": card()}, None).verdict is Verdict.INCONCLUSIVE
+    assert judge_day([], [], {}, None).verdict is Verdict.INCONCLUSIVE
+
+
+AT_S = st.integers(0, 900)
+ALERTS = st.tuples(st.sampled_from(["Stalled", "Other"]), AT_S, st.sampled_from(["firing", "resolved"]))
+PEOPLE = st.tuples(st.sampled_from(["detected", "acknowledged", "mitigated", "note"]), AT_S)
+
+
+@given(st.lists(ALERTS, max_size=6), st.lists(PEOPLE, max_size=6))
+def test_it_passes_only_with_an_alert_in_time_and_none_elsewhere(
+    alerts: list[tuple[str, int, str]], people: list[tuple[str, int]]
+) -> None:
+    told = [alert(name, at, status) for name, at, status in alerts] + [person(*each) for each in people]
+    result = verdict_of(day(rehearsed("a", 100), *told), STALLED)
+    if result.verdict is Verdict.PASS:
+        assert any(name == "Stalled" and status == "firing" and 102 <= at <= 107.001 for name, at, status in alerts)
+    reactions = [took for took in result.acts[0].reactions.values() if took is not None]
+    assert reactions == sorted(reactions), "nobody mitigates before they detect"

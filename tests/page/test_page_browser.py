@@ -1,0 +1,205 @@
+"""The live page in a real browser: it updates, reconnects, fits a phone, obeys the keyboard, and trusts no trainer."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tools
+
+pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
+
+from page_days import EVIL, view
+
+from harness.page.chart import drawing
+from harness.page.server import Place, Served, serving
+from harness.run.desk import Ask, Desk
+from harness.run.steady import Course
+
+WIDTHS = (1440, 390)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    tools.need("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.skip("playwright is missing: pip install playwright")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
+        )
+        yield started
+        started.close()
+
+
+class Day:
+    """A page without a job: shows what a test wants, and remembers what was pressed."""
+
+    def __init__(self, served: Served, desk: Desk):
+        self.served, self.desk, self.shown = served, desk, view()
+        self.pressed: list[Ask] = []
+        self.over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.over:
+            while (asked := self.desk.take()) is not None:
+                if isinstance(asked, Ask):
+                    self.pressed.append(asked)
+                    asked.reply.set_result("")
+            self.served.hub.publish(self.shown, [])
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.over = True
+        self._thread.join(2)
+
+
+def course() -> Course:
+    kept = Course()
+    for step in range(1, 400):
+        kept.steps.append((step, 4.0 / step**0.2 + 0.05 * np.sin(step), 90_000_000))
+    return kept
+
+
+@pytest.fixture
+def day(tmp_path: pathlib.Path) -> Iterator[Day]:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node0.1.log").write_text(f"step 997 loss 3.21\n{EVIL}\n" * 8)
+    (tmp_path / "logs" / "node1.1.log").write_text("node1 speaks\n")
+    steps = np.arange(1.0, 401.0)
+    chart = drawing(course(), lambda: (steps, 4.0 / steps**0.2, steps * 0 + 0.09))
+    desk = Desk()
+    with serving(Place(), desk, tmp_path, chart) as served:
+        day = Day(served, desk)
+        yield day
+        day.end()
+
+
+def opened(
+    browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
+) -> tuple[Any, list[str]]:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(20_000)
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda r: heard.append(r.url) if not r.url.startswith((day.served.address, "data:")) else None)
+    page.goto(day.served.url(role))
+    wait(page, "document.getElementById('step').textContent !== '—'")
+    return page, heard
+
+
+def wait(page: Any, condition: str) -> None:
+    """Asked from here: the page's own policy forbids what playwright's waiting does inside it."""
+    assert until(lambda: bool(page.evaluate(condition)), 20), condition
+
+
+def until(holds: Callable[[], bool], limit_s: float = 10.0) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("role", "scheme"), [("master", "light"), ("master", "dark"), ("participant", "light")])
+def test_it_fits_says_no_error_and_runs_no_foreign_word(
+    browser: Any, day: Day, role: str, scheme: str, width: int, tmp_path: pathlib.Path
+) -> None:
+    page, heard = opened(browser, day, role, width, scheme)
+    page.wait_for_selector("#chart svg")
+    wait(page, "document.getElementById('log').textContent.includes('loss 3.21')")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.title().startswith("Game day") and page.locator("img").count() == 0
+    assert "<img src=x" in page.locator("#log").inner_text(), "it is shown as the text that it is"
+    assert "token" not in page.url
+    assert heard == []
+    page.screenshot(path=str(tmp_path / f"{role}-{scheme}-{width}.png"), full_page=True)
+    page.close()
+
+
+def test_stop_is_one_press_and_the_page_follows(browser: Any, day: Day) -> None:
+    page, heard = opened(browser, day)
+    page.get_by_role("button", name="Stop").click()
+    assert until(lambda: [ask.action for ask in day.pressed] == ["stop"])
+    wait(page, "document.getElementById('answer').textContent.startsWith('Stopped')")
+    day.shown = view(blocked=True, saying="Stopped by a person: nothing is injected until it is lifted.")
+    page.get_by_role("button", name="Lift the stop").wait_for()
+    assert page.get_by_role("button", name="Inject now").is_disabled()
+    assert page.title().startswith("Stopped")
+    assert heard == []
+    page.close()
+
+
+def test_the_keyboard_alone_leaves_a_note(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    page.focus("#who")
+    page.keyboard.type("Ada")
+    page.keyboard.press("Tab")
+    page.keyboard.type("loss is flat")
+    page.keyboard.press("Enter")
+    assert until(lambda: bool(day.pressed))
+    (ask,) = day.pressed
+    assert (ask.action, ask.who, ask.text, ask.role) == ("note", "Ada", "loss is flat", "participant")
+    reached = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent"))
+    assert {"I see a problem", "I take it", "It is mitigated"} <= reached
+    page.close()
+
+
+def test_a_lost_connection_is_told_and_comes_back(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    page.context.set_offline(True)
+    page.evaluate("fetch('/page.js').catch(() => 0)")
+    page.context.set_offline(False)
+    day.shown = view(step=1234)
+    wait(page, "document.getElementById('step').textContent.startsWith('1,234')")
+    assert page.locator("#link").inner_text() == "live"
+    page.close()
+
+
+@pytest.mark.parametrize(("count", "boxes"), [(64, 64), (1024, 8)])
+def test_many_ranks_are_legible(browser: Any, day: Day, count: int, boxes: int) -> None:
+    day.shown = view(count)
+    page, heard = opened(browser, day)
+    wait(page, f"document.querySelectorAll('.rank').length === {boxes}")
+    words = page.locator("#ranks-words").inner_text()
+    assert words.startswith(f"{count:,} ranks. Step: lowest 997, highest 1,000")
+    assert (
+        page.evaluate(
+            "Math.min(...[...document.querySelectorAll('.rank b')].map((n) => parseFloat(getComputedStyle(n).fontSize)))"
+        )
+        >= 11
+    )
+    assert heard == []
+    page.close()
+
+
+def test_the_participants_page_tells_nothing_in_its_source(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    source = page.content()
+    assert "silent-hang" not in source and "spot-evict" not in source and "rank-kill" in source
+    page.close()
+
+
+def test_ten_browsers_are_told_by_one_rendering(browser: Any, day: Day) -> None:
+    """What a job pays for onlookers is one view a quarter of a second, whoever looks."""
+    pages = [opened(browser, day, "observer")[0] for _ in range(10)]
+    day.shown = view(step=2222)
+    for page in pages:
+        wait(page, "document.getElementById('step').textContent.startsWith('2,222')")
+        page.close()

@@ -1,0 +1,243 @@
+"""Who gets in, what they may press, and what they may see."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
+
+from page_days import EVIL, view
+from starlette.testclient import TestClient
+
+from harness.errors import UsageError
+from harness.page import alerts
+from harness.page.access import Access
+from harness.page.app import Page, newest_words
+from harness.page.hub import Hub
+from harness.page.server import Place
+from harness.run.day_view import NewsView, for_role
+from harness.run.desk import AlertNews, Ask, Desk
+
+HOST = "127.0.0.1:8000"
+OWN = {"origin": f"http://{HOST}", "content-type": "application/json"}
+
+
+class Clerk(threading.Thread):
+    """Answers what is handed in, as the job's loop does."""
+
+    def __init__(self, desk: Desk):
+        super().__init__(daemon=True)
+        self.desk, self.heard, self.over = desk, list[Ask | AlertNews](), False
+
+    def run(self) -> None:
+        while not self.over:
+            asked = self.desk.take()
+            if asked is None:
+                time.sleep(0.002)
+                continue
+            self.heard.append(asked)
+            if isinstance(asked, Ask):
+                asked.reply.set_result("")
+
+
+@pytest.fixture
+def clerk() -> Iterator[Clerk]:
+    clerk = Clerk(Desk())
+    clerk.start()
+    yield clerk
+    clerk.over = True
+    clerk.join(2)
+
+
+@pytest.fixture
+def page(clerk: Clerk, tmp_path: pathlib.Path) -> Page:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node0.1.log").write_text("old\n")
+    (tmp_path / "logs" / "node0.2.log").write_text(f"new \x1b[31m{EVIL}\n")
+    return Page(Access(frozenset({HOST})), Hub(), clerk.desk, tmp_path, lambda narrow: "", "chaos-8000")
+
+
+@pytest.fixture
+def client(page: Page) -> Iterator[TestClient]:
+    with TestClient(page.app(), base_url=f"http://{HOST}") as client:
+        page.hub.publish(view(), [])
+        time.sleep(0.05)
+        yield client
+
+
+def enter(client: TestClient, page: Page, role: str) -> str:
+    answer = client.get("/", params={"token": page.access.tokens[role]})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_without_its_token_nothing_opens(client: TestClient, page: Page) -> None:
+    for token in ("", "x", "\u00e9\ud800".encode(errors="replace").decode(), page.access.tokens["alerts"]):
+        assert client.get("/", params={"token": token}).status_code == 403
+    for path in ("/events", "/log?node=node0", "/chart"):
+        assert client.get(path).status_code == 403
+    assert client.post("/act", json={"action": "stop"}, headers=OWN).status_code == 403
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(client: TestClient, page: Page) -> None:
+    answer = client.get("/", params={"token": page.access.tokens["master"]})
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert page.access.tokens["master"] not in answer.text
+
+
+def test_another_name_of_this_host_is_refused(client: TestClient, page: Page) -> None:
+    answer = client.get("/", params={"token": page.access.tokens["master"]}, headers={"host": "evil.example:8000"})
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("role", "action", "status"),
+    [
+        ("master", "stop", 200),
+        ("master", "inject", 200),
+        ("participant", "stop", 200),
+        ("participant", "detected", 200),
+        ("participant", "inject", 403),
+        ("participant", "lift", 403),
+        ("observer", "stop", 403),
+        ("observer", "note", 403),
+        ("master", "format", 400),
+    ],
+)
+def test_each_role_presses_its_own_buttons(
+    client: TestClient, page: Page, clerk: Clerk, role: str, action: str, status: int
+) -> None:
+    enter(client, page, role)
+    answer = client.post("/act", json={"action": action, "who": "Ada"}, headers=OWN)
+    assert answer.status_code == status, answer.text
+    pressed = [(each.action, each.role, each.who) for each in clerk.heard if isinstance(each, Ask)]
+    assert pressed == ([(action, role, "Ada")] if status == 200 else [])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "application/json"},
+        {"content-type": "application/json", "origin": "http://evil.example"},
+        {"content-type": "application/json", "origin": "null"},
+        {"content-type": "application/json", "origin": f"https://{HOST}"},
+        {"content-type": "application/json", "origin": "http://127.0.0.1:8001"},
+    ],
+)
+def test_a_button_of_another_site_does_nothing(
+    client: TestClient, page: Page, clerk: Clerk, headers: dict[str, str]
+) -> None:
+    enter(client, page, "master")
+    assert client.post("/act", content='{"action": "stop"}', headers=headers).status_code == 403
+    assert clerk.heard == []
+
+
+def test_what_is_not_json_is_refused(client: TestClient, page: Page, clerk: Clerk) -> None:
+    enter(client, page, "master")
+    for content, kind in (
+        ('{"action": "stop"}', "text/plain"),
+        ("{", "application/json"),
+        ("[" * 100_000, "application/json"),
+    ):
+        answer = client.post("/act", content=content, headers=OWN | {"content-type": kind})
+        assert answer.status_code == 400, answer.text
+    assert client.post("/act", json={"action": "note", "text": "x" * 10_000}, headers=OWN).status_code == 400
+    assert client.post("/act", content=b" " * 300_000, headers=OWN).status_code == 400
+    assert clerk.heard == []
+
+
+def test_the_participants_page_has_no_schedule_and_no_forbidden_button(client: TestClient, page: Page) -> None:
+    text = enter(client, page, "participant")
+    assert 'data-act="stop"' in text and 'data-act="inject"' not in text and "outage-box" not in text
+    assert 'data-act="inject"' in enter(client, page, "master")
+    observer = enter(client, page, "observer")
+    assert "data-act" not in observer
+
+
+def test_the_view_of_participants_hides_what_acts_and_what_comes() -> None:
+    shown = for_role(view(), "participant", [NewsView(1, "person", "Bob: I see it")])
+    text = json.dumps(shown, default=vars)
+    assert "rank-kill" in text, "what is over is told"
+    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back"):
+        assert hidden not in text
+    assert "Rehearsing" not in text
+
+
+def test_logs_are_plain_text_of_the_newest_node(client: TestClient, page: Page) -> None:
+    enter(client, page, "observer")
+    answer = client.get("/log", params={"node": "node0"})
+    assert answer.headers["content-type"].startswith("text/plain") and answer.text.startswith("new ")
+    assert "\x1b" not in answer.text and "\u202e" not in answer.text
+    for node in ("../undo", "node9", "node0.1"):
+        assert client.get("/log", params={"node": node}).status_code == 404
+
+
+def test_a_log_that_is_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "logs" / "node0.1.log").symlink_to(tmp_path / "secret")
+    assert "secret" not in newest_words(tmp_path, "node0")
+
+
+def test_alertmanager_and_plain_json_are_taken(client: TestClient, page: Page, clerk: Clerk) -> None:
+    token = {"authorization": f"Bearer {page.access.tokens['alerts']}"}
+    message = {
+        "version": "4",
+        "status": "firing",
+        "alerts": [
+            {"status": "firing", "labels": {"alertname": "Stalled"}, "annotations": {"summary": "no step"}},
+            {"status": "resolved", "labels": {"alertname": "Slow"}, "annotations": {}},
+        ],
+    }
+    assert client.post("/alerts", json=message, headers=token).json() == {"taken": 2}
+    assert client.post("/alerts", json={"name": "Disk"}, headers=token).status_code == 200
+    time.sleep(0.1)
+    assert clerk.heard == [
+        AlertNews("Stalled", "firing", "no step"),
+        AlertNews("Slow", "resolved", ""),
+        AlertNews("Disk", "firing", ""),
+    ]
+
+
+def test_alerts_need_their_token(client: TestClient, page: Page, clerk: Clerk) -> None:
+    enter(client, page, "master")
+    assert client.post("/alerts", json={"name": "x"}).status_code == 403, "a cookie is not enough"
+    wrong = {"authorization": f"Bearer {page.access.tokens['observer']}"}
+    assert client.post("/alerts", json={"name": "x"}, headers=wrong).status_code == 403
+    right = {"authorization": f"Bearer {page.access.tokens['alerts']}"}
+    assert client.post("/notes", json={"action": "stop"}, headers=right).status_code == 403
+    assert clerk.heard == []
+
+
+@pytest.mark.parametrize(
+    "message", [{}, [], {"alerts": []}, {"alerts": [1]}, {"name": ""}, {"name": "x", "status": "maybe"}, 7, None]
+)
+def test_what_is_no_alert_is_told(message: object) -> None:
+    with pytest.raises(ValueError):
+        alerts.read(message)
+
+
+def test_another_address_needs_tls(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="--tls-cert and --tls-key"):
+        Place("0.0.0.0").check()
+    with pytest.raises(UsageError, match="belong together"):
+        Place("0.0.0.0", certificate=tmp_path / "c").check()
+    Place("127.0.0.1").check()
+    Place("::1").check()
+
+
+def test_a_token_is_known_by_its_role_alone() -> None:
+    access = Access(frozenset({HOST}))
+    assert len(set(access.tokens.values())) == 4
+    assert [access.role_of(token) for token in access.tokens.values()] == list(access.tokens)
+    assert access.role_of(access.tokens["master"][:-1]) is None
+    assert "master" not in repr(access)
