@@ -406,7 +406,7 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
     if fault.injected < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
     nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
-    taken = min((gone[key] for key in nodes if gone.get(key, 0) >= fault.injected), default=fault.injected)
+    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= fault.injected), default=fault.injected)
     return fault.injected <= end and taken <= end
 
 
