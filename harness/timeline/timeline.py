@@ -243,7 +243,7 @@ def build(log: reading.Log) -> Timeline:
 def saving_like(run: Timeline, twin: Timeline | None) -> Timeline:
     """The run, if it was cut short while a checkpoint was saved: how many save one may be known from `twin` alone."""
     known = saves.together(run.committers, twin.committers if twin else {})
-    if known == run.committers:
+    if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
     return replace(run, checkpoints=saves.labelled(run.checkpoints, _places(run), known), committers=known)
 
