@@ -22,7 +22,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
+from harness.backends.agent.types import (
+    Arrivals,
+    CpuUse,
+    Impairment,
+    MemoryUse,
+    ProcessState,
+    StorageAnswers,
+    StorageRule,
+)
 from harness.errors import FaultError, UsageError
 from harness.plugins import Family
 
@@ -293,6 +301,11 @@ class Node(abc.ABC):
         of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
         whether it was `cut`, the `lost_bytes` and the `lost_renames`. Power comes back with `heal()`.
         """
+        raise self._missing(Verb.STORAGE)
+
+    def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
+        """How the file system over `mount` answers the node now, as far as such a rule goes: each of its operations is
+        put to it once. Nothing is written, and no rule counts it."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
-from harness.backends.agent.types import StorageRule
+from harness.backends.agent.types import StorageAnswers, StorageRule
 from harness.backends.calls import Caller, Lab
 from harness.backends.contract import Disturbance, Node
 from harness.errors import BackendError
@@ -51,6 +51,11 @@ class StoringNode(Node):
         storage = self._storage()
         number = storage.call("storage.add", folder=folder, node=self.key, rule=dataclasses.asdict(rule))
         return StorageDisturbance(storage, folder, number)
+
+    def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
+        folder, asked = str(self._run_dir / mount), dataclasses.asdict(rule)
+        found = self._storage().call("storage.try_out", folder=folder, node=self.key, rule=asked)
+        return StorageAnswers(found["tried"], found["refused"], found["delay_ns"] / 1e9)
 
 
 def mount(lab: Lab, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Verb
 from harness.errors import FaultError
@@ -36,6 +36,7 @@ class DataCorruption(Fault):
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
     stops = True
+    _sound: dict[str, str] = PrivateAttr(default_factory=dict)  # the digest of the shard before it was damaged
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +70,7 @@ class DataCorruption(Fault):
         hostile.copy_out(context.run_dir, shard, kept)
         places = {"path": shard, "kept": str(kept.relative_to(context.run_dir))}
         context.undo("faults.data_corruption", **places)
-        before = digest(context.run_dir, shard)
+        before = self._sound[shard] = digest(context.run_dir, shard)
         self._damage(context.run_dir, shard, dice)
         context.injected()
         changed = int(digest(context.run_dir, shard) != before)
@@ -80,6 +81,12 @@ class DataCorruption(Fault):
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Shards are put back by `inject`, or by their undo record at the end of the run."""
         damage.withdraw(context.run_dir, context.seed)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """The shard is what it was before. A poisoned batch was that of one step."""
+        for shard, before in self._sound.items():
+            damaged = int(digest(context.run_dir, shard) != before)
+            context.ended(damaged, 0, "shards damaged", ok=not damaged, detail=shard)
 
     def _kept(self, context: Context) -> pathlib.Path:
         return context.run_dir / "kept" / f"{context.seed:016x}" / "shard"

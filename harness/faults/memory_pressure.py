@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from harness.backends.contract import Verb
+from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target, name_nodes
+from harness.faults.shared.memory import BEYOND_BYTES, see_memory_end
 from harness.units import Duration, Size
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
-PROBE_BYTES = 32 * 2**20  # how much beyond the limit the probe tries to get
 
 
 class MemoryPressure(Fault):
@@ -28,6 +28,7 @@ class MemoryPressure(Fault):
 
     needs = frozenset({Verb.MEMORY})
     stops = True
+    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
@@ -42,8 +43,9 @@ class MemoryPressure(Fault):
         for target in targets:
             node = context.node(target)
             before = node.memory_use()
-            who = node.limit_memory(before.used_bytes + free_bytes, self.how)
-            got = node.fill_memory(free_bytes + PROBE_BYTES, spare=False)
+            self._limits[node] = before.used_bytes + free_bytes
+            who = node.limit_memory(self._limits[node], self.how)
+            got = node.fill_memory(free_bytes + BEYOND_BYTES, spare=False)
             killed = node.memory_use().kills - before.kills
             ok = killed == 1 and abs(got / free_bytes - 1) <= TOLERANCE
             detail = f"{node.name}: {killed} process killed for more, by the {who}"
@@ -54,6 +56,10 @@ class MemoryPressure(Fault):
         for target in targets:
             with contextlib.suppress(NodeGone):  # and its limits with it
                 context.node(target).limit_memory(None)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for node, limit_bytes in self._limits.items():
+            see_memory_end(node, limit_bytes, context)
 
 
 FAULT = MemoryPressure

@@ -21,6 +21,7 @@ from harness.log import hostile
 from harness.units import Duration
 
 TOLERANCE = 0.25
+WATCHED_S = 1.0
 COUNTS_BYTES_MAX = 64 * 2**10
 PROXY = "harness.backends.agent.s3_proxy"
 
@@ -66,6 +67,15 @@ class ObjectStore(Fault):
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         hostile.remove(context.run_dir, self._rule_file)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """The rule is gone, at which the proxy looks before each request, and it counts no more that went wrong."""
+        before = self._counts(context.run_dir)
+        context.wait(WATCHED_S)
+        acted = self._counts(context.run_dir).get("acted", 0) - before.get("acted", 0)
+        rules = int(hostile.status_of(context.run_dir, self._rule_file) is not None)
+        detail = f"{acted} requests went wrong in {WATCHED_S:g} s"
+        context.ended(rules + acted, 0, "rules and requests gone wrong", ok=not rules + acted, detail=detail)
 
     @property
     def _rule_file(self) -> str:

@@ -7,11 +7,12 @@ import functools
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target
+from harness.faults.shared.memory import see_memory_end
 from harness.units import Duration, Size
 
 GONE_WITHIN_S = 5.0
@@ -29,6 +30,7 @@ class Oom(Fault):
     needs = frozenset({Verb.MEMORY})
     kills = True
     aims_at = "rank"
+    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
@@ -43,6 +45,7 @@ class Oom(Fault):
             node, pid = context.pid_of(target.rank)
             before = node.memory_use()
             limit_bytes = before.used_bytes + self.headroom.bytes
+            self._limits[node] = limit_bytes
             who = node.limit_memory(limit_bytes, self.how)
             node.doom(pid)
             context.injected()
@@ -58,6 +61,10 @@ class Oom(Fault):
         for target in targets:
             with contextlib.suppress(NodeGone):  # and its limits with it
                 context.node(target).limit_memory(None)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for node, limit_bytes in self._limits.items():
+            see_memory_end(node, limit_bytes, context)
 
 
 def _is_gone(node: Node, pid: int) -> bool:

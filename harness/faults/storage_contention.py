@@ -25,6 +25,7 @@ _ROOT = _LOAD.parents[2]
 # The kernel ends it with the thread that started it, so that nothing outlives the harness, however that ends.
 _DIE_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 START_S_MAX = 30.0
+GONE_FOR_S = 0.5
 FAILED_SHARE_MAX = 0.01
 
 
@@ -66,6 +67,12 @@ class StorageContention(Fault):
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         hostile.remove_tree(context.run_dir, self._name(context))
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """Their folder is gone with all that they wrote, and nobody writes a new one."""
+        context.wait(GONE_FOR_S)
+        left = int(hostile.status_of(context.run_dir, self._name(context)) is not None)
+        context.ended(left, 0, "folders of strangers", ok=not left)
 
     def _name(self, context: Context) -> str:
         return f"{self.directory}/.load-{context.seed:016x}"

@@ -9,6 +9,7 @@ Columns are numpy arrays, so that ten million step events fit and score in secon
 
 from __future__ import annotations
 
+import bisect
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -193,7 +194,7 @@ def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = Story(log)
     told = story.of_trainers(saves.STARTED, saves.COMMITTED, "checkpoint.failed")
-    places = [story.place_of(event) for event in told]
+    places = story.places_of(told)
     committers = saves.committers(told, places)
     checkpoints = saves.labelled(told, places, committers)
     rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
@@ -250,19 +251,27 @@ def build(log: reading.Log) -> Timeline:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """The run, if it was cut short while a checkpoint was saved: how many save one may be known from `twin` alone."""
+    """The run, if it was cut short while a checkpoint was saved: how many save one only the fault-free run may tell."""
     known = saves.together(run.committers, fault_free.committers if fault_free else {})
-    if known == run.committers:
+    if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
-    places = [_place_of(run, event) for event in run.checkpoints]
-    return replace(run, checkpoints=saves.labelled(run.checkpoints, places, known), committers=known)
+    return replace(run, checkpoints=saves.labelled(run.checkpoints, _places(run), known), committers=known)
 
 
-def _place_of(run: Timeline, event: Mapping[str, Any]) -> saves.Place:
-    """The world of the last epoch that had begun by then, of those that its process was in."""
-    mine = [epoch for epoch in run.epochs if event["process"] in epoch.processes] or run.epochs
-    begun = [epoch for epoch in mine if epoch.begin <= event["at"]] or mine[:1]
-    return saves.Place(begun[-1].world, begun[-1].size) if begun else saves.Place(-1, 1)
+def _places(run: Timeline) -> list[saves.Place]:
+    """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
+    in; of a helper that was in none, of all."""
+    all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
+    epochs: dict[int, list[Epoch]] = {}
+    for epoch in all_epochs:
+        for row in epoch.processes:
+            epochs.setdefault(row, []).append(epoch)
+    found = []
+    for event in run.checkpoints:
+        mine = epochs.get(event["process"], all_epochs)
+        last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
+        found.append(saves.Place(mine[last].world, mine[last].size) if mine else saves.Place(-1, 1))
+    return found
 
 
 def _committed(checkpoints: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
@@ -415,7 +424,7 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
     if fault.injected < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
     nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
-    taken = min((gone[key] for key in nodes if gone.get(key, 0) >= fault.injected), default=fault.injected)
+    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= fault.injected), default=fault.injected)
     return fault.injected <= end and taken <= end
 
 

@@ -248,6 +248,8 @@ def storage_fails(job: Job) -> None:
         saved = len(job.events(other, "checkpoint.committed"))
         until(lambda: len(job.events(other, "checkpoint.committed")) > saved, "a save on the other node")
         assert job.events(other, "checkpoint.failed") == []
+        assert [each.try_storage(STORE, rule).refused for each in job.nodes] == [1, 0]
+    assert [each.try_storage(STORE, rule).refused for each in job.nodes] == [0, 0]
     saved = len(job.events(node, "checkpoint.committed"))
     until(lambda: len(job.events(node, "checkpoint.committed")) > saved, "a save after healing")
 

@@ -7,11 +7,13 @@ from typing import Any, cast
 import pytest
 from run.test_injection import injection_of, living_on
 
-from harness.backends.agent.types import Arrivals, CpuUse, ProcessState
+from harness.backends.agent.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Hold, Quota
 from harness.run.injection import Injection
 from harness.run.trigger import LiveProgress
+
+MIB = 2**20
 
 
 class Net:
@@ -22,7 +24,8 @@ class Net:
     def __init__(self, index: int, rate_bits: float = 1e9, delay_s: float = 0.001, through: float = 1.0):
         self.index, self.name = index, f"node{index}"
         self.rate_bits, self.delay_s, self.through, self.stopped = rate_bits, delay_s, through, 0
-        self.throttled_ns = self.now_ns = 0
+        self.throttled_ns = self.now_ns = self.kills = 0
+        self.used_bytes, self.limit_bytes, self.answers = 100 * MIB, 10**15, StorageAnswers(3, 0, 0.0)
 
     def fill_path(self, partner: Any, seconds: float, back: bool, through: Any = None) -> float:
         return self.rate_bits
@@ -33,6 +36,17 @@ class Net:
 
     def processes(self) -> list[ProcessState]:
         return [ProcessState(10, "T" if number < self.stopped else "S", 0) for number in range(2)]
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(self.used_bytes, self.kills)
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        got = min(size_bytes, self.limit_bytes - self.used_bytes)
+        self.kills += got < size_bytes
+        return got
+
+    def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
+        return self.answers
 
     def cpu_use(self) -> CpuUse:
         self.now_ns += 10**9
@@ -122,6 +136,35 @@ def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float
     fault._hold_seen = Hold(2.0, 10e6, [Quota(node, "cpu")])
     context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
     assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
+
+
+@pytest.mark.parametrize(("limit_mib", "told"), [(10**9, [True]), (120, [False]), (151, [False])])
+@pytest.mark.parametrize("kind", ["oom", "memory_pressure"])
+def test_memory_that_is_still_limited_is_told(kind: str, limit_mib: int, told: list[bool]) -> None:
+    fault: Any = build_fault(kind, {})
+    node = Net(0)
+    node.limit_bytes, fault._limits[node] = limit_mib * MIB, 120 * MIB
+    assert [each["ok"] for each in seen(fault, Seeing(node))] == told
+    assert node.kills == (not told[0])
+
+
+def test_so_much_memory_is_not_taken_only_to_look() -> None:
+    fault: Any = build_fault("oom", {})
+    node = Net(0)
+    fault._limits[node] = node.used_bytes + 2**30
+    assert seen(fault, Seeing(node)) == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [(StorageAnswers(3, 0, 0.0), 0), (StorageAnswers(3, 2, 0.0), 2), (StorageAnswers(3, 0, 0.02), 1)],
+)
+@pytest.mark.parametrize("kind", ["storage_error", "storage_full", "storage_slow"])
+def test_storage_that_still_refuses_or_waits_is_told(kind: str, answers: StorageAnswers, left: int) -> None:
+    node = Net(0)
+    node.answers = answers
+    told = seen(build_fault(kind, {"latency": "20ms"} if kind == "storage_slow" else {}), Seeing(node))
+    assert [(each["measured"], each["ok"]) for each in told] == [(left, not left)]
 
 
 def events(log: list[dict[str, Any]]) -> list[str]:

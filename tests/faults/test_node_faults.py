@@ -91,6 +91,9 @@ CASES = [
 ]
 
 
+TOLD_ENDS = ("oom", "memory_pressure")
+
+
 @pytest.mark.parametrize(("mode", "fault", "parameters"), CASES, ids=lambda value: str(value))
 def test_it_acts_is_measured_and_healed(
     mode: str, fault: str, parameters: dict[str, Any], use_mode: Any, tmp_path: pathlib.Path
@@ -100,6 +103,7 @@ def test_it_acts_is_measured_and_healed(
         pytest.skip(reason)
     events = run(make_plan(fault, 60, **parameters), tmp_path)
     assert [effect["ok"] for effect in events["fault.effect"]] == [True], events["fault.effect"]
+    assert fault not in TOLD_ENDS or [end["ok"] for end in events["fault.ended"]] == [True], events["fault.ended"]
     kills = fault == "oom"
     assert len(events["started"]) == 1 + kills
     assert len(events["step"]) >= 60

@@ -26,8 +26,9 @@ class Context:
     def __init__(self, run_dir: pathlib.Path):
         self.run_dir = run_dir
         self.effects: list[tuple[float, float, str, bool, str]] = []
+        self.ends: list[bool] = []
 
-    def wait(self, seconds: float, until: Callable[[], bool]) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] = bool) -> bool:
         deadline = time.monotonic() + seconds
         while not until():
             if time.monotonic() > deadline:
@@ -39,6 +40,9 @@ class Context:
 
     def effect(self, *values: Any, ok: bool, detail: str = "") -> None:
         self.effects.append((*values, ok, detail))
+
+    def ended(self, *values: Any, ok: bool, detail: str = "") -> None:
+        self.ends.append(ok)
 
 
 def children() -> list[int]:
@@ -54,8 +58,11 @@ def test_users_read_and_write_and_leave_nothing(tmp_path: pathlib.Path) -> None:
     ((rate, _, unit, ok, detail),) = context.effects
     assert ok and rate > 0 and unit == "requests/s" and " 0 failed" in detail
     assert any(path.name.startswith("block-") for path in (tmp_path / "checkpoints").rglob("*"))
+    fault.see_end([Target(0)], context)  # type: ignore[arg-type]
     for _ in range(2):
         fault.heal([Target(0)], context)  # type: ignore[arg-type]
+        fault.see_end([Target(0)], context)  # type: ignore[arg-type]
+    assert context.ends == [False, True, True]
     assert list((tmp_path / "checkpoints").iterdir()) == [] and children() == []
 
 

@@ -29,6 +29,7 @@ class Context:
     def __init__(self, run_dir: pathlib.Path):
         self.run_dir, self.seed = run_dir, 7
         self.effects: list[tuple[float, float, bool]] = []
+        self.ends: list[tuple[float, bool]] = []
         self.undos: list[dict[str, Any]] = []
         self.during: list[dict[str, bytes]] = []
 
@@ -50,6 +51,9 @@ class Context:
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append((measured, expected, ok))
+
+    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.ends.append((measured, ok))
 
 
 def shards(run_dir: pathlib.Path) -> dict[str, bytes]:
@@ -169,9 +173,16 @@ def test_one_shard_is_damaged_for_a_while(tmp_path: pathlib.Path, kind: str) -> 
     for number in range(3):
         (tmp_path / "data" / f"shard-{number}").write_bytes(bytes([number + 1]) * 9000)
     before, context = shards(tmp_path), Context(tmp_path)
-    build_fault("data_corruption", {"kind": kind}).inject([Target(0, 1)], context)  # type: ignore[arg-type]
+    fault: Any = build_fault("data_corruption", {"kind": kind})
+    fault.inject([Target(0, 1)], context)
     (during,) = context.during
     assert sum(before[name] != during.get(name) for name in before) == 1
     assert context.effects == [(1, 1, True)] and shards(tmp_path) == before
+    fault.see_end([Target(0, 1)], context)
+    (struck,) = (name for name in before if before[name] != during.get(name))
+    (tmp_path / "data" / struck).write_bytes(b"still bad")
+    fault.see_end([Target(0, 1)], context)
+    assert context.ends == [(0, True), (1, False)]
+    (tmp_path / "data" / struck).write_bytes(before[struck])
     data_corruption.put_back(tmp_path, **context.undos[0])
     assert shards(tmp_path) == before

@@ -57,6 +57,13 @@ def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == name]
 
 
+def over(events: list[dict[str, Any]]) -> bool:
+    """Whether the end of the effect was measured, after it was undone."""
+    (end,) = named(events, "fault.ended")
+    assert events.index(end) > events.index(named(events, "fault.effect")[-1])
+    return bool(end["ok"] and end["measured"] == 0 and end["unit"] == "operations refused or late")
+
+
 def effect(events: list[dict[str, Any]], unit: str) -> dict[str, Any]:
     (found,) = [event for event in named(events, "fault.effect") if event["unit"] == unit]
     assert found["ok"], found
@@ -69,18 +76,20 @@ def test_errors_reach_the_trainer_and_end(tmp_path: pathlib.Path) -> None:
     assert effect(events, "operations failed")["measured"] == len(failures) > 0
     assert {event["error"] for event in failures} == {"Input/output error"}
     assert named(events, "checkpoint.committed")[-1]["step"] == 60
-    assert (run_dir / "checkpoints" / "step-00000060").exists()
+    assert (run_dir / "checkpoints" / "step-00000060").exists() and over(events)
 
 
 def test_a_full_disk_takes_what_fits(tmp_path: pathlib.Path) -> None:
     events, _ = run(tmp_path, "fault: storage_full, free: 50kB, duration: 500ms")
     assert effect(events, "bytes that still fitted")["measured"] == 50_000
     assert {event["error"] for event in named(events, "checkpoint.failed")} == {"No space left on device"}
+    assert over(events)
 
 
 def test_slowness_is_as_asked(tmp_path: pathlib.Path) -> None:
     events, _ = run(tmp_path, "fault: storage_slow, rate: 4mbit, duration: 2s")
     assert effect(events, "Mbit/s")["measured"] == pytest.approx(4, rel=0.25)
+    assert over(events)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -89,6 +90,7 @@ class Context:
     def __init__(self, store: Store, during: Callable[[], None]):
         self.run_dir, self.seed, self.during = store.run_dir, 11, during
         self.effects: list[tuple[float, float, str, bool]] = []
+        self.ends: list[tuple[float, bool]] = []
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         self.during()
@@ -98,6 +100,9 @@ class Context:
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append((measured, expected, unit, ok))
+
+    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
+        self.ends.append((measured, ok))
 
 
 def run(store: Store, during: Callable[[], None], **parameters: Any) -> tuple[float, float, str, bool]:
@@ -162,6 +167,20 @@ def test_errors_come_as_s3_gives_them_and_end(store: Store, kind: str, status: i
 
     assert run(store, during, kind=kind, share=1.0) == (1, 1, "requests gone wrong", True)
     store.client().put_object(Bucket="checkpoints", Key="x", Body=b"x")
+
+
+def test_whether_it_is_over_is_measured(store: Store) -> None:
+    def during() -> None:
+        with contextlib.suppress(botocore.exceptions.ClientError):
+            store.client().put_object(Bucket="checkpoints", Key="x", Body=b"x")
+
+    fault: Any = build_fault("object_store", {"kind": "throttle", "share": 1.0})
+    context: Any = Context(store, during)
+    fault.inject([Target(0)], context)
+    fault.see_end([Target(0)], context)
+    fault.heal([Target(0)], context)
+    fault.see_end([Target(0)], context)
+    assert context.ends == [(2, False), (0, True)]
 
 
 def test_a_client_that_tries_again_gets_through(store: Store) -> None:

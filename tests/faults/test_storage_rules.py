@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.backends.agent.types import StorageRule
+from harness.backends.agent.types import StorageAnswers, StorageRule
 from harness.backends.contract import Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
@@ -252,6 +252,27 @@ def test_a_node_without_power_can_be_killed_and_replaced(storage: Storage) -> No
     storage.cluster.replace(storage.cluster.nodes[0])
     assert storage.run("print(open('torn', 'rb').read())") == ["b'" + "\\x07" * 10 + "'"]
     rule.heal()
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused", "delay_s"),
+    [
+        ({"operations": ("write", "fsync"), "error": "EIO"}, 2, 0.0),
+        ({"operations": ("write",), "error": "EIO", "after_bytes": 10}, 0, 0.0),
+        ({"operations": ("read", "write"), "delay_s": 0.02}, 0, 0.02),
+        ({"operations": ("write",), "rate_bytes": 2**21}, 0, 0.5),
+    ],
+)
+def test_what_is_left_of_a_rule_is_seen_and_counted_as_nothing(
+    storage: Storage, rule: dict[str, Any], refused: int, delay_s: float
+) -> None:
+    node = storage.cluster.nodes[0]
+    acting = storage.disturb(**rule)
+    found = node.try_storage("store", StorageRule(**rule))
+    assert found == StorageAnswers(len(rule["operations"]), refused, delay_s)
+    assert set(acting.counts().values()) == {0}
+    acting.heal()
+    assert node.try_storage("store", StorageRule(**rule)) == StorageAnswers(len(rule["operations"]), 0, 0.0)
 
 
 def test_mistakes_are_named(storage: Storage) -> None:

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness.backends.agent import processes, server
+from harness.backends.agent import processes, rpc, server
 from harness.backends.agent import slurm_storage as storage
 from harness.backends.agent.container_init import Init
 from harness.backends.agent.fuse import verbs as fuse_verbs
@@ -66,14 +66,22 @@ class Agent(Init):
             "storage.add": self._add_rule,
             "storage.remove": functools.partial(fuse_verbs.remove, self._lab),
             "storage.counts": functools.partial(fuse_verbs.counts, self._lab),
+            "storage.try_out": self._try_out,
         }
 
     async def _add_rule(self, folder: str, node: str, rule: dict[str, Any]) -> int:
+        number: int = await (await self._file_system(folder, node)).call("add", rule=rule, pid=None)
+        return number
+
+    async def _try_out(self, folder: str, node: str, rule: dict[str, Any]) -> dict[str, int]:
+        found: dict[str, int] = await (await self._file_system(folder, node)).call("try_out", rule=rule, pid=None)
+        return found
+
+    async def _file_system(self, folder: str, node: str) -> rpc.AsyncClient:
+        """Whatever comes to it comes from this node."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await storage.connect(node, folder)
-        # Whatever comes to that file system comes from this node.
-        number: int = await self._lab.storage[folder].call("add", rule=rule, pid=None)
-        return number
+        return self._lab.storage[folder]
 
     def _send(self, signum: int, pid: int | None) -> int:
         """What is forked while all are being stopped is stopped in the next round."""

@@ -88,4 +88,13 @@ class StorageRule:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class StorageAnswers:
+    """How the file system answers a node's operations of several kinds: what it refuses, and what it lets wait."""
+
+    tried: int
+    refused: int
+    delay_s: float
+
+
 STORAGE_OPERATIONS = ("open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list")

@@ -52,3 +52,13 @@ class StorageFault(Fault):
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         while self._acting:
             self._acting.pop().heal()
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """The file system that counted what it did lets nothing wait any more, and refuses nothing."""
+        for target in targets:
+            node = context.node(target)
+            found = node.try_storage(self.directory, self.rule(context.seed))
+            left = found.refused + (found.delay_s > 0)
+            detail = f"{node.name}: {found.tried} operations in {self.directory}/, {found.refused} of them refused; "
+            detail += f"the slowest waits {found.delay_s * 1e3:g} ms"
+            context.ended(left, 0, "operations refused or late", ok=not left, detail=detail)

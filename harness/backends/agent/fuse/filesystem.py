@@ -163,6 +163,16 @@ class FileSystem:
                 return dict(rule.counts)
         raise UsageError(f"there is no storage rule {number}")
 
+    def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
+        """How operations of the node of `pid` (`None`: any) fare that such a rule is about: by all rules that are still
+        at work and like it. Changes nothing, and counts as nothing."""
+        spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
+        alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
+        met = [[each.would(operation) for each in alike] for operation in spec.operations]
+        delay_s = max((delay for found in met for delay, _ in found), default=0.0)
+        refused = sum(any(refuses for _, refuses in found) for found in met)
+        return {"tried": len(met), "refused": refused, "delay_ns": round(delay_s * 1e9)}
+
     def _cut(self, rule: Rule) -> None:
         """The power of a node's storage is off. The lost rename is seen by everybody at once."""
         rule.lose(self._move)
@@ -530,6 +540,7 @@ def wait_ready(link: socket.socket) -> None:
 def answer(link: socket.socket, system: FileSystem) -> None:
     """Calls, until the caller is gone."""
     calls: dict[str, Callable[..., object]] = {"add": system.add, "remove": system.remove, "counts": system.counts}
+    calls["try_out"] = system.try_out
     try:
         while True:
             message = rpc.receive(link)

@@ -19,6 +19,7 @@ from harness.backends.agent.types import STORAGE_OPERATIONS, StorageRule
 from harness.errors import UsageError
 
 PAGE_BYTES = 4096
+TRY_BYTES = 2**20
 COUNTS = ("matched", "tried", "failed", "waits", "delayed_ns", "busy_ns", "bytes", "cut", "lost_bytes", "lost_renames")
 
 
@@ -117,6 +118,15 @@ class Rule:
         elif self._fails():
             self.counts["failed"] += 1
             verdict.error = self.errno
+
+    def would(self, operation: str) -> tuple[float, bool]:
+        """What such an operation of 1 MiB, on a file of the pattern, would meet now: a delay in s, and a refusal."""
+        with self._lock:
+            moves = operation in ("read", "write") and self.spec.rate_bytes
+            delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
+            written = self.counts["bytes"] >= self.spec.after_bytes
+            spent = 0 < self.spec.times <= self.counts["failed"]
+            return delay_s, self.off or bool(self.errno and written and not spent)
 
     def _fails(self) -> bool:
         if self.spec.times and self.counts["failed"] >= self.spec.times:

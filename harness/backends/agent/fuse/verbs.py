@@ -55,6 +55,14 @@ async def counts(lab: Lab, folder: str, number: int) -> dict[str, int]:
     return found
 
 
+async def try_out(lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> dict[str, int]:
+    host = lab.hosts.get(node)
+    if host is None or host.gone.is_set():
+        raise NodeGone(f"node {node} is gone")
+    found: dict[str, int] = await _system(lab, folder).call("try_out", rule=rule, pid=host.init_pid)
+    return found
+
+
 def why_no_device() -> str:
     """Why this process cannot serve a file system; empty if it can."""
     if not pathlib.Path("/dev/fuse").exists():
@@ -106,5 +114,6 @@ CALLS: dict[str, Call] = {
     "storage.add": add,
     "storage.remove": remove,
     "storage.counts": counts,
+    "storage.try_out": try_out,
     "storage.examine": examine,
 }
