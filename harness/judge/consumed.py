@@ -111,6 +111,10 @@ class _History:
     def size_of(self, rows: Ints) -> int:
         return int(self.counts(rows).sum())
 
+    @property
+    def tells_passes(self) -> bool:
+        return bool((self.passes(self.table.row) >= 0).any())
+
     def passes(self, rows: Ints) -> Ints:
         return self.run.steps.data_pass[rows]
 
@@ -306,8 +310,11 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
     passes = _complete_passes(mine), _complete_passes(theirs)
     both = np.intersect1d(*passes)
     if not len(both):
-        why = "another number of ranks consumes as many samples in other steps, and no whole pass can be compared"
-        return Consumed(mine.kind, why=why)
+        why = "another number of ranks consumes as many samples in other steps"
+        if not any(history.tells_passes for history in (mine, theirs)):  # as where a sampler's epoch is never set
+            why = f"sample order: not comparable, as {why}, and nobody tells where a pass over the data begins"
+            return Consumed(mine.kind, why=why, comparable=False)
+        return Consumed(mine.kind, why=f"{why}, and no whole pass can be compared")
     bags = [_Bag.of_passes(history, both) for history in (mine, theirs)]
     repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
     return Consumed(

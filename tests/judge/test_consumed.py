@@ -213,6 +213,28 @@ def test_with_another_number_of_ranks_whole_passes_are_compared(defect: bool) ->
     assert (result.repeated, result.skipped) == ((16, 16) if defect else (0, 0))
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_with_another_number_of_ranks_and_no_passes_the_order_is_not_judged(asked: bool) -> None:
+    """A sampler whose epoch is never set: in a smaller world nothing shows what should have been consumed."""
+
+    def without_passes(history: Any) -> Logs:
+        logs = telling(history.logs(), sampler())
+        for lines in trainers(logs):
+            for line in steps(lines):
+                line.pop("epoch")
+        return logs
+
+    expect = {"loss_continuity": {"mode": "final"} | ({"max_samples_repeated": 0} if asked else {})}
+    shrunk = simulate(JOB, [Outage(17, "shrink", victim=1)], seed=5)
+    run = load(shrunk, expecting(without_passes(shrunk), expect))
+    whole = simulate(JOB, (), 99)
+    judged = card(run, load(whole, without_passes(whole)))
+    text = "nobody tells where a pass over the data begins"
+    assert text in judged.not_judged["sample order"]
+    lines = {each.name: each for each in judged.expectations if "samples" in each.name}
+    assert bool(lines) is asked and all(each.verdict is Verdict.INCONCLUSIVE for each in lines.values())
+
+
 def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
     history = simulate(JOB, KILL, seed=5)
     logs = telling(history.logs(), sampler())

@@ -97,7 +97,7 @@ def living_on(node: int) -> LiveProgress:
     [
         ("hang", {"how": "freeze_node", "duration": "0s"}, ["freeze", "thaw"]),
         ("hang", {"how": "freeze_rank", "duration": "0s"}, ["stop", "thaw"]),
-        ("oom", {}, ["limit", "fill", "lift"]),
+        ("oom", {}, ["limit", "fill", "lift", "fill"]),
     ],
 )
 def test_what_was_done_to_a_rank_that_moved_is_reported_and_undone_where_it_is(

@@ -9,6 +9,7 @@ import os
 import pathlib
 import struct
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -425,6 +426,18 @@ def test_hostile_lines_take_little_time(written: str, line: bytes) -> None:
     begin = time.process_time()
     list(build_reader({written: "{run_dir}/out/x"}).open().feed(data))
     assert time.process_time() - begin < 5  # by the square of a line it would be 20
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"[[[]]],", b"1,"])
+def test_a_hostile_history_takes_bounded_memory(part: bytes) -> None:
+    data = b'{"log_history": [' + part * (20 * 2**20 // len(part)) + b"0]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 2000000 values"):
+            list(build_reader({"huggingface": "{run_dir}/out/x"}).open().feed(data))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_expression_that_takes_too_long_is_given_up_in_words() -> None:

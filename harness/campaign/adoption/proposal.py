@@ -185,8 +185,8 @@ def _continuity(facts: Facts) -> str:
     if "loss" not in facts.told:
         return "  # The loss could not be observed, so nothing is expected of it."
     if facts.elastic:
-        text = "  # With fewer replicas a step has fewer samples, so its loss is another one.\n"
-        return f"{text}  loss_continuity: {{mode: envelope}}"
+        text = "  # With fewer replicas a step has fewer samples, and another loss: the last ones are compared.\n"
+        return f"{text}  loss_continuity: {{mode: final}}"
     return (
         "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
         "  loss_continuity: {mode: exact}"
