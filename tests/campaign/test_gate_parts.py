@@ -19,10 +19,11 @@ from harness.campaign.gate import Gate, run_gate
 from harness.campaign.known_failures import settle
 from harness.campaign.selection import Past, Shard, parse_shard
 from harness.errors import ScenarioError, UsageError
+from harness.judge.comparison import Question, Regressions, Success, compare
 from harness.judge.repeats import Together, together
 from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan
-from harness.report.suite import Answer
+from harness.report.suite import Answer, against_json
 from harness.run.job import Outcome
 from harness.spec.suite import KnownFailure, parse_suite
 from harness.theory.simulator import simulate
@@ -242,3 +243,26 @@ def test_a_shard_whose_canary_lived_is_blind(rehearse: Any, tmp_path: pathlib.Pa
     parts = shards(rehearse, 2)
     _edit(parts[1], lambda values: values["canary"].update(verdict="pass"))
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
+
+
+def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
+    values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
+    assert sorted(values) == sorted(
+        ["schema", "suite", "title", "run_id", "verdict", "reason", "canary", "scenarios", "part", "against"]
+    )
+    keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
+    assert sorted(values["scenarios"][0]) == sorted(values["canary"]) == sorted(keys.split())
+    assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
+    keys = "in_suite selected tag backend seed digest shard shards left_out"
+    assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
+
+
+def test_comparisons_keep_their_shape() -> None:
+    question = Question("rank-kill", "recovery_time", (7.0, 7.1, 7.2), (7.0, 7.1, 7.3))
+    answers = compare([question], [Success("rank-kill", 0, 3, 0, 3)])
+    values = json.loads(json.dumps(against_json(Regressions("week", answers))))
+    assert sorted(values) == ["baseline", "comparisons", "not_compared", "reasons", "verdict"]
+    shared = ["scenario", "figure", "verdict", "reason", "more_runs", "ratio", "bounds"]
+    first, second = values["comparisons"]
+    assert sorted(first) == sorted([*shared, "before", "now"])
+    assert sorted(second) == sorted([*shared, "failed_before", "runs_before", "failed_now", "runs_now"])
