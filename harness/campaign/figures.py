@@ -78,11 +78,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Those of that scenario and profile, whatever else differs."""
+        """Those of that scenario and profile, of the same version if there are any, whatever else differs."""
         wanted = (identity.scenario, identity.profile)
-        return next(
-            (each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted), None
-        )
+        fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
+        same = [each for each in fitting if each.identity.version == identity.version]
+        return next(iter(same or fitting), None)
 
     @property
     def commits(self) -> list[str]:
@@ -112,7 +112,7 @@ def read(path: pathlib.Path) -> Figures:
 def _problem(found: Figures) -> str:
     if found.schema != SCHEMA:
         return f"it has schema {found.schema}; this version reads schema {SCHEMA}"
-    names = Counter(each.identity.name for each in found.scenarios)
+    names = Counter(f"{each.identity.name}, version {each.identity.version}" for each in found.scenarios)
     runs = Counter(run.run_id for each in found.scenarios for run in each.runs)
     for what, counts in (("scenario", names), ("run", runs)):
         if twice := next((name for name, count in counts.items() if count > 1), None):

@@ -93,17 +93,18 @@ def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
     """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
-    rows: dict[str, SuiteRow] = {}
+    rows: dict[int, SuiteRow] = {}  # by its place: a suite may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
     failed = ""
-    for entry, spec in by_weight(specs, past) if past else specs:
+    for place in by_weight(specs, past) if past else range(len(specs)):
+        entry, spec = specs[place]
         if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
             left_out.append(LeftOut(entry.name, why, entry.required))
             continue
-        row = rows[entry.name] = _row(entry, spec, gate, backend)
+        row = rows[place] = _row(entry, spec, gate, backend)
         failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
-    return tuple(rows[entry.name] for entry, _ in specs if entry.name in rows), tuple(left_out)
+    return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
 
 
 def _no_time(entry: Entry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
@@ -175,7 +176,9 @@ def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regr
     asked = [row for row in rows if not row.known]
     measured = [each for row in asked for each in figures_of_cards(row.cards)]
     without = [row.name for row in asked if not figures_of_cards(row.cards)]
-    return baseline.regressions(gate.against, before, measured, without)
+    held = baseline.regressions(gate.against, before, measured, without)
+    known = [f"{row.name} (its failure is known)" for row in rows if row.known]
+    return replace(held, not_compared=[*held.not_compared, *known])
 
 
 def _with_baseline(verdict: Verdict, reason: str, held: Regressions) -> str:

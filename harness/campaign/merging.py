@@ -141,9 +141,9 @@ def _check(parts: Sequence[Stored]) -> None:
         if part.shard in seen:
             raise UsageError(f"gate {stored.run_id}: shard {part.shard} of {part.shards} is given twice")
         seen.add(part.shard)
-    names = Counter(row.scenario for stored in parts for row in stored.scenarios)
-    if twice := next((name for name, count in names.items() if count > 1), None):
-        raise UsageError(f"scenario {one_line(twice)} is in two shards")
+    runs = Counter(run.run_id for stored in parts for row in stored.scenarios for run in row.runs)
+    if twice := next((name for name, count in runs.items() if count > 1), None):
+        raise UsageError(f"run {one_line(twice)} is in two places")
 
 
 def _whole(parts: Sequence[_Part], ran: int) -> Part:
@@ -172,13 +172,14 @@ def _row(row: _Row) -> SuiteRow:
 
 def _figures(parts: Sequence[tuple[pathlib.Path, Stored]]) -> tuple[figures.ScenarioFigures, ...]:
     """Of all shards. Only what a shard's suite.json tells as run is believed."""
-    found: dict[str, figures.ScenarioFigures] = {}
+    found: dict[tuple[str, str], figures.ScenarioFigures] = {}
     for folder, stored in parts:
         told = {run.run_id for row in stored.scenarios for run in row.runs}
         for each in figures.read(folder / baseline.FIGURES).scenarios:
-            if each.identity.name in found or not {run.run_id for run in each.runs} <= told:
+            key = (each.identity.name, each.identity.version)
+            if key in found or not {run.run_id for run in each.runs} <= told:
                 raise UsageError(f"{folder}: its figures of {each.identity.name} are not those of its suite.json")
-            found[each.identity.name] = each
+            found[key] = each
     return tuple(found.values())
 
 

@@ -82,13 +82,14 @@ def _seconds(folder: pathlib.Path, profile: str | None) -> float:
     return (report.run.duration_s or 0.0) if report.profile == profile else 0.0
 
 
-def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[Chosen]:
-    """What matters most first: required before optional, then what failed lately, then as the suite has them."""
+def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
+    """Their places, what matters most first: required ones, then what failed lately, then the suite's order."""
 
-    def weight(each: Chosen) -> tuple[bool, bool]:
-        return not each[0].required, not past[each[0].name].failed_lately
+    def weight(place: int) -> tuple[bool, bool]:
+        entry = specs[place][0]
+        return not entry.required, not past[entry.name].failed_lately
 
-    return sorted(specs, key=weight)
+    return sorted(range(len(specs)), key=weight)
 
 
 def needed_s(entry: Entry, repeats: int, past: Mapping[str, Past]) -> float:

@@ -172,9 +172,9 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
     worse = holm([*p, *(each.p for each in open_ones)])
     family = len(worse)
-    rejected = {each.scenario: found for each, found in zip(open_ones, worse[len(p) :], strict=True)}
+    rejected = iter(worse[len(p) :])
     found = [_answer(*each, family) for each in zip(questions, tests, worse, strict=False)]
-    return found + [_of_success(each, rejected.get(each.scenario, False)) for each in successes]
+    return found + [_of_success(each, each in open_ones and next(rejected)) for each in successes]
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:

@@ -25,7 +25,7 @@ class Line:
 
 def lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
     """Parts of two sums, the largest change first. A part that one of them lacks is 0 there: each is a whole sum."""
-    names = dict.fromkeys([*before, *after])
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) or after.get(name)]
     found = [Line(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
 

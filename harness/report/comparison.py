@@ -31,8 +31,8 @@ class Section:
 
     @property
     def largest(self) -> Line | None:
-        """What explains most of it, if anything is worth being named."""
-        top = self.lines[0] if self.lines else None
+        """What explains most of it, if anything is worth being named. More work done explains no loss."""
+        top = next((line for line in self.lines if line.name != "productive"), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
 

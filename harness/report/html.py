@@ -57,7 +57,7 @@ def _harmless(value: object) -> object:
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-_BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
+_BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
 
 
 def unbroken(words: object) -> str:

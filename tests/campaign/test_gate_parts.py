@@ -15,17 +15,20 @@ from mutants.bent import BROKEN, JOB, KILL
 
 from harness.campaign import gate as module
 from harness.campaign import merging, selection
+from harness.campaign.figures import RunFigures, ScenarioFigures, identity_of
 from harness.campaign.gate import Gate, run_gate
 from harness.campaign.known_failures import settle
 from harness.campaign.selection import Past, Shard, parse_shard
 from harness.errors import ScenarioError, UsageError
+from harness.judge.comparison import Question, Regressions, Success, compare
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan
-from harness.report.suite import GateResult
+from harness.report.suite import GateResult, against_json
 from harness.run.job import Outcome
 from harness.spec.suite import KnownFailure, parse_suite
 from harness.theory.simulator import simulate
+from harness.trainers.shared.outcome import environment_facts
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
@@ -48,8 +51,18 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
     """Runs a gate where runs cost nothing; `cards` are those of scenarios that do not pass."""
 
     def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
+        def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
+            identity = identity_of(plans_of[cards[0].scenario].to_json(), environment_facts())
+            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
+            runs = [RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards] if recovery else []
+            return (ScenarioFigures(identity=identity, runs=tuple(runs)),) if runs else ()
+
+        plans_of: dict[str, Plan] = {}
+        recovery: float = more.pop("recovery", 0.0)
+
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             made = list(plans)
+            plans_of[made[0].scenario.name] = made[0]
             card = (cards or {}).get(str(made[0].scenario.name), good)
             named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
             return named, False
@@ -60,11 +73,12 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         monkeypatch.setattr(module, "write_reports", lambda *_: {})
         monkeypatch.setattr(module, "run_repeatedly", pretend)
         monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
-        monkeypatch.setattr(module, "figures_of_cards", lambda cards: ())
+        monkeypatch.setattr(module, "figures_of_cards", measured)
         path = tmp_path / "small.yaml"
         path.write_text(suite)
         (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
-        return run_gate(path, Gate("local", 1, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
+        seed = more.pop("seed", 1)
+        return run_gate(path, Gate("local", seed, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
 
     run.folder = lambda answer: tmp_path / "reports" / answer.run_id  # type: ignore[attr-defined]
     return run
@@ -152,11 +166,18 @@ def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, mon
     assert rehearse(THREE, budget_s=0).verdict is Verdict.INCONCLUSIVE
 
 
+def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> None:
+    twice = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
+    assert len(rehearse(twice).rows) == 2
+    answer = rehearse(twice, {"rank-kill": bad})
+    assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
+
+
 def test_what_matters_most_comes_first() -> None:
     suite = parse_suite(THREE.replace("node-loss", "rank0-kill"), "s.yaml")
     specs: Any = [(entry, None) for entry in suite.entries]
     past = {"rank-kill": Past(1, False), "spot-evict": Past(1, True), "rank0-kill": Past(1, True)}
-    order = [entry.name for entry, _ in selection.by_weight(specs, past)]
+    order = [specs[place][0].name for place in selection.by_weight(specs, past)]
     assert order == ["rank0-kill", "rank-kill", "spot-evict"]
 
 
@@ -173,6 +194,62 @@ def test_a_shard_is_one_of_several(text: str) -> None:
     with pytest.raises(UsageError, match="--shard"):
         parse_shard(text)
     assert parse_shard("2/4") == Shard(2, 4)
+
+
+def test_a_gate_remembers(rehearse: Any, bad: Scorecard) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    same = rehearse(THREE, recovery=7.2, repeat=5, against=first.run_id)
+    assert same.verdict is Verdict.PASS and same.reason.endswith(f"not worse than baseline {first.run_id}")
+    slower = rehearse(THREE, recovery=10.6, repeat=5, against=first.run_id)
+    assert slower.verdict is Verdict.FAIL
+    assert "rank-kill: recovery time: 1.51 × the baseline" in slower.reason
+    folder = rehearse.folder(slower)
+    values = json.loads((folder / "suite.json").read_text())
+    assert values["against"]["verdict"] == "fail" and values["against"]["comparisons"][0]["ratio"] > 1.5
+    page, text, junit = ((folder / name).read_text() for name in ("report.html", "report.md", "junit.xml"))
+    assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
+
+
+def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id)
+    assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
+    without = rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id)
+    assert without.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    before = sorted((tmp_path / "reports").iterdir())
+    with pytest.raises(UsageError, match="seed 1, here 2"):
+        rehearse(THREE, recovery=7.0, seed=2, against=first.run_id)
+    changed = THREE.replace(
+        "  - rank-kill", "  - {scenario: rank-kill, overrides: {workload: {checkpoint: {every_steps: 7}}}}"
+    )
+    with pytest.raises(UsageError, match="another version of the scenario"):
+        rehearse(changed, against=first.run_id)
+    assert sorted((tmp_path / "reports").iterdir()) == before
+
+
+def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
+    first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
+    more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
+    assert more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of it" in more.reason
+    because = json.dumps(list(bad.reasons))
+    entry = f"  - {{scenario: node-loss, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
+    known_one = rehearse(
+        HEAD + "  - rank-kill\n" + entry, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id
+    )
+    assert known_one.verdict is Verdict.PASS and known_one.held
+    assert "node-loss (its failure is known)" in known_one.held.not_compared
+
+
+def test_shards_are_held_against_a_baseline_together(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    for recovery, expected in ((7.1, Verdict.PASS), (10.6, Verdict.FAIL)):
+        made = [rehearse(THREE, recovery=recovery, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
+        merged = merging.merge_gates([rehearse.folder(each) for each in made], tmp_path / "reports", first.run_id)
+        assert merged.verdict is expected and merged.held and len(merged.held.answers) == 9
 
 
 def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None) -> list[pathlib.Path]:
@@ -242,3 +319,26 @@ def test_a_shard_whose_canary_lived_is_blind(rehearse: Any, tmp_path: pathlib.Pa
     parts = shards(rehearse, 2)
     _edit(parts[1], lambda values: values["canary"].update(verdict="pass"))
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
+
+
+def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
+    values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
+    assert sorted(values) == sorted(
+        ["schema", "suite", "title", "run_id", "verdict", "reason", "canary", "scenarios", "part", "against"]
+    )
+    keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
+    assert sorted(values["scenarios"][0]) == sorted(values["canary"]) == sorted(keys.split())
+    assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
+    keys = "in_suite selected tag backend seed digest shard shards left_out"
+    assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
+
+
+def test_comparisons_keep_their_shape() -> None:
+    question = Question("rank-kill", "recovery_time", (7.0, 7.1, 7.2), (7.0, 7.1, 7.3))
+    answers = compare([question], [Success("rank-kill", 0, 3, 0, 3)])
+    values = json.loads(json.dumps(against_json(Regressions("week", answers))))
+    assert sorted(values) == ["baseline", "comparisons", "not_compared", "reasons", "verdict"]
+    shared = ["scenario", "figure", "verdict", "reason", "more_runs", "ratio", "bounds"]
+    first, second = values["comparisons"]
+    assert sorted(first) == sorted([*shared, "before", "now"])
+    assert sorted(second) == sorted([*shared, "failed_before", "runs_before", "failed_now", "runs_now"])

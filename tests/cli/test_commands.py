@@ -19,7 +19,23 @@ from harness.cli import listing, main, output
 from harness.errors import UsageError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMMANDS = ["run", "gate", "list", "explain", "plan", "validate", "schema", "show", "score", "report", "doctor", "heal"]
+COMMANDS = [
+    "run",
+    "gate",
+    "baseline",
+    "history",
+    "compare",
+    "list",
+    "explain",
+    "plan",
+    "validate",
+    "schema",
+    "show",
+    "score",
+    "report",
+    "doctor",
+    "heal",
+]
 EVIL = "\x1b[31m\u202e[red]\x9b2J"
 
 
@@ -103,6 +119,23 @@ def test_programs_get_json(words: list[str]) -> None:
 def test_filters_need_runs() -> None:
     for words in (["--verdict", "fail"], ["--faults", "--runs"], ["--since", "1h"]):
         assert isinstance(chaos("list", *words).exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["merge"], "needs the gates of all shards"),
+        (["pre-launch", "what"], "takes one suite"),
+        (["pre-launch", "--shard", "1/2", "--against", "x"], "give --against to `chaos gate merge`"),
+        (["pre-launch", "--budget", "soon"], "--budget"),
+        (["pre-launch", "--shard", "3/2"], "--shard 3/2"),
+        (["pre-launch", "--tag", "none"], "no scenario of this suite has it"),
+        (["pre-launch", "--against", "no-such"], "no baseline 'no-such'"),
+    ],
+)
+def test_a_gate_that_cannot_be_is_refused_at_once(words: list[str], said: str, tmp_path: pathlib.Path) -> None:
+    refused = chaos("gate", *words, "--reports", tmp_path).exception
+    assert isinstance(refused, UsageError) and said in str(refused)
 
 
 @pytest.mark.parametrize("text, ago_s", [("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)])

@@ -177,6 +177,8 @@ def test_success_is_compared_exactly() -> None:
     assert fisher(1, 4, 3, 4) == pytest.approx(17 / 70)  # the lady tasting tea
     worse, same, somewhat = compare([], [Success("a", 0, 5, 5, 5), Success("b", 0, 5, 0, 5), Success("c", 0, 5, 1, 5)])
     assert (worse.verdict, same.verdict, somewhat.verdict) == (Verdict.FAIL, Verdict.PASS, Verdict.INCONCLUSIVE)
+    twice = compare([], [Success("a", 0, 5, 0, 5), Success("a", 0, 5, 5, 5), Success("a", 0, 5, 1, 5)])
+    assert [each.verdict for each in twice] == [Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE]
     assert worse.reason == "5 of 5 runs failed, in the baseline 0 of 5"
 
 

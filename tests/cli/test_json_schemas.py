@@ -1,0 +1,144 @@
+"""What programs read of each command keeps its shape: keys and their types, told here once."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import report_runs
+from typer.testing import CliRunner
+
+import harness.report
+from harness.campaign import baseline
+from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures
+from harness.cli import main
+from harness.judge.score import Verdict
+
+Shape = Any
+
+
+def shape(value: Any) -> Shape:
+    """Objects by their keys, lists by their first item, everything else by its type."""
+    if isinstance(value, dict):
+        return {key: shape(each) for key, each in sorted(value.items())}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return "null" if value is None else type(value).__name__
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("reports")
+    for name, card in {"a-1": report_runs.spot_evict(), "a-2": report_runs.double_evict()}.items():
+        (folder / name / "events").mkdir(parents=True)
+        (folder / name / "plan.json").write_text("{}")
+        harness.report.write_reports(card, folder / name)
+    identity = Identity(
+        scenario="spot-evict", backend="local", seed="1", nodes=2, ranks_per_node=1, version="v", hardware={"cpus": 2}
+    )
+    run = RunFigures(run_id="r-1", verdict=Verdict.PASS, commit="abcd", seconds=30.0, recovery_time=7.0)
+    kept = Figures(source="gate-1", made_at="2026-11-22", scenarios=(ScenarioFigures(identity=identity, runs=(run,)),))
+    baseline.keep("week", kept, folder)
+    return folder
+
+
+def told(*words: object) -> Any:
+    done = CliRunner().invoke(main.make_app(), [str(word) for word in words])
+    assert done.exit_code in (0, 4), done.output
+    return json.loads(done.stdout)
+
+
+RUN = {
+    **dict.fromkeys(("backend", "begun_at", "headline", "run_id", "scenario", "seed", "verdict"), "str"),
+    "commit": "null",
+}
+MOMENT = {
+    **dict.fromkeys(("backend", "begun_at", "run_id", "scenario", "verdict"), "str"),
+    **dict.fromkeys(("recovery_seconds", "waste_percent_by_faults"), "float"),
+    "commit": "null",
+    "profile": "null",
+}
+LINE = {"after": "float", "before": "float", "change": "float", "name": "str"}
+SECTION = {"largest": "str", "lines": [LINE], "missing": "str"}
+COMPARED = {
+    **dict.fromkeys(("backend", "run_id", "scenario", "verdict"), "str"),
+    **dict.fromkeys(("recovery_seconds", "waste_percent_by_faults"), "float"),
+    "commit": "null",
+}
+
+
+REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics
+expectations environment not_judged not_judged_because"""
+
+
+def test_scenarios() -> None:
+    assert shape(told("list", "--json")) == [{"name": "str", "tags": ["str"], "title": "str"}]
+
+
+def test_faults() -> None:
+    (fault, *_) = told("list", "--faults", "--json")
+    assert sorted(fault) == ["about", "backends", "name", "parameters"]
+    assert shape(fault["backends"])["local"] == {"lacking": "str", "works": "bool"}
+    assert sorted(fault["parameters"][0]) == ["about", "default", "name", "required"]
+
+
+def test_doctor() -> None:
+    found = told("doctor", "--json")
+    assert sorted(found) == ["backends", "faults", "findings"]
+    assert shape(found["findings"]) == [{"detail": "str", "needed": "bool", "ok": "bool", "what": "str"}]
+    assert sorted(found["backends"]["local"]) == ["available", "missing", "summary", "verbs"]
+    assert sorted(found["faults"][0]) == ["backends", "name"]
+
+
+def test_runs(reports: pathlib.Path) -> None:
+    assert shape(told("list", "--runs", "--json", "--reports", reports)) == [RUN]
+
+
+def test_one_run(reports: pathlib.Path) -> None:
+    found = told("show", "a-1", "--json", "--reports", reports)
+    assert sorted(found) == sorted(REPORT.split())
+    assert found["schema"] == 1
+
+
+def test_history(reports: pathlib.Path) -> None:
+    assert shape(told("history", "--json", "--reports", reports)) == {"changes": [], "runs": [MOMENT], "schema": "int"}
+
+
+def test_comparison(reports: pathlib.Path) -> None:
+    found = told("compare", "a-1", "a-2", "--json", "--reports", reports)
+    assert sorted(found) == ["accounts", "after", "before", "cautions", "phases", "ranks", "schema"]
+    for section in ("phases", "accounts"):
+        assert shape(found[section]) | {"largest": "str"} == SECTION, "null where nothing differs"
+    assert shape(found["before"]) == COMPARED
+
+
+def test_baselines(reports: pathlib.Path) -> None:
+    assert shape(told("baseline", "list", "--json", "--reports", reports)) == [
+        {
+            **dict.fromkeys(("made_at", "name", "source"), "str"),
+            "commits": ["str"],
+            "scenarios": [{"runs": "int", "scenario": "str"}],
+        }
+    ]
+    shown = told("baseline", "show", "week", "--json", "--reports", reports)
+    assert sorted(shown) == ["made_at", "scenarios", "schema", "source"]
+    assert sorted(shown["scenarios"][0]["runs"][0]) == [
+        *("allocated_gpu_seconds", "checkpoint_stall", "commit", "recovery_time", "run_id", "seconds", "verdict"),
+        "wasted_gpu_seconds",
+    ]
+
+
+def test_what_programs_read_is_the_whole_output(reports: pathlib.Path) -> None:
+    for words in (["history"], ["compare", "a-1", "a-2"], ["baseline", "list"], ["list", "--runs"]):
+        done = CliRunner().invoke(main.make_app(), [*words, "--json", "--reports", str(reports)])
+        json.loads(done.stdout)
+
+
+def test_pages_are_written_where_asked(reports: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for name, words in {"trend": ["history"], "beside": ["compare", "a-1", "a-2"]}.items():
+        page = tmp_path / "new" / f"{name}.html"
+        done = CliRunner().invoke(main.make_app(), [*words, "--page", str(page), "--reports", str(reports)])
+        assert done.exit_code == 0 and f"Page: {page}" in done.output.replace("\n", "")
+        assert "<!doctype html>" in page.read_text()
