@@ -12,7 +12,6 @@ from typing import Any
 
 from harness.trainers.readers.contract import Reader, Source, Told, count, known, number
 
-
 VALUES_MAX = 2_000_000  # of 100 000 logged steps there are 600 000; each takes far more memory than it has bytes
 
 
