@@ -71,12 +71,12 @@ def _saves(events: Sequence[Event], places: Sequence[Place]) -> Iterator[_Save]:
     for row, (event, place) in enumerate(zip(events, places, strict=True)):
         what = COMMITTED if event["event"] == PART else str(event["event"])
         key, process = (event.get("step"), place.world), event["process"]
-        if what not in (STARTED, COMMITTED) or last.get((process, what, key[0])) == event["at"]:
+        if what not in (STARTED, COMMITTED):
             continue
+        save, twice = current.get(key), last.get((process, what, key[0])) == event["at"]
         last[process, what, key[0]] = event["at"]
-        save = current.get(key)
         told = save is not None and process in (save.began if what == STARTED else save.done)
-        if save is None or told:
+        if save is None or (told and not twice):
             if save is not None:
                 yield save
             save = current[key] = _Save(place.ranks)

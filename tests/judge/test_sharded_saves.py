@@ -134,6 +134,41 @@ def test_a_smaller_world_has_fewer_parts_where_everyone_commits() -> None:
     assert names((COMMITTED, 0, 1), usual={4: 2}, ranks=2) == ["committed"]
 
 
+def test_where_everyone_commits_in_one_world_everyone_does_in_all() -> None:
+    assert names((COMMITTED, 0, 1), usual={4: 4, 2: 1}) == ["part"]
+    assert names((COMMITTED, 0, 1), (COMMITTED, 1, 1), usual={2: 2, 3: 1}, ranks=3) == ["part", "part"]
+
+
+def test_two_runs_show_what_each_does() -> None:
+    assert saves.together({2: 2, 3: 0}, {3: 1, 4: 0}) == {2: 2, 3: 1, 4: 0}
+    assert saves.committers(*told((STARTED, 0, 1))) == {2: 0}
+
+
+def test_saves_of_two_steps_may_overlap_and_one_may_fail_between() -> None:
+    both = [(COMMITTED, 0, 1), (COMMITTED, 0, 2), ("checkpoint.failed", 0, 3), (COMMITTED, 1, 2), (COMMITTED, 1, 1)]
+    assert names(*both) == ["part", "part", "failed", "committed", "committed"]
+
+
+def test_a_line_that_was_logged_twice_is_no_second_save() -> None:
+    for at_once in (True, False):
+        events = [(STARTED, 0, 1), (STARTED, 1, 1), (STARTED, 1, 1), (COMMITTED, 0, 1), (COMMITTED, 0, 1)]
+        found, places = told(*events)
+        found[2]["at"] = found[1]["at"] if at_once else found[2]["at"]
+        found[4]["at"] = found[3]["at"]
+        commits = [each["event"] for each in saves.labelled(found, places, {2: 2})][3:]
+        assert commits == [PART if at_once else COMMITTED] * 2
+
+
+def test_two_steps_that_are_told_at_once_are_two() -> None:
+    found, places = told((STARTED, 0, 1), (STARTED, 1, 1), (STARTED, 0, 2), (STARTED, 0, 1), (COMMITTED, 0, 1))
+    found[2]["at"] = found[3]["at"]
+    assert saves.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, "the second save was begun by one alone"
+
+
+def test_the_names_are_those_of_the_log() -> None:
+    assert (STARTED, COMMITTED) == ("checkpoint.started", "checkpoint.committed")
+
+
 def test_a_save_that_is_made_again_begins_anew() -> None:
     again = [(STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 0, 1), (STARTED, 0, 1), (STARTED, 1, 1), (COMMITTED, 1, 1)]
     assert names(*again, usual={2: 2}) == ["part", "part"]
