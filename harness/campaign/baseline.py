@@ -180,7 +180,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures) -> tuple[list[Questio
     """One for each figure that either side has; and those that neither has."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
-    asked, untold = [], []
+    asked, untold, pace = [], [], _pace(before, now_)
     for figure in COMPARED:
         sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
         if not any(value for side in sides for value in side):
@@ -188,7 +188,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures) -> tuple[list[Questio
             continue
         doubt = _doubt(sides) or ("the baseline holds these very runs" if shared else "")
         told = [tuple(value for value in side if value is not None) for side in sides]
-        asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt))
+        asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
     return asked, untold
 
 
@@ -200,6 +200,12 @@ def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
         if side and not any(side):
             return f"it is 0 in all {words} runs, and not in the others: is it still told?"
     return ""
+
+
+def _pace(before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> float:
+    """How many times as long the steps of the new runs took; 1 where that is not known."""
+    sides = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
+    return statistics.median(sides[1]) / statistics.median(sides[0]) if all(sides) else 1.0
 
 
 def _offset(figure: str, before: Sequence[RunFigures]) -> float:

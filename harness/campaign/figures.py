@@ -43,6 +43,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     wasted_gpu_seconds: Amount | None = None
     checkpoint_stall: Amount | None = None
     allocated_gpu_seconds: Amount | None = None
+    step_seconds: Amount | None = None  # the median of its steps
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,7 +132,12 @@ def figures_of(report: Report) -> RunFigures:
         wasted_gpu_seconds=waste.gpu_seconds_wasted_by_faults,
         checkpoint_stall=waste.accounts.get("checkpoint_stall"),
         allocated_gpu_seconds=waste.gpu_seconds_allocated,
+        step_seconds=_positive(report.metrics.get("step_seconds_p50")),
     )
+
+
+def _positive(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 < value < 1e9 else None
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:

@@ -25,7 +25,7 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import STYLES, out, print_json, safe, say
+from harness.cli.output import STYLES, out, print_json, print_table, safe, say
 from harness.cli.run import stop
 from harness.errors import UsageError
 from harness.judge.score import EXIT_CODES
@@ -119,7 +119,7 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
     table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
     for row in answer.rows:
         table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
-    out.print(table)
+    print_table(table)
     for absent in answer.part.left_out:
         say(f"left out: {absent.name}: {absent.why}")
     if answer.held is not None:
@@ -127,7 +127,7 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
         compared = Table(*COMPARED_HEAD[:-1], box=None, header_style="bold")
         for each in answer.held.answers:
             compared.add_row(*map(safe, compared_cells(each)[:-1]), style=STYLES[each.verdict])
-        out.print(compared)
+        print_table(compared)
         for reason in answer.held.reasons:
             say(f"  {reason}")
         for untold in answer.held.not_compared:
@@ -169,7 +169,10 @@ def list_(json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
     for name, figures in found.items():
         runs = sum(len(each.runs) for each in figures.scenarios)
         table.add_row(*map(safe, (name, figures.made_at, figures.source, len(figures.scenarios), runs)))
-    out.print(table if found else "no baselines yet; `chaos baseline set NAME` keeps the last gate's figures")
+    if found:
+        print_table(table)
+    else:
+        out.print("no baselines yet; `chaos baseline set NAME` keeps the last gate's figures")
 
 
 @baseline.command("show")

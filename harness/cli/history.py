@@ -14,7 +14,7 @@ from harness.campaign.history import moments
 from harness.campaign.store import Wanted
 from harness.cli.listing import parse_since
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
-from harness.cli.output import STYLES, note, out, print_json, safe, say
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.judge.score import Verdict
 from harness.report import comparison, write_files
 from harness.report import history as drawn
@@ -62,23 +62,15 @@ def _print(found: list[drawn.Moment]) -> None:
     if not found:
         out.print("no judged run fits")
         return
-    table = Table(
-        "begun (UTC)",
-        "scenario",
-        "backend",
-        "commit",
-        "verdict",
-        "recovery",
-        "waste",
-        "run",
-        box=None,
-        header_style="bold",
-    )
+    table = Table(box=None, header_style="bold")
+    table.add_column("run", no_wrap=True)
+    for name in ("begun, UTC", "scenario", "backend", "commit", "verdict", "recovery", "waste"):
+        table.add_column(name)
     for each in sorted(found, key=lambda each: -each.begun_s):
-        told = (each.begun_at[:16].replace("T", " "), each.scenario, each.backend, each.short_commit)
-        figures = (seconds(each.recovery_s), percent(each.waste_percent), each.run_id)
-        table.add_row(*map(safe, told), f"[{STYLES[each.verdict]}]{each.verdict}[/]", *map(safe, figures))
-    out.print(table)
+        told = (each.run_id, each.begun_at[:16].replace("T", " "), each.scenario, each.backend, each.short_commit)
+        verdict = f"[{STYLES[each.verdict]}]{each.verdict}[/]"
+        table.add_row(*map(safe, told), verdict, seconds(each.recovery_s), percent(each.waste_percent))
+    print_table(table)
     for one in drawn.series_of(found):
         for figure in drawn.FIGURES:
             for change in one.changes(figure):
@@ -113,6 +105,6 @@ def compare(
             table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
             for row in comparison.rows(section):
                 table.add_row(*map(safe, row))
-            out.print(table)
+            print_table(table)
     if page is not None:
         say(f"Page: {page}", "dim")

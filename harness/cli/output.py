@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from harness.judge.score import Verdict
@@ -21,6 +22,8 @@ STYLES = {
     Verdict.INVALID: "bold magenta",
 }
 
+PLAIN_WIDTH = 200  # so that lines in a log file are not broken
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -33,6 +36,12 @@ def safe(value: object) -> str:
 def say(line: str, style: str = "") -> None:
     """One line of plain text, not wrapped."""
     out.print(Text(plain(line), style=style), soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """On a terminal as wide as that is; elsewhere wide enough that lines in a log file are not broken."""
+    console = out if out.is_terminal else Console(file=out.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
+    console.print(table)
 
 
 def note(line: str) -> None:

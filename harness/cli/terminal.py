@@ -8,13 +8,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.output import SIGNS, STYLES
+from harness.cli.output import PLAIN_WIDTH, SIGNS, STYLES
 from harness.judge.score import Verdict
 from harness.report import view
 from harness.report.model import Report
 from harness.report.words import one_line
-
-PLAIN_WIDTH = 200  # so that lines in a log file are not broken
 
 
 def summary(report: Report, page: pathlib.Path | None = None) -> Group:

@@ -15,7 +15,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.judge import student
 from harness.judge.score import Verdict, merge
@@ -42,7 +42,8 @@ class Question:
     """One figure of one scenario in the baseline's runs and in the new ones; more is worse.
 
     `offset`, in the figure's unit, is added to all values: what is much smaller matters to nobody. `doubt`: why nothing
-    follows from these values.
+    follows from these values. `pace`: how many times as long the median step took in the new runs; a machine that is
+    so much slower explains a figure that is so much larger.
     """
 
     scenario: str
@@ -51,6 +52,7 @@ class Question:
     now: tuple[float, ...]
     offset: float = 0.0
     doubt: str = ""
+    pace: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,16 @@ class _Test:
     difference: float
     error: float
     freedom: float
+    explained: float = 0.0  # so much of it is the machine's
 
     @property
     def p_worse(self) -> float:
-        """Of a difference like this or larger, if there were none."""
-        return student.tail(self.difference / self.error, self.freedom)
+        """Of a difference like this or larger, if there were none but what the machine explains."""
+        return student.tail((self.difference - self.explained) / self.error, self.freedom)
+
+    @property
+    def worth_telling(self) -> bool:
+        return self.difference - self.explained > math.log(TOLERATED)
 
     @property
     def p_found(self) -> float:
@@ -122,11 +129,18 @@ class Answer:
         return _more(self.question, self.test, self.family)
 
     @property
+    def _busier(self) -> str:
+        pace = self.question.pace if isinstance(self.question, Question) else 1.0
+        busier = self.verdict is Verdict.INCONCLUSIVE and pace > TOLERATED
+        return f"; the median step took {pace:.2f} × as long, too: is the machine busier?" if busier else ""
+
+    @property
     def reason(self) -> str:
         said = self.why
         if self.bounds is not None:
             said = f"{self.ratio:.2f} × the baseline (95 % bounds {self.bounds[0]:.2f} and {self.bounds[1]:.2f})"
             said += f": it may be {FOUND:g} × or more" if self.verdict is Verdict.INCONCLUSIVE else ""
+            said += self._busier
         return said + _advice(self.more)
 
 
@@ -200,7 +214,8 @@ def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int)
 
 def _test(question: Question) -> _Test:
     before, now = (_clipped([value + question.offset for value in side]) for side in (question.before, question.now))
-    return _welch(*_moments(before), len(before), *_moments(now), len(now))
+    found = _welch(*_moments(before), len(before), *_moments(now), len(now))
+    return replace(found, explained=math.log(max(question.pace, 1.0)))
 
 
 def _welch(mean: float, scatter: float, runs: int, mean_now: float, scatter_now: float, runs_now: int) -> _Test:
@@ -236,7 +251,7 @@ def _lacking(question: Question) -> str:
 def _answer(question: Question, test: _Test | None, worse: bool, family: int) -> Answer:
     if test is None:
         return Answer(question, Verdict.INCONCLUSIVE, _lacking(question))
-    if worse and test.difference > math.log(TOLERATED):
+    if worse and test.worth_telling:
         return Answer(question, Verdict.FAIL, "", test, family)
     settled = test.p_found <= 1 - CONFIDENCE
     return Answer(question, Verdict.PASS if settled else Verdict.INCONCLUSIVE, "", test, family)
@@ -262,7 +277,7 @@ def _more(question: Question, test: _Test, family: int) -> int | None:
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):
         grown = _welch(mean, scatter, len(sides[0]) + more, mean_now, scatter_now, len(sides[1]) + more)
-        worse = grown.p_worse <= ALPHA / family and grown.difference > math.log(TOLERATED)
-        if worse or grown.p_found <= 1 - CONFIDENCE:
+        grown = replace(grown, explained=test.explained)
+        if (grown.p_worse <= ALPHA / family and grown.worth_telling) or grown.p_found <= 1 - CONFIDENCE:
             return more
     return None

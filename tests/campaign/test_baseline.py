@@ -61,6 +61,18 @@ def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
     assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
 
 
+def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
+    slower = [10.6, 10.8, 10.4, 10.7, 10.9]
+    before = runs(OLD, step_seconds=0.1)
+    busy = held(runs(slower, "new", step_seconds=0.15), before)
+    assert busy.verdict is Verdict.INCONCLUSIVE
+    assert "the median step took 1.50 × as long, too: is the machine busier?" in busy.reasons[0]
+    assert held(runs(slower, "new", step_seconds=0.1), before).verdict is Verdict.FAIL
+    assert held(runs(slower, "new", step_seconds=0.05), before).verdict is Verdict.FAIL, "a faster one excuses nothing"
+    far = [3 * value for value in OLD]
+    assert held(runs(far, "new", step_seconds=0.15), before).verdict is Verdict.FAIL, "that is more than it explains"
+
+
 def test_one_run_without_the_figure_is_doubt() -> None:
     found = held(runs([7.0, 7.1, 7.2, 7.1, None], "new"))
     assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not tell it" in found.reasons[0]

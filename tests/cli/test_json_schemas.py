@@ -125,8 +125,8 @@ def test_baselines(reports: pathlib.Path) -> None:
     shown = told("baseline", "show", "week", "--json", "--reports", reports)
     assert sorted(shown) == ["made_at", "scenarios", "schema", "source"]
     assert sorted(shown["scenarios"][0]["runs"][0]) == [
-        *("allocated_gpu_seconds", "checkpoint_stall", "commit", "recovery_time", "run_id", "seconds", "verdict"),
-        "wasted_gpu_seconds",
+        *("allocated_gpu_seconds", "checkpoint_stall", "commit", "recovery_time", "run_id", "seconds", "step_seconds"),
+        *("verdict", "wasted_gpu_seconds"),
     ]
 
 

@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 import report_runs
 import tools
+from test_report_history import risen
 
-from harness.judge.score import Scorecard
-from harness.report import html, model
+from harness.judge.comparison import Question, Regressions, Success, compare
+from harness.judge.repeats import together
+from harness.judge.score import Scorecard, Verdict
+from harness.report import history, html, model, suite
+from harness.report.comparison import compare as compare_runs
+from harness.report.comparison import render as render_comparison
 
 CARDS: list[Callable[[], Scorecard]] = [
     report_runs.spot_evict,
@@ -27,6 +32,31 @@ CARDS: list[Callable[[], Scorecard]] = [
 
 def page_of(card: Scorecard) -> str:
     return html.render(model.from_scorecard(card), card.evidence)
+
+
+def compared() -> str:
+    before, after = (model.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.never_recovered))
+    ranks = {"rank 0, restore": 0.1, "rank 1, startup": 0.8}, {"rank 0, restore": 2.5, "rank 1, startup": 0.9}
+    return render_comparison(compare_runs(before, after, ranks))
+
+
+def gate() -> str:
+    """A gate that is worse than its baseline, and left something out."""
+    card = report_runs.spot_evict()
+    row = suite.Row("spot-evict", card.title, together([card]), (card,))
+    slower = Question("spot-evict", "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
+    held = Regressions("last-week", compare([slower], [Success("spot-evict", 0, 4, 0, 4)]), ["node-loss"], ["a: b"])
+    part = suite.Part(3, 3, left_out=(suite.LeftOut("double-evict", "it takes about 240 s", True),))
+    told = ("pre-launch", "Before a long run", "pre-launch-1", Verdict.FAIL, held.reasons[0], row, (row,), held, part)
+    return suite.render(suite.Answer(*told))["report.html"]
+
+
+OTHER_PAGES: dict[str, Callable[[], str]] = {
+    "history": lambda: history.render(risen()),
+    "no_history": lambda: history.render([]),
+    "comparison": compared,
+    "gate": gate,
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("pages")
     for make in CARDS:
         (folder / f"{make.__name__}.html").write_text(page_of(make()), encoding="utf-8")
+    for name, draw in OTHER_PAGES.items():
+        (folder / f"{name}.html").write_text(draw(), encoding="utf-8")
     return folder
 
 
@@ -65,7 +97,7 @@ def _open(browser: Any, path: pathlib.Path, width: int, scheme: str, **more: Any
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("name", [make.__name__ for make in CARDS])
+@pytest.mark.parametrize("name", [*(make.__name__ for make in CARDS), *OTHER_PAGES])
 def test_no_error_no_request_and_no_sideways_scrolling(
     browser: Any, folder: pathlib.Path, name: str, width: int
 ) -> None:
@@ -94,6 +126,29 @@ _COLOURS = """(selectors) => selectors.map((selector) => {
   const style = getComputedStyle(node);
   return [node instanceof SVGElement ? style.fill : style.color, getComputedStyle(back).backgroundColor];
 })"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["history", "comparison", "gate"])
+def test_other_pages_have_good_contrast(browser: Any, folder: pathlib.Path, name: str, scheme: str) -> None:
+    page, _ = _open(browser, folder / f"{name}.html", 1440, scheme)
+    selectors = ["h1", "h2", ".badge", *(["td"] if name == "gate" else ["svg .tick", "summary"])]
+    for selector, (ink, paper) in zip(selectors, page.evaluate(_COLOURS, selectors), strict=True):
+        assert _contrast(ink, paper) >= 4.5, (name, selector, ink, paper)
+    page.close()
+
+
+@pytest.mark.parametrize("name, wanted", [("history", "Recovery time"), ("comparison", "By account of GPU time")])
+def test_the_keyboard_reaches_the_charts_of_other_pages(
+    browser: Any, folder: pathlib.Path, name: str, wanted: str
+) -> None:
+    page, _ = _open(browser, folder / f"{name}.html", 1440, "light")
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.getAttribute('aria-label')"))
+    assert wanted in reached
+    page.close()
 
 
 @pytest.mark.parametrize("scheme, dark", [("light", False), ("dark", True)])
