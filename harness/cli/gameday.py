@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -217,10 +217,10 @@ def _post(address: str, token: str, body: dict[str, str]) -> str:
 class PlanFirst(TyperGroup):
     """`chaos gameday PLAN.yaml` is short for `chaos gameday run PLAN.yaml`."""
 
-    def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] != "--help" and args[0] not in self.commands:
             args = ["run", *args]
-        return super().parse_args(context, args)
+        return list(super().parse_args(context, args))
 
 
 def make_group() -> typer.Typer:

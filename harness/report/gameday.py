@@ -77,7 +77,7 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
     """File name → content. Pure."""
     rows = [Row(act) for act in result.acts]
     to_fix = [Row(act) for act in result.to_fix]
-    shown = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
+    shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         "gameday-report.json": _json(day, result),
