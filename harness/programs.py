@@ -81,7 +81,7 @@ _ALL = [
     Program("tini", "tini", "is process 1 of a machine of the cluster", ("slurm",)),
     Program("go", "golang-1.19-go", "builds it", ("kubernetes",)),
     Program("dpkg-source", "dpkg-dev", "unpacks its source", ("kubernetes",)),
-    Program("openssl", "openssl", "makes its keys", ("kubernetes",)),
+    Program("openssl", "openssl", "makes its keys; a certificate for a test", ("tests", "kubernetes")),
     Program("etcd", "etcd-server", "keeps its state", ("kubernetes",)),
     Program(
         "slirp4netns", "slirp4netns", "connects the minimal system without a change of this host's network", ("fresh",)

@@ -6,10 +6,11 @@ import contextlib
 import http.client
 import json
 import pathlib
+import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -108,19 +109,20 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
-        with _known(reports, day.job.run_id, served.address, served.access.tokens["master"]):
+        found = {"address": served.address, "token": served.access.tokens["master"], "certificate": str(where[2] or "")}
+        with _known(reports, day.job.run_id, found):
             yield
         time.sleep(LINGER_S)
 
 
 @contextlib.contextmanager
-def _known(reports: pathlib.Path, run_id: str, address: str, token: str) -> Iterator[None]:
+def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
     """While the page is served, this user finds it again: `chaos gameday note`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps({"address": address, "token": token}))
+    path.write_text(json.dumps(found))
     try:
         yield
     finally:
@@ -176,15 +178,14 @@ def note(
         raise UsageError("write what you saw, or give --detected, --acknowledged or --mitigated")
     if len(text) > TEXT_MAX:
         raise UsageError(f"a note has at most {TEXT_MAX} characters")
-    address, token = _page_of(run, reports)
-    refused = _post(address, token, {"action": (actions or ["note"])[0], "text": text, "who": who})
+    refused = _post(_page_of(run, reports), {"action": (actions or ["note"])[0], "text": text, "who": who})
     if refused:
         raise UsageError(refused)
     say("The note is kept.")
 
 
-def _page_of(run: str, reports: pathlib.Path) -> tuple[str, str]:
-    """Address and token of the page of a day that is going on."""
+def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
+    """Where the page of a day is that is going on: its `address`, the master's `token`, its `certificate`."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
@@ -192,17 +193,18 @@ def _page_of(run: str, reports: pathlib.Path) -> tuple[str, str]:
     newest = max(names, key=lambda name: known[name].stat().st_mtime)
     try:
         found = json.loads(known[newest].read_text())
-        return str(found["address"]), str(found["token"])
+        return {key: str(found[key]) for key in ("address", "token", "certificate")}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"{known[newest]}: cannot be read: {error}") from error
 
 
-def _post(address: str, token: str, body: dict[str, str]) -> str:
-    """Why it was refused; empty: it was not."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{address}/notes", json.dumps(body).encode(), headers, method="POST")
+def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
+    """Why it was refused; empty: it was not. The page's own certificate is the one that is trusted."""
+    headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=NOTE_S):
+        trusted = ssl.create_default_context(cafile=page["certificate"]) if page["certificate"] else None
+        with urllib.request.urlopen(request, timeout=NOTE_S, context=trusted):
             return ""
     except urllib.error.HTTPError as error:
         with error:
@@ -211,7 +213,7 @@ def _post(address: str, token: str, body: dict[str, str]) -> str:
             return str(json.loads(said)["refused"])
         return f"HTTP {error.code}"
     except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
-        return f"the page at {address} does not answer: {getattr(error, 'reason', error)}"
+        return f"the page at {page['address']} does not answer: {getattr(error, 'reason', error)}"
 
 
 class PlanFirst(TyperGroup):
@@ -220,7 +222,7 @@ class PlanFirst(TyperGroup):
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] != "--help" and args[0] not in self.commands:
             args = ["run", *args]
-        return super().parse_args(context, args)
+        return list(super().parse_args(context, args))
 
 
 def make_group() -> typer.Typer:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+import ssl
+import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+import tools
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
@@ -20,7 +24,7 @@ from harness.page import alerts
 from harness.page.access import Access
 from harness.page.app import Page, newest_words
 from harness.page.hub import Hub
-from harness.page.server import Place
+from harness.page.server import Place, serving
 from harness.run.day_view import NewsView, for_role
 from harness.run.desk import AlertNews, Ask, Desk
 
@@ -241,3 +245,20 @@ def test_a_token_is_known_by_its_role_alone() -> None:
     assert [access.role_of(token) for token in access.tokens.values()] == list(access.tokens)
     assert access.role_of(access.tokens["master"][:-1]) is None
     assert "master" not in repr(access)
+
+
+def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, clerk: Clerk) -> None:
+    tools.need("openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *named]
+    subprocess.run(
+        [*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True, timeout=60
+    )
+    with serving(Place(certificate=certificate, key=key), clerk.desk, tmp_path, lambda narrow: "") as served:
+        assert served.address.startswith("https://127.0.0.1:")
+        trusted = ssl.create_default_context(cafile=certificate)
+        with urllib.request.urlopen(served.url("observer"), context=trusted, timeout=10) as answer:
+            assert "; Secure" in answer.headers["set-cookie"]
+        with pytest.raises(OSError):
+            urllib.request.urlopen(served.url("observer").replace("https", "http"), timeout=10)

@@ -1,0 +1,80 @@
+"""Game days of a light trainer in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEAD = """version: 1
+name: light-day
+title: A light day
+workload:
+  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
+  nodes: 1
+  steps: {steps}
+fault_free: false
+steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
+entries:
+"""
+
+
+def plan(tmp_path: pathlib.Path, entries: str, steps: int) -> pathlib.Path:
+    path = tmp_path / "day.yaml"
+    trainer = ROOT / "tests" / "faults" / "light_trainer.py"
+    path.write_text(HEAD.format(trainer=trainer, steps=steps, root=ROOT) + entries)
+    return path
+
+
+def chaos(*words: str) -> list[str]:
+    return [sys.executable, "-m", "harness", "gameday", *words]
+
+
+class Going:
+    """A game day in a process of its own."""
+
+    def __init__(self, path: pathlib.Path, tmp_path: pathlib.Path):
+        self.reports, self.out = tmp_path / "reports", tmp_path / "out.txt"
+        words = chaos(str(path), "--reports", str(self.reports))
+        env = os.environ | {"CHAOS_LOCAL_MODE": "plain", "COLUMNS": "300"}
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(words, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+
+    @property
+    def run_dir(self) -> pathlib.Path:
+        return next(path for path in self.reports.iterdir() if (path / "gameday.json").exists())
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.reports.glob("*/events/harness.jsonl"))
+
+    def address(self, role: str) -> str:
+        found = re.search(rf"page for the {role}: (\S+)", self.out.read_text())
+        assert found is not None
+        return found[1]
+
+    def wait_for(self, word: str, limit_s: float = 60) -> None:
+        until(lambda: word in self.log() or self.process.poll() is not None, limit_s)
+        assert word in self.log(), f"{word}: {self.out.read_text()}"
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+
+    def note(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = chaos("note", "last", *words, "--reports", str(self.reports))
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def until(holds: Callable[[], bool], limit_s: float) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.1)
+    return False
