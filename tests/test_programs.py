@@ -105,7 +105,7 @@ def test_only_what_is_missing_is_installed(empty_path: pathlib.Path) -> None:
     assert programs.packages(["docker"]) == ["docker.io", "runc", "iptables", "curl", "debootstrap"]
     _install(empty_path, *programs.members("docker"))
     assert programs.packages(["docker"]) == [], "somebody who has a Docker daemon of their own needs none of ours"
-    assert programs.packages(["tests"]) == ["iproute2", "nftables", "gcc", "libc6-dev"]
+    assert programs.packages(["tests"]) == ["iproute2", "nftables", "gcc", "openssl", "libc6-dev"]
 
 
 def test_the_script_that_installs_asks_the_list() -> None:
@@ -113,7 +113,15 @@ def test_the_script_that_installs_asks_the_list() -> None:
         [sys.executable, str(ROOT / "harness" / "programs.py"), "tests", "browser"],
         env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["iproute2", "nftables", "gcc", "libc6-dev", "chromium", "fonts-dejavu-core"]
+    assert done.stdout.split() == [
+        "iproute2",
+        "nftables",
+        "gcc",
+        "openssl",
+        "libc6-dev",
+        "chromium",
+        "fonts-dejavu-core",
+    ]
 
 
 def test_a_group_that_is_not_there_is_refused() -> None:
