@@ -14,7 +14,7 @@ import tools
 from test_report_history import risen
 
 from harness.judge.comparison import Question, Regressions, Success, compare
-from harness.judge.repeats import together
+from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import history, html, model, suite
 from harness.report.comparison import compare as compare_runs
@@ -43,12 +43,12 @@ def compared() -> str:
 def gate() -> str:
     """A gate that is worse than its baseline, and left something out."""
     card = report_runs.spot_evict()
-    row = suite.Row("spot-evict", card.title, together([card]), (card,))
+    row = suite.SuiteRow("spot-evict", card.title, repeat_verdict([card]), (card,))
     slower = Question("spot-evict", "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
     held = Regressions("last-week", compare([slower], [Success("spot-evict", 0, 4, 0, 4)]), ["node-loss"], ["a: b"])
     part = suite.Part(3, 3, left_out=(suite.LeftOut("double-evict", "it takes about 240 s", True),))
     told = ("pre-launch", "Before a long run", "pre-launch-1", Verdict.FAIL, held.reasons[0], row, (row,), held, part)
-    return suite.render(suite.Answer(*told))["report.html"]
+    return suite.render(suite.GateResult(*told))["report.html"]
 
 
 OTHER_PAGES: dict[str, Callable[[], str]] = {
