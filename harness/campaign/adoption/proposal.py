@@ -186,6 +186,7 @@ def _continuity(facts: Facts) -> str:
         return "  # The loss could not be observed, so nothing is expected of it."
     if facts.elastic:
         text = "  # With fewer replicas a step has fewer samples, and another loss: the last ones are compared.\n"
+        text += "  # 5% is a first guess. Set it from how far runs without a fault differ.\n"
         return f"{text}  loss_continuity: {{mode: final, max_final_gap: 5%}}"
     return (
         "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
