@@ -204,6 +204,7 @@ PRELUDE='
 set -u
 umask 022
 cd /home/tester/chaos-harness
+setpriv --reuid tester --regid tester --init-groups bash -c "git init --quiet && git add --all"  # as after git clone
 . /package-settings
 as() { # USER COMMAND: as by hand at a terminal of that user
     local started=$SECONDS status=0 home=/home/tester user=$1 path=/usr/local/bin:/usr/bin:/bin

@@ -18,7 +18,7 @@ def status(phase: str = "training", *faults: FaultStatus) -> Status:
 
 def shown(terminal: bool, *heard: Status) -> str:
     out = io.StringIO()
-    with Display(Console(file=out, force_terminal=terminal, width=100)) as display:
+    with Display(Console(file=out, force_terminal=terminal, width=100, _environ={"TERM": "xterm"})) as display:
         for each in heard:
             display.stage(Stage("run with faults", 2))
             display._shown_at = 0.0

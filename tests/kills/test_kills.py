@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
@@ -9,6 +10,7 @@ from kills.__main__ import WAYS, rehearse
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse is not open to this user")
 def test_nothing_is_left_after_a_kill_and_heal(tmp_path: pathlib.Path) -> None:
     kills = rehearse(len(WAYS), 7, ["local"], tmp_path)
     assert {kill.way for kill in kills} == set(WAYS)
