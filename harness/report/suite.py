@@ -112,10 +112,10 @@ def compared_cells(answer: Comparison) -> tuple[str, ...]:
     ratio = "—" if answer.ratio is None else f"{answer.ratio:.2f} ×"
     bounds = "—" if answer.bounds is None else f"{answer.bounds[0]:.2f} to {answer.bounds[1]:.2f}"
     head = answer.verdict.value, question.scenario, title(question.figure)
+    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
     if not isinstance(question, Question):
         rates = f"{question.failed_before} of {question.runs_before}", f"{question.failed_now} of {question.runs_now}"
-        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, "")
-    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
+        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, why)
     return (*head, *(_middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
 
 

@@ -61,6 +61,17 @@ def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
     assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("before", [(), runs(OLD, verdict=Verdict.INVALID), runs(OLD[:2])])
+@pytest.mark.parametrize("recovery", [7.0, None])
+def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], recovery: float | None) -> None:
+    silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
+    few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
+    found = held(runs([recovery] * 5, "new", **silent), few)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert any("3 judged runs of each are needed; about" in reason for reason in found.reasons)
+    assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
+
+
 def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
     slower = [10.6, 10.8, 10.4, 10.7, 10.9]
     before = runs(OLD, step_seconds=0.1)
