@@ -118,6 +118,8 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
         for name in names
         if getattr(before, name) != getattr(wanted, name)
     ]
+    if wanted.steps is not None and before.steps != wanted.steps:
+        found.append(f"steps {before.steps or 'unknown'}, here {wanted.steps}")
     if before.profile != wanted.profile:
         found.append(f"profile {before.profile or 'none'}, here {wanted.profile or 'none'}")
     if before.version != wanted.version:
@@ -160,7 +162,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         if old is None:
             missing.append(each.identity.name)
             continue
-        asked, untold = _questions(old, each)
+        asked, untold = _questions(old, each, _another_job(old, each))
         questions += asked
         silent += untold
         successes.append(_success(old, each))
@@ -176,17 +178,23 @@ def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
     return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
 
 
-def _questions(old: ScenarioFigures, new: ScenarioFigures) -> tuple[list[Question], list[str]]:
+def _another_job(old: ScenarioFigures, new: ScenarioFigures) -> str:
+    """Why the two are not of the same job, or an empty text. How many steps it does may be known only afterwards."""
+    why = differences(old.identity, new.identity)
+    return f"the baseline is of another job: {'; '.join(why)}" if why else ""
+
+
+def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
     """One for each figure that either side has; and those that neither has."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     asked, untold, pace = [], [], _pace(before, now_)
     for figure in COMPARED:
         sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
-        if not any(value for side in sides for value in side):
+        if not another and not any(value for side in sides for value in side):
             untold.append(f"{new.identity.name}: {title(figure)} (neither side has any)")
             continue
-        doubt = _doubt(sides) or ("the baseline holds these very runs" if shared else "")
+        doubt = another or _doubt(sides) or ("the baseline holds these very runs" if shared else "")
         told = [tuple(value for value in side if value is not None) for side in sides]
         asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
     return asked, untold

@@ -19,11 +19,20 @@ from harness.campaign import baseline, figures
 from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures
 from harness.errors import UsageError
 from harness.judge.score import Verdict
+from harness.plan.making import make_plan
 from harness.report import model
+from harness.spec.scenario import parse_scenario
 from harness.theory.simulator import simulate
 
 HERE = Identity(
-    scenario="rank-kill", backend="local", seed="1", nodes=2, ranks_per_node=1, version="v1", hardware={"cpus": 2}
+    scenario="rank-kill",
+    backend="local",
+    seed="1",
+    nodes=2,
+    ranks_per_node=1,
+    steps=40,
+    version="v1",
+    hardware={"cpus": 2},
 )
 
 
@@ -122,6 +131,7 @@ def test_five_failures_where_none_was_are_a_regression() -> None:
         ({"seed": "7"}, "seed 1, here 7"),
         ({"nodes": 4}, "nodes 2, here 4"),
         ({"ranks_per_node": 8}, "ranks per node 1, here 8"),
+        ({"steps": 4}, "steps 40, here 4"),
         ({"profile": "cluster"}, "profile none, here cluster"),
         ({"version": "v2"}, "another version of the scenario"),
         ({"hardware": {"cpus": 64}}, "cpus 2, here 64"),
@@ -134,6 +144,26 @@ def test_a_baseline_of_something_else_is_refused(changed: dict[str, Any], said: 
         baseline.check("week", of(HERE, runs(OLD)), [here])
     assert said in str(refused.value) and "chaos baseline set" in str(refused.value)
     baseline.check("week", of(HERE, runs(OLD)), [HERE])
+
+
+def test_steps_that_only_the_run_tells_are_compared_afterwards() -> None:
+    told_later = msgspec.structs.replace(HERE, steps=None)
+    baseline.check("week", of(HERE, runs(OLD)), [told_later])
+    for steps, expected in ((40, Verdict.PASS), (39, Verdict.INCONCLUSIVE)):
+        new = of(msgspec.structs.replace(HERE, steps=steps), runs(OLD, "new"))
+        found = baseline.regressions("week", of(HERE, runs(OLD)), new.scenarios)
+        assert found.verdict is expected
+    assert "another job: steps 40, here 39" in found.reasons[0]
+
+
+def test_everything_of_the_workload_but_the_trainer_is_compared() -> None:
+    text = "version: 1\nname: x\ntitle: X\nworkload: {steps: 40}\n"
+    scenario = parse_scenario(text, "x.yaml")
+    plan = make_plan(scenario, 1, "local", "x-1").to_json()
+    first = figures.identity_of(plan, {})
+    for name, value in plan["workload"].items():
+        changed = plan | {"workload": plan["workload"] | {name: 7 if isinstance(value, int) or value is None else {}}}
+        assert (figures.identity_of(changed, {}) == first) == (name == "trainer"), name
 
 
 def test_a_baseline_is_kept_and_found_again(tmp_path: pathlib.Path) -> None:
