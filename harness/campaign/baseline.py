@@ -23,6 +23,7 @@ FOLDER = ".baselines"
 FIGURES = "figures.json"  # in the folder of a gate
 RECOVERY_OFFSET_S = 0.1
 WASTE_OFFSET_SHARE = 0.01  # of the GPU time that was allocated
+ALLOCATED_MAX = 3.0  # times the new runs' GPU time: more would hide waste in the constant
 JUDGED = (Verdict.PASS, Verdict.FAIL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
@@ -194,7 +195,12 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
         if not another and not any(value for side in sides for value in side):
             untold.append(f"{new.identity.name}: {title(figure)} (neither side has any)")
             continue
-        doubt = another or _doubt(sides) or ("the baseline holds these very runs" if shared else "")
+        doubt = (
+            another
+            or _doubt(sides)
+            or _too_generous(figure, before, now_)
+            or ("the baseline holds these very runs" if shared else "")
+        )
         told = [tuple(value for value in side if value is not None) for side in sides]
         asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
     return asked, untold
@@ -219,5 +225,20 @@ def _pace(before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> float:
 def _offset(figure: str, before: Sequence[RunFigures]) -> float:
     if figure == "recovery_time":
         return RECOVERY_OFFSET_S
-    allocated = [run.allocated_gpu_seconds for run in before if run.allocated_gpu_seconds]
-    return WASTE_OFFSET_SHARE * statistics.median(allocated) if allocated else 0.0
+    return WASTE_OFFSET_SHARE * _allocated(before)
+
+
+def _allocated(runs: Sequence[RunFigures]) -> float:
+    told = [run.allocated_gpu_seconds for run in runs if run.allocated_gpu_seconds]
+    return statistics.median(told) if told else 0.0
+
+
+def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
+    """Why the constant that comes of the baseline's GPU time would hide what these runs wasted, or an empty text."""
+    given, here = _allocated(before), _allocated(now_)
+    if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
+        return ""
+    told = f"{here:g} GPU-s" if here else "none"
+    return (
+        f"the baseline's runs had {given:g} GPU-s each, those here {told}; at most {ALLOCATED_MAX:g} × can be compared"
+    )

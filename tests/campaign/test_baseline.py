@@ -98,6 +98,15 @@ def test_one_run_without_the_figure_is_doubt() -> None:
     assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not tell it" in found.reasons[0]
 
 
+def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
+    wasteful = runs(OLD, "new", wasted_gpu_seconds=2000.0)
+    assert held(wasteful).verdict is Verdict.FAIL
+    forged = held(wasteful, runs(OLD, allocated_gpu_seconds=1e15))
+    assert forged.verdict is Verdict.INCONCLUSIVE and "at most 3 × can be compared" in forged.reasons[0]
+    untold = runs(OLD, "new", allocated_gpu_seconds=None)
+    assert held(untold, runs(OLD, allocated_gpu_seconds=1e15)).verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_figure_that_vanished_is_no_improvement() -> None:
     before = runs(OLD, checkpoint_stall=5.0)
     found = held(runs(OLD, "new", checkpoint_stall=0.0), before)
