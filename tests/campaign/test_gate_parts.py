@@ -106,8 +106,19 @@ def test_failing_over_something_else_fails(bad: Scorecard) -> None:
     assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
 
 
+def test_a_failure_that_comes_and_goes_is_not_known(good: Scorecard, bad: Scorecard) -> None:
+    found = settled(known(list(bad.reasons)), good, good, good, good, bad)
+    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith("4 of 5 runs pass, though it is a known")
+
+
+def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
+    cards = [bad, replace(bad, reasons=[])]
+    found = settle(known(list(bad.reasons)), repeat_verdict([bad, bad]), cards, TODAY)
+    assert found.verdict is Verdict.FAIL and "gives no reason" in found.reasons[0]
+
+
 def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
-    found = settled(known("x"), good)
+    found = settled(known("never recovered"), good)
     assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
 
 
@@ -126,12 +137,18 @@ def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecar
 
 
 def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
-    entry = HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: x}}"
-    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("x")
+    entry = (
+        HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: never recovered}}"
+    )
+    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("never recovered")
     for wrong in (
         entry.replace("until: 2026-12-31, ", ""),
         entry.replace("2026-12-31", "soon"),
-        entry.replace(", because: x", ""),
+        entry.replace(", because: never recovered", ""),
+        entry.replace("never recovered", '" "'),
+        entry.replace("never recovered", "e"),
+        entry.replace("never recovered", "[never recovered, e]"),
+        entry.replace("never recovered", '"1234567: ... "'),
     ):
         with pytest.raises(ScenarioError, match=r"s\.yaml:5:.*known_failure"):
             parse_suite(wrong, "s.yaml")
