@@ -65,6 +65,7 @@ class Part:
     backend: str = ""
     seed: int = 0
     digest: str = ""  # of the suite's file
+    names: tuple[str, ...] = ()  # of those that were selected, whatever the shard
     shard: int | None = None
     shards: int | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -159,7 +160,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 def _json_part(part: Part) -> dict[str, object]:
     left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in part.left_out]
-    return {**vars(part), "left_out": left_out}
+    return {**vars(part), "names": list(part.names), "left_out": left_out}
 
 
 def against_json(held: Regressions) -> dict[str, object]:
