@@ -71,9 +71,9 @@ def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """All judged runs of a commit: of each scenario those that are comparable with `wanted`, else the most of a kind.
+    """All judged runs of one commit: of each scenario those that are comparable with `wanted`, else the most of a kind.
 
-    What cannot be read is no evidence and is left out.
+    What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.
     """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -88,13 +88,21 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
-    for run in Store(reports).runs(Wanted(commit=commit)):
-        if run.verdict is None:
-            continue
+    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict and _is_of(commit, run.commit)]
+    if len(commits := sorted({run.commit for run in runs})) > 1:
+        raise UsageError(
+            f"{commit!r} is the beginning of {len(commits)} commits; write more of it: {', '.join(commits)}"
+        )
+    for run in runs:
         try:
             yield read_run(reports / run.run_id)
         except (UsageError, ValueError, model.ReportError):
             continue
+
+
+def _is_of(asked: str, commit: str) -> bool:
+    """Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them."""
+    return commit == asked or not commit.endswith("-dirty")
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:

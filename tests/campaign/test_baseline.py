@@ -278,17 +278,33 @@ def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
     assert found.runs[0].recovery_time and found.runs[0].wasted_gpu_seconds
 
 
-def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
+def store(reports: pathlib.Path, commits: list[str]) -> None:
     card = verdict(simulate(JOB, KILL, seed=5))
-    report = model.from_scorecard(replace(card, environment={"commit": "abcd1234", "cpus": 2}))
-    for i in range(4):
-        folder = tmp_path / f"run-{i}"
+    for i, commit in enumerate(commits):
+        report = model.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
+        folder = reports / f"run-{i}"
         (folder / "events").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
         stored = msgspec.structs.replace(report, run_id=folder.name)
         (folder / "report.json").write_text(model.json_text(stored.to_json()))
+
+
+def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234"] * 4)
     (tmp_path / "run-3" / "report.json").write_text("{")
     found = baseline.find("abcd", tmp_path)
     assert [len(each.runs) for each in found.scenarios] == [3]
     with pytest.raises(UsageError):
         baseline.find("beef", tmp_path)
+
+
+def test_a_commit_is_one_commit(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234", "abcd1234", "abcd1234-dirty", "abcd9999", "beef0000-dirty"])
+    assert baseline.find("abcd12", tmp_path).commits == ["abcd1234"]
+    (dirty,) = baseline.find("abcd1234-dirty", tmp_path).scenarios
+    assert [run.run_id for run in dirty.runs] == ["run-2"]
+    with pytest.raises(UsageError, match="the beginning of 2 commits; write more of it: abcd1234, abcd9999"):
+        baseline.find("abcd", tmp_path)
+    for none_such in ("beef", "beef0000", "abcd-dirty"):
+        with pytest.raises(UsageError, match="no baseline"):
+            baseline.find(none_such, tmp_path)
