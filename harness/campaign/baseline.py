@@ -23,6 +23,7 @@ FOLDER = ".baselines"
 FIGURES = "figures.json"  # in the folder of a gate
 RECOVERY_OFFSET_S = 0.1
 WASTE_OFFSET_SHARE = 0.01  # of the GPU time that was allocated
+ALLOCATED_MAX = 3.0  # times the new runs' GPU time: more would hide waste in the constant
 JUDGED = (Verdict.PASS, Verdict.FAIL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
@@ -70,9 +71,9 @@ def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """All judged runs of a commit: of each scenario those that are comparable with `wanted`, else the most of a kind.
+    """All judged runs of one commit: of each scenario those that are comparable with `wanted`, else the most of a kind.
 
-    What cannot be read is no evidence and is left out.
+    What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.
     """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -87,13 +88,21 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
-    for run in Store(reports).runs(Wanted(commit=commit)):
-        if run.verdict is None:
-            continue
+    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict and _is_of(commit, run.commit)]
+    if len(commits := sorted({run.commit for run in runs})) > 1:
+        raise UsageError(
+            f"{commit!r} is the beginning of {len(commits)} commits; write more of it: {', '.join(commits)}"
+        )
+    for run in runs:
         try:
             yield read_run(reports / run.run_id)
         except (UsageError, ValueError, model.ReportError):
             continue
+
+
+def _is_of(asked: str, commit: str) -> bool:
+    """Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them."""
+    return commit == asked or not commit.endswith("-dirty")
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
@@ -118,6 +127,8 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
         for name in names
         if getattr(before, name) != getattr(wanted, name)
     ]
+    if wanted.steps is not None and before.steps != wanted.steps:
+        found.append(f"steps {before.steps or 'unknown'}, here {wanted.steps}")
     if before.profile != wanted.profile:
         found.append(f"profile {before.profile or 'none'}, here {wanted.profile or 'none'}")
     if before.version != wanted.version:
@@ -160,7 +171,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         if old is None:
             missing.append(each.identity.name)
             continue
-        asked, untold = _questions(old, each)
+        asked, untold = _questions(old, each, _another_job(old, each))
         questions += asked
         silent += untold
         successes.append(_success(old, each))
@@ -176,17 +187,28 @@ def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
     return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
 
 
-def _questions(old: ScenarioFigures, new: ScenarioFigures) -> tuple[list[Question], list[str]]:
+def _another_job(old: ScenarioFigures, new: ScenarioFigures) -> str:
+    """Why the two are not of the same job, or an empty text. How many steps it does may be known only afterwards."""
+    why = differences(old.identity, new.identity)
+    return f"the baseline is of another job: {'; '.join(why)}" if why else ""
+
+
+def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
     """One for each figure that either side has; and those that neither has."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     asked, untold, pace = [], [], _pace(before, now_)
     for figure in COMPARED:
         sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
-        if not any(value for side in sides for value in side):
+        if not another and not any(value for side in sides for value in side):
             untold.append(f"{new.identity.name}: {title(figure)} (neither side has any)")
             continue
-        doubt = _doubt(sides) or ("the baseline holds these very runs" if shared else "")
+        doubt = (
+            another
+            or _doubt(sides)
+            or _too_generous(figure, before, now_)
+            or ("the baseline holds these very runs" if shared else "")
+        )
         told = [tuple(value for value in side if value is not None) for side in sides]
         asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
     return asked, untold
@@ -211,5 +233,20 @@ def _pace(before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> float:
 def _offset(figure: str, before: Sequence[RunFigures]) -> float:
     if figure == "recovery_time":
         return RECOVERY_OFFSET_S
-    allocated = [run.allocated_gpu_seconds for run in before if run.allocated_gpu_seconds]
-    return WASTE_OFFSET_SHARE * statistics.median(allocated) if allocated else 0.0
+    return WASTE_OFFSET_SHARE * _allocated(before)
+
+
+def _allocated(runs: Sequence[RunFigures]) -> float:
+    told = [run.allocated_gpu_seconds for run in runs if run.allocated_gpu_seconds]
+    return statistics.median(told) if told else 0.0
+
+
+def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
+    """Why the constant that comes of the baseline's GPU time would hide what these runs wasted, or an empty text."""
+    given, here = _allocated(before), _allocated(now_)
+    if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
+        return ""
+    told = f"{here:g} GPU-s" if here else "none"
+    return (
+        f"the baseline's runs had {given:g} GPU-s each, those here {told}; at most {ALLOCATED_MAX:g} × can be compared"
+    )

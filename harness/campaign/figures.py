@@ -55,6 +55,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: Text
     nodes: Count
     ranks_per_node: Count
+    steps: Count | None  # `None`: as many as the fault-free run does, and it has not run yet or told none
     version: Text  # digest of the scenario as it was planned
     hardware: Annotated[dict[Text, Short | int], msgspec.Meta(max_length=20)]
 
@@ -79,11 +80,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Those of that scenario and profile, of the same version if there are any, whatever else differs."""
+        """Those of that scenario and profile, of the same version and steps if there are any, whatever else differs."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
-        return next(iter(same or fitting), None)
+        alike = [each for each in same if each.identity.steps == identity.steps]
+        return next(iter(alike or same or fitting), None)
 
     @property
     def commits(self) -> list[str]:
@@ -113,12 +115,16 @@ def read(path: pathlib.Path) -> Figures:
 def _problem(found: Figures) -> str:
     if found.schema != SCHEMA:
         return f"it has schema {found.schema}; this version reads schema {SCHEMA}"
-    names = Counter(f"{each.identity.name}, version {each.identity.version}" for each in found.scenarios)
+    names = Counter(_told(each.identity) for each in found.scenarios)
     runs = Counter(run.run_id for each in found.scenarios for run in each.runs)
     for what, counts in (("scenario", names), ("run", runs)):
         if twice := next((name for name, count in counts.items() if count > 1), None):
             return f"the {what} {one_line(twice)} is in it twice"
     return ""
+
+
+def _told(identity: Identity) -> str:
+    return f"{identity.name}, version {identity.version}, steps {identity.steps}"
 
 
 def figures_of(report: Report) -> RunFigures:
@@ -151,6 +157,7 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
             "seed": str(plan["seed"]),
             "nodes": workload["nodes"],
             "ranks_per_node": workload["ranks_per_node"],
+            "steps": workload.get("steps"),
             "version": version_of(plan),
             "hardware": {name: environment[name] for name in HARDWARE if environment.get(name) is not None},
         }
@@ -161,7 +168,8 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 def version_of(plan: Mapping[str, Any]) -> str:
     """A digest of what a scenario does to a job: its workload and its faults. The trainer is what is tested, so it may
-    change; bounds, titles and time limits change nothing that happens."""
+    change; bounds, titles and time limits change nothing that happens. Steps are compared apart: where the scenario
+    does not say how many, a stored plan has those of the fault-free run."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": plan.get("limits")}
     return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from harness.campaign.known_failures import settle
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
 from harness.campaign.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
-from harness.errors import ChaosError, UsageError
+from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.judge.comparison import Regressions
 from harness.judge.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
@@ -67,7 +68,9 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     canary = load_scenario(find_scenario(suite.canary, path.parent))
     every = [(entry, _load(entry, gate)) for entry in suite.entries]
     specs = tagged(every, gate.tag) if gate.tag else every
-    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path))
+    _check_twice(path, every)
+    names = tuple(_name(*each) for each in specs)
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
     if gate.shard:
         specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
     before = _baseline(specs, gate)
@@ -82,6 +85,24 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     return _report(
         decided(suite.name, suite.title, run_id, canary_row, rows, held, replace(part, left_out=left_out)), gate
     )
+
+
+def _name(entry: Entry, spec: Scenario) -> str:
+    return f"{spec.name} ({entry.profile})" if entry.profile else spec.name
+
+
+def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
+    """Raises `ScenarioError` for two entries that do the same to the same job: nobody could tell their runs apart."""
+    seen = set()
+    for entry, spec in specs:
+        parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
+        parts["workload"].pop("trainer", None)  # it is what is tested
+        done = json.dumps(parts, sort_keys=True)
+        if (_name(entry, spec), done) in seen:
+            why = "it is in the suite twice, with the same workload and faults; use repeat: for more runs of it, "
+            why += "or a profile to tell the two apart"
+            raise ScenarioError([f"{path}: {_name(entry, spec)}: {why}"])
+        seen.add((_name(entry, spec), done))
 
 
 def digest_of(suite: pathlib.Path) -> str:
@@ -100,7 +121,7 @@ def _run_rows(
     for place in by_weight(specs, past) if past else range(len(specs)):
         entry, spec = specs[place]
         if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
-            left_out.append(LeftOut(entry.name, why, entry.required))
+            left_out.append(LeftOut(_name(entry, spec), why, entry.required))
             continue
         row = rows[place] = _row(entry, spec, gate, backend)
         failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
@@ -242,7 +263,7 @@ def _not_struck(canary: Scorecard) -> str:
 
 
 def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
-    name = f"{spec.name} ({entry.profile})" if entry.profile else spec.name
+    name = _name(entry, spec)
     plans = (
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
         for _ in range(_repeats(entry, spec, gate))

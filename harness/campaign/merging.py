@@ -14,7 +14,7 @@ import msgspec
 
 from harness.campaign import baseline, figures
 from harness.campaign.experiment import new_run_id
-from harness.campaign.figures import Count, Figures, Text
+from harness.campaign.figures import Count, Figures, ScenarioFigures, Text
 from harness.campaign.gate import decided
 from harness.errors import UsageError
 from harness.judge.comparison import Regressions
@@ -56,6 +56,7 @@ class _Part(msgspec.Struct, frozen=True):
     backend: Text
     seed: int
     digest: Text
+    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]
     shard: Count | None
     shards: Count | None
     left_out: Annotated[tuple[_LeftOut, ...], msgspec.Meta(max_length=2000)]
@@ -63,7 +64,7 @@ class _Part(msgspec.Struct, frozen=True):
     @property
     def same(self) -> tuple[object, ...]:
         """What all shards of a gate share."""
-        return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.shards
+        return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -105,8 +106,10 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     _check([stored for _, stored in parts])
     first = parts[0][1]
     rows = tuple(_row(row) for _, stored in parts for row in stored.scenarios)
-    merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=_figures(parts))
-    part = _whole([stored.part for _, stored in parts], len(rows))
+    measured = [found for folder, stored in parts for found in _figures(folder, stored)]
+    sets = tuple(each for each in measured if each)
+    merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
+    part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
     canary_row = _row(first.canary)
     if blind := next(
         (stored for _, stored in parts if stored.canary.verdict is not Verdict.FAIL or _is_blind(stored)), None
@@ -114,7 +117,7 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
         reason = f"shard {blind.part.shard}: {blind.reason}"
         answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, canary_row, part=part)
     else:
-        held = _held(against, merged, rows, reports)
+        held = _held(against, list(zip(rows, measured, strict=True)), reports)
         answer = decided(first.suite, first.title, merged.source, canary_row, rows, held, part)
     folder = reports / answer.run_id
     folder.mkdir(parents=True)
@@ -146,50 +149,61 @@ def _check(parts: Sequence[Stored]) -> None:
         raise UsageError(f"run {one_line(twice)} is in two places")
 
 
-def _whole(parts: Sequence[_Part], ran: int) -> Part:
+def _whole(parts: Sequence[_Part], ran: Sequence[str]) -> Part:
     """What is left out: by the shards, the shards that are missing, and what is unaccounted for."""
     first = parts[0]
     left_out = [LeftOut(each.scenario, each.why, each.required) for part in parts for each in part.left_out]
+    told = Counter([*ran, *(each.name for each in left_out)])
+    if more := sorted((told - Counter(first.names)).elements()):
+        raise UsageError(f"the shards tell of {one_line(more[0])} more often than the suite has it")
     missing = sorted(set(range(1, (first.shards or 0) + 1)) - {part.shard for part in parts})
-    if not missing and ran + len(left_out) != first.selected:
-        why = f"{ran + len(left_out)} of {first.selected} scenarios are accounted for"
-        left_out.append(LeftOut("the rest of the suite", why, True))
+    if not missing:
+        untold = (Counter(first.names) - told).elements()
+        left_out += [LeftOut(name, "no shard tells of it", True) for name in untold]
     left_out += [LeftOut(f"shard {number} of {first.shards}", "it was not given", True) for number in missing]
-    told = (first.in_suite, first.selected, first.tag, first.backend, first.seed, first.digest)
-    return Part(*told, left_out=tuple(left_out))
+    whole = (first.in_suite, first.selected, first.tag, first.backend, first.seed, first.digest, first.names)
+    return Part(*whole, left_out=tuple(left_out))
 
 
 def _row(row: _Row) -> SuiteRow:
-    """A pass that its own runs do not show is none."""
+    """A pass that its own runs do not show is none. A known failure passes where every run failed."""
     runs = [RunLine(run.run_id, run.verdict) for run in row.runs]
     result = RepeatVerdict(row.verdict, row.reasons)
-    bad = next((run for run in runs if run.verdict is not Verdict.PASS), None)
-    if row.verdict is Verdict.PASS and not row.known_failure and (bad or not runs):
+    expected = Verdict.FAIL if row.known_failure else Verdict.PASS
+    bad = next((run for run in runs if run.verdict is not expected), None)
+    if row.verdict is Verdict.PASS and (bad or not runs):
         why = f"run {bad.run_id} is {bad.verdict}" if bad else "it has no runs"
         result = RepeatVerdict(Verdict.INCONCLUSIVE, (f"the shard says pass, but {why}", *row.reasons))
     return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs)
 
 
-def _figures(parts: Sequence[tuple[pathlib.Path, Stored]]) -> tuple[figures.ScenarioFigures, ...]:
-    """Of all shards. Only what a shard's suite.json tells as run is believed."""
-    found: dict[tuple[str, str], figures.ScenarioFigures] = {}
-    for folder, stored in parts:
-        told = {run.run_id for row in stored.scenarios for run in row.runs}
-        for each in figures.read(folder / baseline.FIGURES).scenarios:
-            key = (each.identity.name, each.identity.version)
-            if key in found or not {run.run_id for run in each.runs} <= told:
-                raise UsageError(f"{folder}: its figures of {each.identity.name} are not those of its suite.json")
-            found[key] = each
-    return tuple(found.values())
+def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
+    """Of each row of a shard, by its runs. Only what its suite.json tells is believed, and all of it must be there."""
+    sets = figures.read(folder / baseline.FIGURES).scenarios
+    found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
+    for each in sets:
+        if each not in found:
+            raise UsageError(f"{folder}: its figures of {each.identity.name} are not those of its suite.json")
+    return found
 
 
-def _held(against: str, merged: Figures, rows: Sequence[SuiteRow], reports: pathlib.Path) -> Regressions | None:
+def _is_of(row: _Row, measured: ScenarioFigures) -> bool:
+    """Exactly the row's runs, with their verdicts. A fault-free run that failed in the place of one has no figures."""
+    told = {run.run_id: run.verdict for run in row.runs}
+    there = {run.run_id: run.verdict for run in measured.runs}
+    passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
+    known = measured.identity.name == row.scenario
+    return known and bool(there) and there.items() <= told.items() and passed <= there.keys()
+
+
+def _held(
+    against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
+) -> Regressions | None:
+    """By row: a suite may have a scenario twice, and one of the two may be a known failure."""
     if not against:
         return None
-    known = {row.name for row in rows if row.known}
-    asked = [each for each in merged.scenarios if each.identity.name not in known]
-    wanted = [each.identity for each in asked]
-    before = baseline.find(against, reports, wanted)
-    baseline.check(against, before, wanted)
-    names = {identity.name for identity in wanted}
-    return baseline.regressions(against, before, asked, [row.name for row in rows if row.name not in names | known])
+    asked = [(row, found) for row, found in measured if not row.known]
+    new = [found for _, found in asked if found]
+    before = baseline.find(against, reports, [each.identity for each in new])
+    baseline.check(against, before, [each.identity for each in new])
+    return baseline.regressions(against, before, new, [row.name for row, found in asked if not found])

@@ -27,10 +27,11 @@ from harness.report import model
 from harness.report.words import one_line
 
 INDEX = ".runs.sqlite"
-VERSION = 1
+VERSION = 2
 LOCK_S_MAX = 5.0
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
+_DATE = "2026-11-22T08:00:00+00:00"
 
 
 @dataclass(frozen=True)
@@ -278,10 +279,23 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
     """As the report tells it; else when the plan was written, which is the first thing a run does."""
-    if told:
-        with contextlib.suppress(ValueError, OverflowError):
-            return datetime.datetime.fromisoformat(told).timestamp()
+    with contextlib.suppress(ValueError, OverflowError):
+        moment = datetime.datetime.fromisoformat(told or "").timestamp()
+        if not _in_calendar(moment):
+            raise model.ReportError(f"report.json: begun_at is {told}, which is no date in UTC; write one like {_DATE}")
+        return moment
     try:
-        return os.stat(folder / "plan.json", follow_symlinks=False).st_mtime
+        moment = os.stat(folder / "plan.json", follow_symlinks=False).st_mtime
     except OSError as error:
         raise NotARun(f"plan.json: {error.strerror}") from error
+    if not _in_calendar(moment):
+        raise NotARun(f"plan.json: it was changed {moment:.0f} s after 1970, which is no date")
+    return moment
+
+
+def _in_calendar(moment_s: float) -> bool:
+    try:
+        datetime.datetime.fromtimestamp(moment_s, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True

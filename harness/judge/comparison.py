@@ -6,7 +6,8 @@ disturbed run must not hide a difference. The rest is the t-test for unequal sca
 because figures that are counted in heartbeats may agree by chance. Success is compared by Fisher's exact test (1935).
 
 *Worse*: more than `TOLERATED`, and the test says so after correction for all comparisons of the gate (Holm 1979).
-*Not worse*: with 95 % confidence less than `FOUND`. Neither: inconclusive, with the runs that would settle it.
+*Not worse*: with 95 % confidence less than `FOUND`. Neither: inconclusive, with the runs that would settle it. Fewer
+than `RUNS_MIN` judged runs on a side are never *not worse*, whatever was compared.
 """
 
 from __future__ import annotations
@@ -122,7 +123,12 @@ class Answer:
     @functools.cached_property
     def more(self) -> int | None:
         """Further runs on each side that would settle it, if they scatter like these. `None`: none needed or enough."""
-        if self.verdict is not Verdict.INCONCLUSIVE or not isinstance(self.question, Question) or self.question.doubt:
+        if self.verdict is not Verdict.INCONCLUSIVE:
+            return None
+        if isinstance(self.question, Success):
+            fewest = min(self.question.runs_before, self.question.runs_now)
+            return RUNS_USUAL - fewest if fewest < RUNS_MIN else None
+        if self.question.doubt:
             return None
         if self.test is None:
             return max(RUNS_USUAL - min(len(self.question.before), len(self.question.now)), 0) or None
@@ -261,7 +267,9 @@ def _of_success(counts: Success, worse: bool) -> Answer:
     said = f"{counts.failed_now} of {counts.runs_now} runs failed"
     said += f", in the baseline {counts.failed_before} of {counts.runs_before}"
     more_often = counts.failed_now * counts.runs_before > counts.failed_before * counts.runs_now
-    verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often else Verdict.PASS
+    few = min(counts.runs_before, counts.runs_now) < RUNS_MIN
+    said += f"; {RUNS_MIN} judged runs of each are needed" if few else ""
+    verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often or few else Verdict.PASS
     return Answer(counts, verdict, said)
 
 

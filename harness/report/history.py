@@ -120,7 +120,8 @@ def change_words(one: Series, figure: str, change: Change) -> str:
     title, show = FIGURES[figure]
     first = one.moments[change.at]
     commit = f", commit {first.short_commit}" if first.commit else ""
-    levels = f"from {show(change.before)} to {show(change.after)} ({change.ratio:.2f} ×)"
+    ratio = f" ({change.ratio:.2f} ×)" if change.before else ""
+    levels = f"from {show(change.before)} to {show(change.after)}{ratio}"
     return f"{title} changed {levels} with {first.run_id}{commit}"
 
 

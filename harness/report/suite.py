@@ -65,6 +65,7 @@ class Part:
     backend: str = ""
     seed: int = 0
     digest: str = ""  # of the suite's file
+    names: tuple[str, ...] = ()  # of those that were selected, whatever the shard
     shard: int | None = None
     shards: int | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -112,10 +113,10 @@ def compared_cells(answer: Comparison) -> tuple[str, ...]:
     ratio = "—" if answer.ratio is None else f"{answer.ratio:.2f} ×"
     bounds = "—" if answer.bounds is None else f"{answer.bounds[0]:.2f} to {answer.bounds[1]:.2f}"
     head = answer.verdict.value, question.scenario, title(question.figure)
+    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
     if not isinstance(question, Question):
         rates = f"{question.failed_before} of {question.runs_before}", f"{question.failed_now} of {question.runs_now}"
-        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, "")
-    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
+        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, why)
     return (*head, *(_middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
 
 
@@ -159,7 +160,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 def _json_part(part: Part) -> dict[str, object]:
     left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in part.left_out]
-    return {**vars(part), "left_out": left_out}
+    return {**vars(part), "names": list(part.names), "left_out": left_out}
 
 
 def against_json(held: Regressions) -> dict[str, object]:

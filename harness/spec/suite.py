@@ -6,13 +6,14 @@ import datetime
 import pathlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from harness.errors import ScenarioError
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import REPEAT_MAX, Line, Name, find_scenario
 
 SCENARIOS_MAX = 1000
+LETTERS_MIN = 8  # of what a known failure says
 
 
 class _Model(BaseModel):
@@ -25,13 +26,23 @@ def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
     return given
 
 
+def _says_something(text: str) -> str:
+    """A text that is in every reason would cover every failure."""
+    if sum(map(str.isalpha, text)) < LETTERS_MIN:
+        raise ValueError(f"{text!r} says too little; write at least {LETTERS_MIN} letters of the reason")
+    return text
+
+
+Because = Annotated[Line, AfterValidator(_says_something)]
+
+
 class KnownFailure(_Model):
     """It is expected to fail, for now, and for this reason alone."""
 
     ticket: Line = Field(description="Where it is being mended.")
     until: datetime.date = Field(description="The last day on which it may fail, like 2026-12-31.")
-    because: Line | Annotated[list[Line], Field(min_length=1, max_length=20)] = Field(
-        description="Every reason of a run that fails must say this, or one of these."
+    because: Because | Annotated[list[Because], Field(min_length=1, max_length=20)] = Field(
+        description="Every reason of a run that fails must say this, or one of these. At least 8 letters."
     )
 
     @property

@@ -19,11 +19,20 @@ from harness.campaign import baseline, figures
 from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures
 from harness.errors import UsageError
 from harness.judge.score import Verdict
+from harness.plan.making import make_plan
 from harness.report import model
+from harness.spec.scenario import parse_scenario
 from harness.theory.simulator import simulate
 
 HERE = Identity(
-    scenario="rank-kill", backend="local", seed="1", nodes=2, ranks_per_node=1, version="v1", hardware={"cpus": 2}
+    scenario="rank-kill",
+    backend="local",
+    seed="1",
+    nodes=2,
+    ranks_per_node=1,
+    steps=40,
+    version="v1",
+    hardware={"cpus": 2},
 )
 
 
@@ -61,6 +70,17 @@ def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
     assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("before", [(), runs(OLD, verdict=Verdict.INVALID), runs(OLD[:2])])
+@pytest.mark.parametrize("recovery", [7.0, None])
+def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], recovery: float | None) -> None:
+    silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
+    few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
+    found = held(runs([recovery] * 5, "new", **silent), few)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert any("3 judged runs of each are needed; about" in reason for reason in found.reasons)
+    assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
+
+
 def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
     slower = [10.6, 10.8, 10.4, 10.7, 10.9]
     before = runs(OLD, step_seconds=0.1)
@@ -76,6 +96,15 @@ def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
 def test_one_run_without_the_figure_is_doubt() -> None:
     found = held(runs([7.0, 7.1, 7.2, 7.1, None], "new"))
     assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not tell it" in found.reasons[0]
+
+
+def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
+    wasteful = runs(OLD, "new", wasted_gpu_seconds=2000.0)
+    assert held(wasteful).verdict is Verdict.FAIL
+    forged = held(wasteful, runs(OLD, allocated_gpu_seconds=1e15))
+    assert forged.verdict is Verdict.INCONCLUSIVE and "at most 3 × can be compared" in forged.reasons[0]
+    untold = runs(OLD, "new", allocated_gpu_seconds=None)
+    assert held(untold, runs(OLD, allocated_gpu_seconds=1e15)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_figure_that_vanished_is_no_improvement() -> None:
@@ -111,6 +140,7 @@ def test_five_failures_where_none_was_are_a_regression() -> None:
         ({"seed": "7"}, "seed 1, here 7"),
         ({"nodes": 4}, "nodes 2, here 4"),
         ({"ranks_per_node": 8}, "ranks per node 1, here 8"),
+        ({"steps": 4}, "steps 40, here 4"),
         ({"profile": "cluster"}, "profile none, here cluster"),
         ({"version": "v2"}, "another version of the scenario"),
         ({"hardware": {"cpus": 64}}, "cpus 2, here 64"),
@@ -123,6 +153,26 @@ def test_a_baseline_of_something_else_is_refused(changed: dict[str, Any], said: 
         baseline.check("week", of(HERE, runs(OLD)), [here])
     assert said in str(refused.value) and "chaos baseline set" in str(refused.value)
     baseline.check("week", of(HERE, runs(OLD)), [HERE])
+
+
+def test_steps_that_only_the_run_tells_are_compared_afterwards() -> None:
+    told_later = msgspec.structs.replace(HERE, steps=None)
+    baseline.check("week", of(HERE, runs(OLD)), [told_later])
+    for steps, expected in ((40, Verdict.PASS), (39, Verdict.INCONCLUSIVE)):
+        new = of(msgspec.structs.replace(HERE, steps=steps), runs(OLD, "new"))
+        found = baseline.regressions("week", of(HERE, runs(OLD)), new.scenarios)
+        assert found.verdict is expected
+    assert "another job: steps 40, here 39" in found.reasons[0]
+
+
+def test_everything_of_the_workload_but_the_trainer_is_compared() -> None:
+    text = "version: 1\nname: x\ntitle: X\nworkload: {steps: 40}\n"
+    scenario = parse_scenario(text, "x.yaml")
+    plan = make_plan(scenario, 1, "local", "x-1").to_json()
+    first = figures.identity_of(plan, {})
+    for name, value in plan["workload"].items():
+        changed = plan | {"workload": plan["workload"] | {name: 7 if isinstance(value, int) or value is None else {}}}
+        assert (figures.identity_of(changed, {}) == first) == (name == "trainer"), name
 
 
 def test_a_baseline_is_kept_and_found_again(tmp_path: pathlib.Path) -> None:
@@ -228,17 +278,33 @@ def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
     assert found.runs[0].recovery_time and found.runs[0].wasted_gpu_seconds
 
 
-def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
+def store(reports: pathlib.Path, commits: list[str]) -> None:
     card = verdict(simulate(JOB, KILL, seed=5))
-    report = model.from_scorecard(replace(card, environment={"commit": "abcd1234", "cpus": 2}))
-    for i in range(4):
-        folder = tmp_path / f"run-{i}"
+    for i, commit in enumerate(commits):
+        report = model.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
+        folder = reports / f"run-{i}"
         (folder / "events").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
         stored = msgspec.structs.replace(report, run_id=folder.name)
         (folder / "report.json").write_text(model.json_text(stored.to_json()))
+
+
+def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234"] * 4)
     (tmp_path / "run-3" / "report.json").write_text("{")
     found = baseline.find("abcd", tmp_path)
     assert [len(each.runs) for each in found.scenarios] == [3]
     with pytest.raises(UsageError):
         baseline.find("beef", tmp_path)
+
+
+def test_a_commit_is_one_commit(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234", "abcd1234", "abcd1234-dirty", "abcd9999", "beef0000-dirty"])
+    assert baseline.find("abcd12", tmp_path).commits == ["abcd1234"]
+    (dirty,) = baseline.find("abcd1234-dirty", tmp_path).scenarios
+    assert [run.run_id for run in dirty.runs] == ["run-2"]
+    with pytest.raises(UsageError, match="the beginning of 2 commits; write more of it: abcd1234, abcd9999"):
+        baseline.find("abcd", tmp_path)
+    for none_such in ("beef", "beef0000", "abcd-dirty"):
+        with pytest.raises(UsageError, match="no baseline"):
+            baseline.find(none_such, tmp_path)

@@ -13,8 +13,8 @@ import pytest
 from judging import verdict
 from mutants.bent import BROKEN, JOB, KILL
 
+from harness.campaign import figures, merging, selection
 from harness.campaign import gate as module
-from harness.campaign import merging, selection
 from harness.campaign.figures import RunFigures, ScenarioFigures, identity_of
 from harness.campaign.gate import Gate, run_gate
 from harness.campaign.known_failures import settle
@@ -52,7 +52,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
 
     def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
         def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
-            identity = identity_of(plans_of[cards[0].scenario].to_json(), environment_facts())
+            identity = identity_of(plans_of[cards[0].run_id].to_json(), environment_facts())
             told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
             runs = [RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards] if recovery else []
             return (ScenarioFigures(identity=identity, runs=tuple(runs)),) if runs else ()
@@ -62,7 +62,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
 
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             made = list(plans)
-            plans_of[made[0].scenario.name] = made[0]
+            plans_of[made[0].run_id] = made[0]
             card = (cards or {}).get(str(made[0].scenario.name), good)
             named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
             return named, False
@@ -106,8 +106,19 @@ def test_failing_over_something_else_fails(bad: Scorecard) -> None:
     assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
 
 
+def test_a_failure_that_comes_and_goes_is_not_known(good: Scorecard, bad: Scorecard) -> None:
+    found = settled(known(list(bad.reasons)), good, good, good, good, bad)
+    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith("4 of 5 runs pass, though it is a known")
+
+
+def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
+    cards = [bad, replace(bad, reasons=[])]
+    found = settle(known(list(bad.reasons)), repeat_verdict([bad, bad]), cards, TODAY)
+    assert found.verdict is Verdict.FAIL and "gives no reason" in found.reasons[0]
+
+
 def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
-    found = settled(known("x"), good)
+    found = settled(known("never recovered"), good)
     assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
 
 
@@ -126,12 +137,18 @@ def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecar
 
 
 def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
-    entry = HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: x}}"
-    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("x")
+    entry = (
+        HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: never recovered}}"
+    )
+    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("never recovered")
     for wrong in (
         entry.replace("until: 2026-12-31, ", ""),
         entry.replace("2026-12-31", "soon"),
-        entry.replace(", because: x", ""),
+        entry.replace(", because: never recovered", ""),
+        entry.replace("never recovered", '" "'),
+        entry.replace("never recovered", "e"),
+        entry.replace("never recovered", "[never recovered, e]"),
+        entry.replace("never recovered", '"1234567: ... "'),
     ):
         with pytest.raises(ScenarioError, match=r"s\.yaml:5:.*known_failure"):
             parse_suite(wrong, "s.yaml")
@@ -171,6 +188,36 @@ def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> No
     assert len(rehearse(twice).rows) == 2
     answer = rehearse(twice, {"rank-kill": bad})
     assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "more", ["", ", expect: {pace: off}", ', workload: {trainer: {command: [x, "{checkpoint_every}"]}}']
+)
+def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> None:
+    twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
+    with pytest.raises(ScenarioError, match=r"small\.yaml: rank-kill: it is in the suite twice"):
+        rehearse(twice)
+
+
+TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
+
+
+def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(TWICE, recovery=7.0, repeat=5)
+    parts = [rehearse(TWICE, recovery=10.6, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
+    folders = [rehearse.folder(each) for each in parts]
+    for name in ("suite.json", "figures.json"):
+        _edit(folders[1], _as_known_failure, name)
+    merged = merging.merge_gates(folders, tmp_path / "reports", first.run_id)
+    assert merged.verdict is Verdict.FAIL and merged.held and len(merged.held.answers) == 3
+    assert len(figures.read(rehearse.folder(first) / "figures.json").scenarios) == 2
+
+
+def _as_known_failure(values: Any) -> None:
+    for row in values["scenarios"]:
+        row |= {"known_failure": True} if "scenario" in row else {}
+        for run in row["runs"]:
+            run["verdict"] = "fail"
 
 
 def test_what_matters_most_comes_first() -> None:
@@ -293,10 +340,10 @@ def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path:
     assert second
 
 
-def _edit(folder: pathlib.Path, change: Any) -> None:
-    values = json.loads((folder / "suite.json").read_text())
+def _edit(folder: pathlib.Path, change: Any, name: str = "suite.json") -> None:
+    values = json.loads((folder / name).read_text())
     change(values)
-    (folder / "suite.json").write_text(json.dumps(values))
+    (folder / name).write_text(json.dumps(values))
 
 
 def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path: pathlib.Path) -> None:
@@ -309,10 +356,47 @@ def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path
     def forget_a_scenario(values: Any) -> None:
         del values["scenarios"][0]
 
-    for change in (pass_without_runs, pass_over_a_failed_run, forget_a_scenario):
+    def known_failure_without_runs(values: Any) -> None:
+        values["scenarios"][0].update(runs=[], known_failure=True)
+
+    def known_failure_that_passes(values: Any) -> None:
+        values["scenarios"][0]["known_failure"] = True
+
+    without_runs = (pass_without_runs, known_failure_without_runs)
+    for change in (*without_runs, pass_over_a_failed_run, known_failure_that_passes, forget_a_scenario):
         parts = shards(rehearse, 2)
         _edit(parts[0], change)
         assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, change.__name__
+
+
+def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def other_name(values: Any) -> None:
+        values["scenarios"][0]["scenario"] = "spot-evict"
+
+    parts = shards(rehearse, 2)
+    _edit(parts[0], other_name)
+    with pytest.raises(UsageError, match="tell of spot-evict more often than the suite has it"):
+        merging.merge_gates(parts, tmp_path)
+    _edit(parts[1], lambda values: values["scenarios"].clear())
+    merged = merging.merge_gates(parts, tmp_path)
+    assert merged.verdict is Verdict.INCONCLUSIVE and "rank-kill (no shard tells of it)" in merged.reason
+
+
+def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def forget_a_run(values: Any) -> None:
+        del values["scenarios"][0]["runs"][0]
+
+    def another_verdict(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["verdict"] = "inconclusive"
+
+    def another_run(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["run_id"] = "elsewhere"
+
+    for change in (forget_a_run, another_verdict, another_run):
+        parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
+        _edit(parts[0], change, "figures.json")
+        with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):
+            merging.merge_gates(parts, tmp_path)
 
 
 def test_a_shard_whose_canary_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
@@ -329,7 +413,7 @@ def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
     assert sorted(values["scenarios"][0]) == sorted(values["canary"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
-    keys = "in_suite selected tag backend seed digest shard shards left_out"
+    keys = "in_suite selected tag backend seed digest names shard shards left_out"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.campaign.history import moments
 from harness.campaign.store import INDEX, Store, Wanted
 from harness.errors import UsageError
 from harness.judge.score import Verdict
@@ -65,6 +66,15 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
 def test_a_run_that_was_not_judged_has_no_verdict(reports: pathlib.Path) -> None:
     (run,) = [run for run in Store(reports).runs() if run.run_id == "c-1"]
     assert (run.verdict, run.scenario, run.begun_at) == (None, "spot-evict", "1970-01-01T00:06:40+00:00")
+
+
+@pytest.mark.parametrize("edge", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])
+def test_a_date_outside_the_calendar_is_named_and_hides_no_other_run(reports: pathlib.Path, edge: str) -> None:
+    write(reports, "d-1", 500, verdict=Verdict.PASS, begun_at=edge)
+    found, notes = moments(reports, Wanted())
+    assert [each.begun_at and each.run_id for each in found] == ["b-1", "a-2", "a-1"]
+    assert len(notes) == 1 and notes[0].startswith(f"d-1: report.json: begun_at is {edge}")
+    assert [run.begun_at and run.run_id for run in Store(reports).runs()][:2] == ["b-1", "d-1"]
 
 
 def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         (folder / name / "plan.json").write_text("{}")
         harness.report.write_reports(card, folder / name)
     identity = Identity(
-        scenario="spot-evict", backend="local", seed="1", nodes=2, ranks_per_node=1, version="v", hardware={"cpus": 2}
+        scenario="spot-evict",
+        backend="local",
+        seed="1",
+        nodes=2,
+        ranks_per_node=1,
+        steps=40,
+        version="v",
+        hardware={"cpus": 2},
     )
     run = RunFigures(run_id="r-1", verdict=Verdict.PASS, commit="abcd", seconds=30.0, recovery_time=7.0)
     kept = Figures(source="gate-1", made_at="2026-11-22", scenarios=(ScenarioFigures(identity=identity, runs=(run,)),))

@@ -50,6 +50,13 @@ def test_a_change_of_level_is_found_at_its_place() -> None:
     assert told.startswith("Recovery time changed from 7.") and "with spot-evict-20, commit 00000004" in told
 
 
+def test_a_change_from_nothing_has_no_ratio() -> None:
+    (one,) = series_of([moment(i, 0.0 if i < 8 else 10.0) for i in range(16)])
+    (found,) = one.changes("recovery_s")
+    told = history.change_words(one, "recovery_s", found)
+    assert "to 10.00 s with" in told and "inf" not in told and "×" not in told
+
+
 def test_two_changes_are_found_in_order() -> None:
     level = [1.0, 1.02, 0.98, 1.03, 1.0, 1.01, 1.04, 0.97, 0.99, 1.05]
     found = changes([7 * each for each in level] + [10 * each for each in level] + [15 * each for each in level])
