@@ -20,6 +20,9 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
     "mitigate": ("mitigated",),
 }
 
+SETTLED = "settled"  # the one outcome of a rehearsal that can pass
+COMPLETED = "completed"  # and of a day
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -64,13 +67,20 @@ class ActResult:
 
     @property
     def machine(self) -> Verdict:
-        return self.card.verdict if self.card and not self.ended_by_person else Verdict.INCONCLUSIVE
+        if self.card is None or self.ended_by_person:
+            return Verdict.INCONCLUSIVE
+        return self.card.verdict if self.outcome == SETTLED else merge([self.card.verdict, Verdict.INCONCLUSIVE])
 
     @property
     def reasons(self) -> Sequence[str]:
+        why = f": {self.why}" if self.why else ""
         if self.card is None:
-            return [f"it was not run{f': {self.why}' if self.why else ''}"]
-        return [f"it was {self.outcome}: {self.why}"] if self.ended_by_person else self.card.reasons
+            return [f"it was not run{why}"]
+        if self.ended_by_person:
+            return [f"it was {self.outcome}{why}"]
+        if self.outcome != SETTLED and self.card.verdict is Verdict.PASS:
+            return [f"it did not settle: {self.outcome or 'its end is not in the log'}{why}"]
+        return self.card.reasons
 
     @property
     def verdict(self) -> Verdict:
@@ -123,6 +133,8 @@ def judge_day(
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
     machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    if not acts:
+        machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
     findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
     sides = {
@@ -289,8 +301,9 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
         yield Verdict.FAIL, f"the error budget is spent: {last.get('reason')}"
     elif last["outcome"] == "not_steady":
         yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
-    elif last["outcome"] == "job_ended":
-        yield Verdict.INCONCLUSIVE, str(last.get("reason"))
+    elif last["outcome"] != COMPLETED:
+        why = str(last.get("reason") or "no reason is given")
+        yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"

@@ -135,6 +135,9 @@ def test_what_a_person_ended_proves_nothing(outcome: str) -> None:
         ("budget", Verdict.FAIL),
         ("not_steady", Verdict.FAIL),
         ("job_ended", Verdict.INCONCLUSIVE),
+        ("probe", Verdict.INCONCLUSIVE),
+        ("some word of a later version", Verdict.INCONCLUSIVE),
+        ("", Verdict.INCONCLUSIVE),
         (None, Verdict.INCONCLUSIVE),
     ],
 )
@@ -184,3 +187,23 @@ def test_it_passes_only_with_an_alert_in_time_and_none_elsewhere(
         assert any(name == "Stalled" and status == "firing" and 102 <= at <= 107.001 for name, at, status in alerts)
     reactions = [took for took in result.acts[0].reactions.values() if took is not None]
     assert reactions == sorted(reactions), "nobody mitigates before they detect"
+
+
+@pytest.mark.parametrize("outcome", ["aborted", "never_began", "job_ended", "", "some other word"])
+def test_only_a_settled_rehearsal_passes(outcome: str) -> None:
+    result = verdict_of(day(rehearsed("a", 10, outcome=outcome)), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons[0].startswith("a: it did not settle: ")
+    failed = verdict_of(day(rehearsed("a", 10, outcome=outcome)), Expected("a", 0), cards={"a": card(Verdict.FAIL)})
+    assert failed.verdict is Verdict.FAIL
+
+
+def test_a_rehearsal_whose_end_is_not_in_the_log_is_inconclusive() -> None:
+    events = [each for each in day(rehearsed("a", 10)) if each["event"] != "rehearsal.finished"]
+    result = verdict_of(events, Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reasons == ["a: it did not settle: its end is not in the log"]
+
+
+def test_a_day_without_a_rehearsal_proves_nothing() -> None:
+    result = verdict_of(day())
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["no rehearsal was planned: nothing is proven"]
