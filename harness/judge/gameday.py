@@ -22,6 +22,7 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
 
 SETTLED = "settled"  # the one outcome of a rehearsal that can pass
 COMPLETED = "completed"  # and of a day
+SKIPPED = "skipped"  # of an entry, by a person
 
 
 @dataclass(frozen=True)
@@ -304,11 +305,20 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     elif last["outcome"] != COMPLETED:
         why = str(last.get("reason") or "no reason is given")
         yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
+    yield from _skipped_entries(events)
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} did not hold {event['moment']}: {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:
+    """A pause or a rest that was passed over: what came after it did not begin as planned."""
+    for event in events:
+        skipped = event["event"] == "gameday.entry" and event.get("edge") == "end" and event.get("reason") == SKIPPED
+        if skipped and event.get("kind") in ("pause", "rest"):
+            yield Verdict.INCONCLUSIVE, f"entry {int(event['entry']) + 1}: the {event['kind']} was skipped"
 
 
 # The timeline

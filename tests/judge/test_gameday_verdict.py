@@ -207,3 +207,11 @@ def test_a_rehearsal_whose_end_is_not_in_the_log_is_inconclusive() -> None:
 def test_a_day_without_a_rehearsal_proves_nothing() -> None:
     result = verdict_of(day())
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["no rehearsal was planned: nothing is proven"]
+
+
+@pytest.mark.parametrize("kind", ["pause", "rest"])
+def test_a_skipped_pause_or_rest_is_inconclusive(kind: str) -> None:
+    entry = {"event": "gameday.entry", "entry": 1, "kind": kind, "edge": "end", "s": 40}
+    result = verdict_of(day(rehearsed("a", 10), {**entry, "reason": "skipped"}), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == [f"entry 2: the {kind} was skipped"]
+    assert verdict_of(day(rehearsed("a", 10), {**entry, "reason": ""}), Expected("a", 0)).verdict is Verdict.PASS
