@@ -215,3 +215,47 @@ def test_a_skipped_pause_or_rest_is_inconclusive(kind: str) -> None:
     result = verdict_of(day(rehearsed("a", 10), {**entry, "reason": "skipped"}), Expected("a", 0))
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == [f"entry 2: the {kind} was skipped"]
     assert verdict_of(day(rehearsed("a", 10), {**entry, "reason": ""}), Expected("a", 0)).verdict is Verdict.PASS
+
+
+def test_one_alert_serves_one_fault() -> None:
+    both = [STALLED, Expected("b", 1, [("Stalled", 100 * S)])]
+    events = day(rehearsed("a", 10), rehearsed("b", 50), alert("Stalled", 60))
+    result = verdict_of(events, *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.FAIL, Verdict.PASS]
+    together = day(rehearsed("a", 10), rehearsed("b", 10), alert("Stalled", 14))
+    result = verdict_of(together, *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_a_window_cut_short_by_the_next_fault_is_no_failure() -> None:
+    both = [Expected("a", 0, [("Stalled", 100 * S)]), Expected("b", 1, [("Stalled", 100 * S)])]
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), alert("Stalled", 60)), *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.INCONCLUSIVE, Verdict.PASS]
+
+
+def test_an_alert_in_time_but_after_recovery_is_no_false_alarm() -> None:
+    events = day(rehearsed("a", 10), alert("Stalled", 40), alert("Stalled", 41, "resolved"))
+    slow = Expected("a", 0, [("Stalled", 60 * S)])
+    assert verdict_of(events, slow).verdict is Verdict.PASS
+    assert verdict_of([*events[:-1], {**alert("Stalled", 90), "at": 90 * S}], slow).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "skipped"])
+def test_alerts_and_people_of_what_a_person_ended_do_not_fail(outcome: str) -> None:
+    wanted = Expected("a", 0, [("Stalled", 5 * S)], {"detect": 5 * S})
+    result = verdict_of(day(rehearsed("a", 10, outcome=outcome), alert("Stalled", 19)), wanted)
+    assert result.sides["alerts"] is result.sides["people"] is Verdict.INCONCLUSIVE
+
+
+def test_a_log_that_ends_before_the_limit_does_not_fail() -> None:
+    wanted = Expected("a", 0, [("Stalled", 2000 * S)], {"detect": 2000 * S})
+    result = verdict_of(day(rehearsed("a", 10)), wanted)
+    assert result.sides["alerts"] is result.sides["people"] is Verdict.INCONCLUSIVE
+
+
+def test_alerts_of_one_name_are_told_apart_by_fingerprint() -> None:
+    early, own = {**alert("Stalled", 5), "fingerprint": "1"}, {**alert("Stalled", 14), "fingerprint": "2"}
+    assert verdict_of(day(rehearsed("a", 10), early, own), STALLED).acts[0].watches[0].verdict is Verdict.PASS
+    other = {**alert("Stalled", 15, "resolved"), "fingerprint": "1"}
+    again = {**alert("Stalled", 300), "fingerprint": "2"}
+    assert verdict_of(day(rehearsed("a", 10), own, other, again), STALLED).verdict is Verdict.PASS
