@@ -128,14 +128,20 @@ class DayResult:
 
 
 def judge_day(
-    events: Sequence[Event], expected: Sequence[Expected], cards: Mapping[str, Scorecard], job: Scorecard | None
+    events: Sequence[Event],
+    expected: Sequence[Expected],
+    cards: Mapping[str, Scorecard],
+    job: Scorecard | None,
+    probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began."""
+    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began. `probes`:
+    name and moment of each that must answer around every entry that begins."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
     machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    machine += _unanswered(events, acts, probes)
     if not acts:
         machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
     findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
@@ -381,6 +387,18 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} did not hold {event['moment']}: {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+def _unanswered(
+    events: Sequence[Event], acts: Sequence[ActResult], probes: Sequence[tuple[str, str]]
+) -> Iterable[Finding]:
+    """A probe without an answer held as little as it did not."""
+    answered = {(e["name"], e["moment"], e.get("rehearsal")) for e in events if e["event"] == "gameday.probe"}
+    for scene in sorted({act.expected.scene for act in acts if act.begun is not None}):
+        names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
+        for name, moment in probes:
+            if (name, moment, names) not in answered:
+                yield Verdict.INCONCLUSIVE, f"probe {name} never answered {moment} {names}"
 
 
 def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:

@@ -172,7 +172,7 @@ class Director:
             self._go("closing", now_ns)
 
     def _closing(self, job: LiveJob, now_ns: int) -> None:
-        if not self._questions.is_open("after"):
+        if not self._questions.is_open("after") and not self._questions.is_open("during"):
             outcomes = sorted({cue.rehearsal.outcome for cue in self._cues()})
             self._leave(job, now_ns, ", ".join(outcomes))
 

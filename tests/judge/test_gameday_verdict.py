@@ -259,3 +259,12 @@ def test_alerts_of_one_name_are_told_apart_by_fingerprint() -> None:
     other = {**alert("Stalled", 15, "resolved"), "fingerprint": "1"}
     again = {**alert("Stalled", 300), "fingerprint": "2"}
     assert verdict_of(day(rehearsed("a", 10), own, other, again), STALLED).verdict is Verdict.PASS
+
+
+def test_a_probe_that_never_answered_is_inconclusive() -> None:
+    wanted, cards = [Expected("a", 0)], {"a": card()}
+    probe = {"event": "gameday.probe", "name": "up", "moment": "during", "ok": True, "rehearsal": "a", "s": 12}
+    answered = judge_day(day(rehearsed("a", 10), probe), wanted, cards, card(), [("up", "during")])
+    assert answered.verdict is Verdict.PASS
+    result = judge_day(day(rehearsed("a", 10)), wanted, cards, card(), [("up", "during")])
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered during a"]
