@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
+import socket
 import ssl
 import subprocess
 import threading
@@ -275,3 +277,18 @@ def test_alerts_of_one_name_have_fingerprints_of_their_own() -> None:
     assert told[0] == told[2] != told[1]
     assert alerts.read({"name": "Stalled", "fingerprint": "f1"})[0].fingerprint == "f1"
     assert alerts.read({"name": "Stalled"})[0].fingerprint == ""
+
+
+def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.Path) -> None:
+    with serving(Place(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+        host, _, port = served.address.removeprefix("http://").rpartition(":")
+        for _ in range(205):
+            held.enter_context(socket.create_connection((host, int(port)), 5))
+        headers = {
+            "Authorization": f"Bearer {served.access.tokens['participant']}",
+            "Content-Type": "application/json",
+        }
+        request = urllib.request.Request(f"{served.address}/notes", b'{"action": "stop"}', headers, method="POST")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
+    assert [each.action for each in clerk.heard if isinstance(each, Ask)] == ["stop"]
