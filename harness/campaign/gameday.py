@@ -124,7 +124,8 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
     events = sorted(log.harness.events, key=lambda event: event["at"]) if log.harness else []
     cards = {name: card for name in _begun(events, day) if (card := _card(run_dir, name, observer)) is not None}
     whole = _card(run_dir, None, observer)
-    result = judge_day(events, _expected(day), cards, whole)
+    probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
+    result = judge_day(events, _expected(day), cards, whole, probes)
     for name, card in cards.items():
         folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -562,6 +562,7 @@ _GAMEDAY = (
             _name("name", "the alert's name"),
             Field("status", TEXT, "what it says", values=("firing", "resolved")),
             _text("summary", "what it says in words"),
+            _name("fingerprint", "of its labels: alerts of one name are told apart by it", optional=True),
         ),
     ),
     Event(

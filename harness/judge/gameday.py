@@ -6,8 +6,9 @@ stopped by a person, proves nothing and is inconclusive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.judge.score import Finding, Scorecard, Verdict, merge
@@ -19,6 +20,11 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
     "acknowledge": ("acknowledged", "mitigated"),
     "mitigate": ("mitigated",),
 }
+
+SETTLED = "settled"  # the one outcome of a rehearsal that can pass
+COMPLETED = "completed"  # and of a day
+FIRING_MAX = 1000  # alerts that are told apart by fingerprint at once; more are taken by name
+SKIPPED = "skipped"  # of an entry, by a person
 
 
 @dataclass(frozen=True)
@@ -64,13 +70,20 @@ class ActResult:
 
     @property
     def machine(self) -> Verdict:
-        return self.card.verdict if self.card and not self.ended_by_person else Verdict.INCONCLUSIVE
+        if self.card is None or self.ended_by_person:
+            return Verdict.INCONCLUSIVE
+        return self.card.verdict if self.outcome == SETTLED else merge([self.card.verdict, Verdict.INCONCLUSIVE])
 
     @property
     def reasons(self) -> Sequence[str]:
+        why = f": {self.why}" if self.why else ""
         if self.card is None:
-            return [f"it was not run{f': {self.why}' if self.why else ''}"]
-        return [f"it was {self.outcome}: {self.why}"] if self.ended_by_person else self.card.reasons
+            return [f"it was not run{why}"]
+        if self.ended_by_person:
+            return [f"it was {self.outcome}{why}"]
+        if self.outcome != SETTLED and self.card.verdict is Verdict.PASS:
+            return [f"it did not settle: {self.outcome or 'its end is not in the log'}{why}"]
+        return self.card.reasons
 
     @property
     def verdict(self) -> Verdict:
@@ -115,14 +128,22 @@ class DayResult:
 
 
 def judge_day(
-    events: Sequence[Event], expected: Sequence[Expected], cards: Mapping[str, Scorecard], job: Scorecard | None
+    events: Sequence[Event],
+    expected: Sequence[Expected],
+    cards: Mapping[str, Scorecard],
+    job: Scorecard | None,
+    probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began."""
+    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began. `probes`:
+    name and moment of each that must answer around every entry that begins."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
     machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    machine += _unanswered(events, acts, probes)
+    if not acts:
+        machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
     findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
     sides = {
@@ -149,17 +170,34 @@ def _acts(
 ) -> list[ActResult]:
     spans = {each.name: _span(events, each.name, begin) for each in expected}
     struck = sorted(span[1] for span in spans.values() if span[1] is not None)
+    finished = {str(e["rehearsal"]): e for e in events if e["event"] == "rehearsal.finished"}
+    ends = int(events[-1]["at"]) - begin if events else 0
     found = []
     for each in expected:
         begun, injected, over = spans[each.name]
-        last = next((e for e in events if e["event"] == "rehearsal.finished" and e["rehearsal"] == each.name), {})
+        last = finished.get(each.name, {})
         outcome = "not_run" if begun is None else str(last.get("outcome", ""))
         following = next((at for at in struck if injected is not None and at > injected), None)
         reactions = _reactions(events, begin, injected, following)
-        watches = [*_alerts(events, each, begin, injected), *_people(each, injected, reactions)]
+        unknown = _not_known(injected, outcome, ends)
+        watches = _people(each, injected, reactions, unknown)
         why = str(last.get("reason") or "")
         found.append(ActResult(each, outcome, why, begun, injected, over, cards.get(each.name), reactions, watches))
-    return found
+    alerts = _alerts(_windows(found), _firings(events, begin), ends)
+    return [replace(act, watches=[*alerts[act.expected.name], *act.watches]) for act in found]
+
+
+def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
+    """Why nothing can be said of what did not happen within ns of the fault; empty: it failed to happen."""
+
+    def why(within_ns: int) -> str:
+        if injected is None:
+            return "no fault acted"
+        if outcome in ("stopped", "skipped"):
+            return f"the rehearsal was {outcome}"
+        return "the log ends before its time was over" if ends < injected + within_ns else ""
+
+    return why
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
@@ -181,47 +219,97 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """When which alert began to fire: one that is told again before it was resolved fires on."""
-    firing: set[str] = set()
+    """When which alert began to fire: one that is told again before it was resolved fires on. The same alert of another
+    rank or node, as its fingerprint says, is one of its own."""
+    firing: set[tuple[str, str]] = set()
     found = []
     for event in events:
         if event["event"] == "gameday.alert":
             name = str(event["name"])
-            if event["status"] == "firing" and name not in firing:
-                firing.add(name)
+            key = name, str(event.get("fingerprint") or "")
+            key = key if key in firing or len(firing) < FIRING_MAX else (name, "")
+            if event["status"] == "firing" and key not in firing:
+                firing.add(key)
                 found.append((int(event["at"]) - begin, name))
             elif event["status"] == "resolved":
-                firing.discard(name)
+                firing.discard(key)
     return found
 
 
-def _alerts(events: Sequence[Event], expected: Expected, begin: int, injected: int | None) -> list[Watch]:
-    firings, found = _firings(events, begin), []
-    for name, within_ns in expected.alerts:
-        what, limit = f"alert {name}", format_duration(within_ns)
-        if injected is None:
-            text = f"{expected.name}: whether alert {name} fires is not known: no fault acted"
-            found.append(Watch(what, within_ns, None, Verdict.INCONCLUSIVE, text))
+@dataclass(frozen=True)
+class _Window:
+    """When an expected alert may fire: [begin, end). `end` is the strike of the next fault that expects the same one,
+    or when its fault is over and its time too; `None`: never."""
+
+    act: ActResult
+    name: str
+    within_ns: int
+    begin: int | None
+    end: int | None
+    cut: bool = False
+
+    def holds(self, at: int) -> bool:
+        return self.begin is not None and self.begin <= at and (self.end is None or at < self.end)
+
+
+def _windows(acts: Sequence[ActResult]) -> list[_Window]:
+    """In the order in which the faults struck; of those that struck at once, the most urgent first."""
+    wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
+    found = []
+    for act, name, within_ns in wanted:
+        begin = act.injected
+        if begin is None:
+            found.append(_Window(act, name, within_ns, None, None))
             continue
-        took = next((at - injected for at, fired in firings if fired == name and at >= injected), None)
-        if took is not None and took <= within_ns:
-            found.append(Watch(what, within_ns, took, Verdict.PASS))
-        else:
-            fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
-            found.append(
-                Watch(what, within_ns, took, Verdict.FAIL, f"{expected.name}: alert {name} {fired} (≤ {limit})")
-            )
+        end = None if act.over is None else max(act.over, begin + within_ns) + 1
+        later = [each.injected for each, other, _ in wanted if other == name and each.injected is not None]
+        following = min((at for at in later if at > begin), default=None)
+        cut = following is not None and (end is None or following < end)
+        found.append(_Window(act, name, within_ns, begin, following if cut else end, cut))
+    return sorted(found, key=lambda window: (window.begin or 0, window.within_ns))
+
+
+def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[Watch]]:
+    """By rehearsal. One firing serves one expectation."""
+    served: set[int] = set()
+    found: dict[str, list[Watch]] = defaultdict(list)
+    for window in windows:
+        mine = [number for number, (at, name) in enumerate(firings) if name == window.name and window.holds(at)]
+        free = next((number for number in mine if number not in served), None)
+        served |= set() if free is None else {free}
+        at = None if free is None else firings[free][0]
+        found[window.act.expected.name].append(_alert(window, at, ends))
     return found
+
+
+def _alert(window: _Window, at: int | None, ends: int) -> Watch:
+    what, act, within_ns = f"alert {window.name}", window.act, window.within_ns
+    took = None if at is None or window.begin is None else at - window.begin
+    if took is not None and took <= within_ns:
+        return Watch(what, within_ns, took, Verdict.PASS)
+    unknown = _not_known(window.begin, act.outcome, ends)(within_ns)
+    if not unknown and window.cut and window.end is not None and window.end - (window.begin or 0) <= within_ns:
+        unknown = "another fault that expects it struck before its time was over"
+    if unknown:
+        text = f"{act.expected.name}: whether {what} fires in time is not known: {unknown}"
+        return Watch(what, within_ns, took, Verdict.INCONCLUSIVE, text)
+    fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
+    text = f"{act.expected.name}: {what} {fired} (≤ {format_duration(within_ns)})"
+    return Watch(what, within_ns, took, Verdict.FAIL, text)
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
-    """Alerts of a name that the plan expects, at a moment at which no fault was at work or not yet recovered from."""
+    """Alerts of a name that the plan expects, where no fault was at work or not yet recovered from, and where none was
+    still awaited."""
     begin = int(events[0]["at"]) if events else 0
-    names = {name for act in acts for name, _ in act.expected.alerts}
+    windows = _windows(acts)
+    names = {window.name for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     found = []
     for at, name in _firings(events, begin):
-        if name in names and not any(low <= at and (high is None or at <= high) for low, high in spans):
+        awaited = any(window.name == name and window.holds(at) for window in windows)
+        at_work = any(low <= at and (high is None or at <= high) for low, high in spans)
+        if name in names and not awaited and not at_work:
             text = f"alert {name} fired {format_duration(at)} into the day, where nothing was injected"
             found.append(Watch(f"alert {name}", 0, None, Verdict.FAIL, text))
     return found
@@ -241,20 +329,21 @@ def _reactions(
     return {name: next((at for at, action in mine if action in shows), None) for name, shows in REACTIONS.items()}
 
 
-def _people(expected: Expected, injected: int | None, reactions: Mapping[str, int | None]) -> list[Watch]:
+def _people(
+    expected: Expected, injected: int | None, reactions: Mapping[str, int | None], unknown: Callable[[int], str]
+) -> list[Watch]:
     found = []
     for name, within_ns in expected.people.items():
-        took, limit = reactions[name], format_duration(within_ns)
-        if injected is None:
-            text = f"{expected.name}: whether people {name} it is not known: no fault acted"
-            found.append(Watch(name, within_ns, None, Verdict.INCONCLUSIVE, text))
-        elif took is not None and took <= within_ns:
+        took, why = reactions[name], unknown(within_ns)
+        if took is not None and took <= within_ns:
             found.append(Watch(name, within_ns, took, Verdict.PASS))
+        elif why:
+            text = f"{expected.name}: whether people {name} it in time is not known: {why}"
+            found.append(Watch(name, within_ns, took, Verdict.INCONCLUSIVE, text))
         else:
             said = "nobody did" if took is None else f"it took {format_duration(took)}"
-            found.append(
-                Watch(name, within_ns, took, Verdict.FAIL, f"{expected.name}: people {name}: {said} (≤ {limit})")
-            )
+            text = f"{expected.name}: people {name}: {said} (≤ {format_duration(within_ns)})"
+            found.append(Watch(name, within_ns, took, Verdict.FAIL, text))
     return found
 
 
@@ -289,13 +378,35 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
         yield Verdict.FAIL, f"the error budget is spent: {last.get('reason')}"
     elif last["outcome"] == "not_steady":
         yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
-    elif last["outcome"] == "job_ended":
-        yield Verdict.INCONCLUSIVE, str(last.get("reason"))
+    elif last["outcome"] != COMPLETED:
+        why = str(last.get("reason") or "no reason is given")
+        yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
+    yield from _skipped_entries(events)
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} did not hold {event['moment']}: {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+def _unanswered(
+    events: Sequence[Event], acts: Sequence[ActResult], probes: Sequence[tuple[str, str]]
+) -> Iterable[Finding]:
+    """A probe without an answer held as little as it did not."""
+    answered = {(e["name"], e["moment"], e.get("rehearsal")) for e in events if e["event"] == "gameday.probe"}
+    for scene in sorted({act.expected.scene for act in acts if act.begun is not None}):
+        names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
+        for name, moment in probes:
+            if (name, moment, names) not in answered:
+                yield Verdict.INCONCLUSIVE, f"probe {name} never answered {moment} {names}"
+
+
+def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:
+    """A pause or a rest that was passed over: what came after it did not begin as planned."""
+    for event in events:
+        skipped = event["event"] == "gameday.entry" and event.get("edge") == "end" and event.get("reason") == SKIPPED
+        if skipped and event.get("kind") in ("pause", "rest"):
+            yield Verdict.INCONCLUSIVE, f"entry {int(event['entry']) + 1}: the {event['kind']} was skipped"
 
 
 # The timeline

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from harness.run.desk import AlertNews
@@ -9,6 +11,7 @@ from harness.run.desk import AlertNews
 ALERTS_MAX = 200  # of one message
 NAME_MAX = 200
 SUMMARY_MAX = 500
+FINGERPRINT_MAX = 100
 _FIRING = ("firing", "resolved")
 
 
@@ -34,7 +37,17 @@ def _alert(each: Any) -> AlertNews:
     if status not in _FIRING:
         raise ValueError(f"status {str(status)[:40]!r} is not allowed; choose one of: {', '.join(_FIRING)}")
     summary = notes.get("summary") or notes.get("description") or each.get("summary") or ""
-    return AlertNews(name, str(status), str(summary)[:SUMMARY_MAX])
+    return AlertNews(name, str(status), str(summary)[:SUMMARY_MAX], _fingerprint(each, labels))
+
+
+def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
+    """Alertmanager's own, or one of the labels; empty: it has neither, and its name alone tells it."""
+    given = alert.get("fingerprint")
+    if isinstance(given, str) and given:
+        return given[:FINGERPRINT_MAX]
+    if not labels:
+        return ""
+    return hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _mapping(given: Any) -> dict[Any, Any]:

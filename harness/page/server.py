@@ -17,6 +17,7 @@ from harness.errors import CannotRunError, UsageError
 from harness.page.access import Access
 from harness.page.app import Chart, Page
 from harness.page.hub import Hub
+from harness.page.waiting import Patient
 from harness.run.desk import Desk
 
 STARTS_S = 15.0
@@ -87,7 +88,7 @@ def serving(place: Place, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> It
             ssl_certfile=str(place.certificate) if place.certificate else None,
             ssl_keyfile=str(place.key) if place.key else None,
             timeout_graceful_shutdown=2,
-            limit_concurrency=200,
+            http=Patient,
         )
         server = _Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), name="page", daemon=True)

@@ -28,6 +28,7 @@ class AlertNews:
     name: str
     status: str  # firing · resolved
     summary: str = ""
+    fingerprint: str = ""  # of its labels: the same alert of another rank is another one
 
 
 class Desk:

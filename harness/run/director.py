@@ -172,7 +172,7 @@ class Director:
             self._go("closing", now_ns)
 
     def _closing(self, job: LiveJob, now_ns: int) -> None:
-        if not self._questions.is_open("after"):
+        if not self._questions.is_open("after") and not self._questions.is_open("during"):
             outcomes = sorted({cue.rehearsal.outcome for cue in self._cues()})
             self._leave(job, now_ns, ", ".join(outcomes))
 
@@ -246,7 +246,8 @@ class Director:
     def _hear(self, job: LiveJob, now_ns: int) -> None:
         while (asked := self.desk.take()) is not None:
             if isinstance(asked, AlertNews):
-                job.emit("gameday.alert", name=asked.name, status=asked.status, summary=asked.summary)
+                about = {"status": asked.status, "summary": asked.summary, "fingerprint": asked.fingerprint}
+                job.emit("gameday.alert", name=asked.name, **about)
                 self.feed.append(News(now_ns, "alert", f"{asked.name} {asked.status}: {asked.summary}"))
                 continue
             refused = self._do(asked, job, now_ns)

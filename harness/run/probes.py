@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import threading
 import urllib.error
@@ -10,11 +13,14 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import IO
 
 from harness.spec.gameday import Http, Probe, PromQL
 
 BYTES_MAX = 2**20
 DETAIL_MAX = 500
+KEPT_BYTES = 2048  # of what a command says
+GRACE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,22 @@ class Asking:
             return any(n for (name, when), n in self._open.items() if when == moment and probe in (None, name))
 
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
-        try:
-            ok, detail = question(probe)
-        except Exception as error:  # whatever broke, the question did not hold
-            ok, detail = False, f"{type(error).__name__}: {error}"
+        """One deadline holds for all of it: a server that sends a byte now and then would answer for ever."""
+        found: list[tuple[bool, str]] = []
+        asking = threading.Thread(target=lambda: found.append(_tried(probe)), name="probe", daemon=True)
+        asking.start()
+        asking.join(probe.timeout.s + GRACE_S)
+        ok, detail = found[0] if found else (False, f"no answer within {probe.timeout.s:g} s")
         self._told(Answer(probe.name, moment, rehearsal, ok, detail[:DETAIL_MAX]))
         with self._lock:
             self._open[probe.name, moment] -= 1
+
+
+def _tried(probe: Probe) -> tuple[bool, str]:
+    try:
+        return question(probe)
+    except Exception as error:  # whatever broke, the question did not hold
+        return False, f"{type(error).__name__}: {error}"
 
 
 def question(probe: Probe) -> tuple[bool, str]:
@@ -68,15 +83,41 @@ def question(probe: Probe) -> tuple[bool, str]:
 
 def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s
+        asked = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return False, f"no end within {timeout_s:g} s"
     except OSError as error:
         return False, f"{command[0]}: {error.strerror}"
-    said = done.stdout[-DETAIL_MAX:].decode(errors="replace").strip()
-    return done.returncode == 0, f"ended with {done.returncode}: {said}" if said else f"ended with {done.returncode}"
+    assert asked.stdout is not None
+    said = _Tail(asked.stdout)
+    said.start()
+    try:
+        code = asked.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        asked.wait()
+        return False, f"no end within {timeout_s:g} s"
+    said.join(GRACE_S / 2)  # a child that it left behind may hold the pipe open
+    words = said.kept[-DETAIL_MAX:].decode(errors="replace").strip()
+    return code == 0, f"ended with {code}: {words}" if words else f"ended with {code}"
+
+
+class _Tail(threading.Thread):
+    """Reads all that comes, so that nobody waits for it, and keeps its last bytes."""
+
+    def __init__(self, stream: IO[bytes]):
+        super().__init__(name="probe-output", daemon=True)
+        self.stream, self.kept = stream, b""
+
+    def run(self) -> None:
+        with self.stream:
+            while chunk := os.read(self.stream.fileno(), 65536):
+                self.kept = (self.kept + chunk)[-KEPT_BYTES:]
 
 
 def _get(url: str, timeout_s: float) -> tuple[int, str]:

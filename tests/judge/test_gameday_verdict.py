@@ -135,6 +135,9 @@ def test_what_a_person_ended_proves_nothing(outcome: str) -> None:
         ("budget", Verdict.FAIL),
         ("not_steady", Verdict.FAIL),
         ("job_ended", Verdict.INCONCLUSIVE),
+        ("probe", Verdict.INCONCLUSIVE),
+        ("some word of a later version", Verdict.INCONCLUSIVE),
+        ("", Verdict.INCONCLUSIVE),
         (None, Verdict.INCONCLUSIVE),
     ],
 )
@@ -184,3 +187,84 @@ def test_it_passes_only_with_an_alert_in_time_and_none_elsewhere(
         assert any(name == "Stalled" and status == "firing" and 102 <= at <= 107.001 for name, at, status in alerts)
     reactions = [took for took in result.acts[0].reactions.values() if took is not None]
     assert reactions == sorted(reactions), "nobody mitigates before they detect"
+
+
+@pytest.mark.parametrize("outcome", ["aborted", "never_began", "job_ended", "", "some other word"])
+def test_only_a_settled_rehearsal_passes(outcome: str) -> None:
+    result = verdict_of(day(rehearsed("a", 10, outcome=outcome)), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons[0].startswith("a: it did not settle: ")
+    failed = verdict_of(day(rehearsed("a", 10, outcome=outcome)), Expected("a", 0), cards={"a": card(Verdict.FAIL)})
+    assert failed.verdict is Verdict.FAIL
+
+
+def test_a_rehearsal_whose_end_is_not_in_the_log_is_inconclusive() -> None:
+    events = [each for each in day(rehearsed("a", 10)) if each["event"] != "rehearsal.finished"]
+    result = verdict_of(events, Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reasons == ["a: it did not settle: its end is not in the log"]
+
+
+def test_a_day_without_a_rehearsal_proves_nothing() -> None:
+    result = verdict_of(day())
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["no rehearsal was planned: nothing is proven"]
+
+
+@pytest.mark.parametrize("kind", ["pause", "rest"])
+def test_a_skipped_pause_or_rest_is_inconclusive(kind: str) -> None:
+    entry = {"event": "gameday.entry", "entry": 1, "kind": kind, "edge": "end", "s": 40}
+    result = verdict_of(day(rehearsed("a", 10), {**entry, "reason": "skipped"}), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == [f"entry 2: the {kind} was skipped"]
+    assert verdict_of(day(rehearsed("a", 10), {**entry, "reason": ""}), Expected("a", 0)).verdict is Verdict.PASS
+
+
+def test_one_alert_serves_one_fault() -> None:
+    both = [STALLED, Expected("b", 1, [("Stalled", 100 * S)])]
+    events = day(rehearsed("a", 10), rehearsed("b", 50), alert("Stalled", 60))
+    result = verdict_of(events, *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.FAIL, Verdict.PASS]
+    together = day(rehearsed("a", 10), rehearsed("b", 10), alert("Stalled", 14))
+    result = verdict_of(together, *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_a_window_cut_short_by_the_next_fault_is_no_failure() -> None:
+    both = [Expected("a", 0, [("Stalled", 100 * S)]), Expected("b", 1, [("Stalled", 100 * S)])]
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), alert("Stalled", 60)), *both)
+    assert [act.watches[0].verdict for act in result.acts] == [Verdict.INCONCLUSIVE, Verdict.PASS]
+
+
+def test_an_alert_in_time_but_after_recovery_is_no_false_alarm() -> None:
+    events = day(rehearsed("a", 10), alert("Stalled", 40), alert("Stalled", 41, "resolved"))
+    slow = Expected("a", 0, [("Stalled", 60 * S)])
+    assert verdict_of(events, slow).verdict is Verdict.PASS
+    assert verdict_of([*events[:-1], {**alert("Stalled", 90), "at": 90 * S}], slow).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "skipped"])
+def test_alerts_and_people_of_what_a_person_ended_do_not_fail(outcome: str) -> None:
+    wanted = Expected("a", 0, [("Stalled", 5 * S)], {"detect": 5 * S})
+    result = verdict_of(day(rehearsed("a", 10, outcome=outcome), alert("Stalled", 19)), wanted)
+    assert result.sides["alerts"] is result.sides["people"] is Verdict.INCONCLUSIVE
+
+
+def test_a_log_that_ends_before_the_limit_does_not_fail() -> None:
+    wanted = Expected("a", 0, [("Stalled", 2000 * S)], {"detect": 2000 * S})
+    result = verdict_of(day(rehearsed("a", 10)), wanted)
+    assert result.sides["alerts"] is result.sides["people"] is Verdict.INCONCLUSIVE
+
+
+def test_alerts_of_one_name_are_told_apart_by_fingerprint() -> None:
+    early, own = {**alert("Stalled", 5), "fingerprint": "1"}, {**alert("Stalled", 14), "fingerprint": "2"}
+    assert verdict_of(day(rehearsed("a", 10), early, own), STALLED).acts[0].watches[0].verdict is Verdict.PASS
+    other = {**alert("Stalled", 15, "resolved"), "fingerprint": "1"}
+    again = {**alert("Stalled", 300), "fingerprint": "2"}
+    assert verdict_of(day(rehearsed("a", 10), own, other, again), STALLED).verdict is Verdict.PASS
+
+
+def test_a_probe_that_never_answered_is_inconclusive() -> None:
+    wanted, cards = [Expected("a", 0)], {"a": card()}
+    probe = {"event": "gameday.probe", "name": "up", "moment": "during", "ok": True, "rehearsal": "a", "s": 12}
+    answered = judge_day(day(rehearsed("a", 10), probe), wanted, cards, card(), [("up", "during")])
+    assert answered.verdict is Verdict.PASS
+    result = judge_day(day(rehearsed("a", 10)), wanted, cards, card(), [("up", "during")])
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered during a"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
+import socket
 import ssl
 import subprocess
 import threading
@@ -198,16 +200,21 @@ def test_alertmanager_and_plain_json_are_taken(client: TestClient, page: Page, c
         "version": "4",
         "status": "firing",
         "alerts": [
-            {"status": "firing", "labels": {"alertname": "Stalled"}, "annotations": {"summary": "no step"}},
-            {"status": "resolved", "labels": {"alertname": "Slow"}, "annotations": {}},
+            {
+                "status": "firing",
+                "fingerprint": "f1",
+                "labels": {"alertname": "Stalled"},
+                "annotations": {"summary": "no step"},
+            },
+            {"status": "resolved", "fingerprint": "f2", "labels": {"alertname": "Slow"}, "annotations": {}},
         ],
     }
     assert client.post("/alerts", json=message, headers=token).json() == {"taken": 2}
     assert client.post("/alerts", json={"name": "Disk"}, headers=token).status_code == 200
     time.sleep(0.1)
     assert clerk.heard == [
-        AlertNews("Stalled", "firing", "no step"),
-        AlertNews("Slow", "resolved", ""),
+        AlertNews("Stalled", "firing", "no step", "f1"),
+        AlertNews("Slow", "resolved", "", "f2"),
         AlertNews("Disk", "firing", ""),
     ]
 
@@ -262,3 +269,26 @@ def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, cl
             assert "; Secure" in answer.headers["set-cookie"]
         with pytest.raises(OSError):
             urllib.request.urlopen(served.url("observer").replace("https", "http"), timeout=10)
+
+
+def test_alerts_of_one_name_have_fingerprints_of_their_own() -> None:
+    ranks = [{"labels": {"alertname": "Stalled", "rank": rank}} for rank in ("1", "2", "1")]
+    told = [each.fingerprint for each in alerts.read({"alerts": ranks})]
+    assert told[0] == told[2] != told[1]
+    assert alerts.read({"name": "Stalled", "fingerprint": "f1"})[0].fingerprint == "f1"
+    assert alerts.read({"name": "Stalled"})[0].fingerprint == ""
+
+
+def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.Path) -> None:
+    with serving(Place(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+        host, _, port = served.address.removeprefix("http://").rpartition(":")
+        for _ in range(205):
+            held.enter_context(socket.create_connection((host, int(port)), 5))
+        headers = {
+            "Authorization": f"Bearer {served.access.tokens['participant']}",
+            "Content-Type": "application/json",
+        }
+        request = urllib.request.Request(f"{served.address}/notes", b'{"action": "stop"}', headers, method="POST")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
+    assert [each.action for each in clerk.heard if isinstance(each, Ask)] == ["stop"]

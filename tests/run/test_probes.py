@@ -1,0 +1,49 @@
+"""Probes end in time, whatever they ask, and keep little of what comes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from harness.run.probes import Answer, Asking, question
+from harness.spec.gameday import Probe
+
+
+def answered(probe: Probe, within_s: float) -> Answer:
+    found: list[Answer] = []
+    Asking(found.append).ask(probe, "during", "a")
+    until = time.monotonic() + within_s
+    while not found and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found, "the probe never answered"
+    return found[0]
+
+
+def test_a_server_that_trickles_does_not_answer_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def trickle() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+                for _ in range(40):
+                    peer.sendall(b"x")
+                    time.sleep(0.1)
+
+        threading.Thread(target=trickle, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        told = answered(Probe.model_validate({"name": "up", "http": {"url": url}, "timeout": "500ms"}), 3)
+    assert not told.ok and told.detail == "no answer within 0.5 s"
+
+
+def test_a_command_that_says_much_ends_and_little_of_it_is_kept() -> None:
+    loud = ["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo end"]
+    ok, detail = question(Probe.model_validate({"name": "loud", "command": loud}))
+    assert ok and detail.endswith("xend") and len(detail) < 600
+
+
+def test_a_child_that_is_left_behind_holds_nobody_up() -> None:
+    begun = time.monotonic()
+    ok, _ = question(Probe.model_validate({"name": "left", "command": ["sh", "-c", "sleep 5 & echo ok"]}))
+    assert ok and time.monotonic() - begun < 3
