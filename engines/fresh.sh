@@ -204,6 +204,7 @@ PRELUDE='
 set -u
 umask 022
 cd /home/tester/chaos-harness
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=*  # both users use the one copy
 setpriv --reuid tester --regid tester --init-groups bash -c "git init --quiet && git add --all"  # as after git clone
 . /package-settings
 as() { # USER COMMAND: as by hand at a terminal of that user
