@@ -14,6 +14,7 @@ from harness.timeline.timeline import Ints, Timeline
 
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
 SHARE_BORNE_OUT = 0.5  # of the excess that it told must be in the log
+EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatever was told
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
@@ -40,7 +41,7 @@ def _slow_indeed(run: Timeline, alarm: Mapping[str, Any]) -> bool:
     # The lower median: with two ranks, the faster one is the yardstick.
     usual = sorted(medians.values())[(len(medians) - 1) // 2]
     mine = medians.get(int(alarm["rank"]))
-    return mine is not None and usual > 0 and mine / usual - 1 >= SHARE_BORNE_OUT * (told - 1)
+    return mine is not None and usual > 0 and mine / usual - 1 >= max(EXCESS_MIN, SHARE_BORNE_OUT * (told - 1))
 
 
 def _own_ns(run: Timeline, rows: Ints) -> Ints:

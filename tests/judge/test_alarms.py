@@ -35,6 +35,7 @@ def shape(logs: Logs, factor: float, alarm: dict[str, Any]) -> None:
         (1.6, {"kind": "straggler", "slowdown": 2.0}, 0),
         (1.2, {"kind": "straggler", "slowdown": 2.0}, 1),
         (1, {"kind": "straggler", "slowdown": 2.0}, 1),
+        (1.05, {"kind": "straggler", "slowdown": 1.001}, 1),
         (2, {"kind": "straggler", "slowdown": 1.0}, 1),
         (2, {"kind": "straggler"}, 1),
         (2, {"kind": "straggler", "slowdown": "much"}, 1),
