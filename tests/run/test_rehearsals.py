@@ -34,7 +34,7 @@ def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -
     return {"id": identity, "fault": kind, "parameters": parameters, "when": when, "targets": [target]}
 
 
-def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: int = 120) -> Plan:
+def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: float = 120) -> Plan:
     trainer = {"command": ["{python}", "-S", str(TRAINER), str(steps), "1"], "env": {"PYTHONPATH": str(ROOT)}}
     plan = {
         "version": 1,
@@ -45,7 +45,7 @@ def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall
         "workload": {"trainer": trainer, "nodes": 1, "steps": steps, "checkpoint": {"every_steps": 10**6}},
         "faults": list(faults),
         "expect": EXPECT if faults else {},
-        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": wall_clock_s * 10**9},
+        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": int(wall_clock_s * 10**9)},
     }
     return Plan.from_json(plan)
 
@@ -116,11 +116,11 @@ def test_two_rehearsals_at_once_share_an_outage(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_rehearsal_that_takes_too_long_is_given_up_and_the_job_goes_on(tmp_path: pathlib.Path) -> None:
-    waits = plan_of(planned("late", "rank_kill", {"after_ns": 60 * 10**9}), name="waits", wall_clock_s=1)
-    outcome = run_job(plan_of(steps=80), [Rehearsal(waits)], tmp_path / "run", BACKEND)
+    waits = plan_of(planned("late", "rank_kill", {"after_ns": 60 * 10**9}), name="waits", wall_clock_s=0.25)
+    outcome = run_job(plan_of(steps=300), [Rehearsal(waits)], tmp_path / "run", BACKEND)
     assert outcome.outcome == "completed", outcome
     (finished,) = harness_events(tmp_path / "run", "rehearsal.finished")
-    assert (finished["outcome"], finished["reason"]) == ("aborted", "the rehearsal took longer than 1 s")
+    assert (finished["outcome"], finished["reason"]) == ("aborted", "the rehearsal took longer than 0.25 s")
     card = judged(tmp_path / "run", "waits")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons  # no fault ever struck
 
