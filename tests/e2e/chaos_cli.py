@@ -19,7 +19,7 @@ SHORT = """\
 version: 1
 name: short
 title: A short run for the tests
-workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false}
+workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false, args: [--layers, "2"]}
 faults:
   - id: kill
     fault: rank_kill

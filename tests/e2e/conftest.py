@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
-from chaos_cli import SHORT
+from chaos_cli import SHORT, Done, chaos
 
 
 @pytest.fixture(scope="session")
@@ -15,12 +15,22 @@ def fault_free_runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("fault-free runs")
 
 
-@pytest.fixture
-def reports(tmp_path: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "reports"
+def _reports(where: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Path:
+    folder = where / "reports"
     folder.mkdir()
     (folder / ".fault-free").symlink_to(fault_free_runs)
     return folder
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Path:
+    return _reports(tmp_path, fault_free_runs)
+
+
+@pytest.fixture(scope="session")
+def spot_evict(tmp_path_factory: pytest.TempPathFactory, fault_free_runs: pathlib.Path) -> Done:
+    """The main job: a run of the shipped scenario, which tests read and leave as it is."""
+    return chaos(_reports(tmp_path_factory.mktemp("main job"), fault_free_runs), "run", "spot-evict")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Each writes what it computed to `OUT/<case>.json`; where the process is observed
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import pathlib
@@ -335,6 +336,7 @@ def by_hand() -> Any:
 
 
 def main() -> None:
+    gc.freeze()  # a fork need not look through the objects of torch
     for name, function in CASES.items():
         child = os.fork()
         if child == 0:

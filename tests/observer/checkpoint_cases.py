@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pathlib
@@ -415,6 +416,7 @@ def _leave() -> None:
 
 
 def main() -> None:
+    gc.freeze()  # a fork need not look through the objects of torch
     chosen = sys.argv[2:] or list(LIVES)
     torch.set_num_threads(1)
     for case in chosen:
