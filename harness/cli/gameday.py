@@ -72,6 +72,11 @@ def run(
             say(line)
         say("Times are the earliest ones. Nothing was launched.")
         return
+    paused = next((number for number, scene in enumerate(day.scenes, 1) if scene.kind == "pause"), None)
+    if paused and not page:
+        raise UsageError(
+            f"{path}: entry {paused} is a pause, which only a press on the page ends: run without --no-page"
+        )
     for act in day.acts:
         check_capabilities(act.plan, engine.probe())
     place = (address, port, tls_cert, tls_key) if page else None
@@ -109,7 +114,11 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
-        found = {"address": served.address, "token": served.access.tokens["master"], "certificate": str(where[2] or "")}
+        found = {
+            "address": served.address,
+            "token": served.access.tokens["participant"],
+            "certificate": str(where[2] or ""),
+        }
         with _known(reports, day.job.run_id, found):
             yield
         time.sleep(LINGER_S)
@@ -185,7 +194,7 @@ def note(
 
 
 def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
-    """Where the page of a day is that is going on: its `address`, the master's `token`, its `certificate`."""
+    """Where the page of a day is that is going on: its `address`, the participants' `token`, its `certificate`."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:

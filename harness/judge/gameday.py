@@ -21,6 +21,7 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
     "mitigate": ("mitigated",),
 }
 
+MASTER = "master"
 SETTLED = "settled"  # the one outcome of a rehearsal that can pass
 COMPLETED = "completed"  # and of a day
 FIRING_MAX = 1000  # alerts that are told apart by fingerprint at once; more are taken by name
@@ -140,6 +141,7 @@ def judge_day(
     acts = _acts(events, expected, cards, begin)
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
+    people += _guesses(events, acts)
     machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
     machine += _unanswered(events, acts, probes)
     if not acts:
@@ -321,12 +323,32 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Wa
 def _reactions(
     events: Sequence[Event], begin: int, injected: int | None, following: int | None
 ) -> dict[str, int | None]:
-    """How long after the fault people first did what, in ns; until the next rehearsal's fault."""
+    """How long after the fault people first did what, in ns; until the next rehearsal's fault. The game master knows
+    what comes and proves nothing."""
     if injected is None:
         return dict.fromkeys(REACTIONS)
-    told = [(int(e["at"]) - begin, str(e["action"])) for e in events if e["event"] == "gameday.person"]
+    told = [(at, action) for at, action, role in _presses(events, begin) if role != MASTER]
     mine = [(at - injected, action) for at, action in told if at >= injected and (following is None or at < following)]
     return {name: next((at for at, action in mine if action in shows), None) for name, shows in REACTIONS.items()}
+
+
+def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
+    """When somebody did what, in which role."""
+    told = [e for e in events if e["event"] == "gameday.person"]
+    return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
+
+
+def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
+    """Who says *detected* as often where no fault is at work as where one is has guessed, and has shown nothing."""
+    begin = int(events[0]["at"]) if events else 0
+    spans = [(act.injected, act.over) for act in acts if act.injected is not None]
+    told = [at for at, action, role in _presses(events, begin) if action == "detected" and role != MASTER]
+    wrong = [at for at in told if not any(low <= at and (high is None or at <= high) for low, high in spans)]
+    right = sum(act.reactions["detect"] is not None for act in acts)
+    if not any("detect" in act.expected.people for act in acts) or not wrong or len(wrong) < right:
+        return []
+    text = f"people said detected where no fault was at work ({len(wrong)} of {len(told)} times): they may have guessed"
+    return [Watch("detect", 0, None, Verdict.INCONCLUSIVE, text)]
 
 
 def _people(

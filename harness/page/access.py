@@ -24,25 +24,34 @@ def _fresh() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Access:
-    """`hosts`: what a browser may write as the host of the page, with its port. `alerts` may post alerts alone."""
+    """`hosts`: names and addresses of the page, without a port. `tokens` are given to people and programs, by role;
+    `cookies` are what browsers keep instead, worth nothing elsewhere. `alerts` may post alerts alone."""
 
     hosts: frozenset[str]
     secure: bool = False
     tokens: Mapping[str, str] = field(default_factory=_fresh, repr=False)
+    cookies: Mapping[str, str] = field(default_factory=_fresh, repr=False)
 
     def role_of(self, token: str) -> str | None:
-        """Compares with every token in constant time, so that time tells nothing of how near a guess was."""
-        given, found = token.encode(errors="replace"), None
-        for role, known in self.tokens.items():
-            if hmac.compare_digest(given, known.encode()):
-                found = role
-        return found
+        return _owner(token, self.tokens)
+
+    def role_of_cookie(self, cookie: str) -> str | None:
+        return _owner(cookie, self.cookies)
 
     def is_own_host(self, host: str) -> bool:
-        """Refuses names that somebody else's DNS points here."""
-        return host.lower() in self.hosts
+        """Refuses names that somebody else's DNS points here. Any port is right: `ssh -L` may have another one."""
+        name, colon, port = host.lower().rpartition(":")
+        return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
-    def is_own_origin(self, origin: str) -> bool:
-        """A button works only from the page itself, whatever other page a browser has open."""
-        scheme, _, host = origin.partition("://")
-        return scheme == ("https" if self.secure else "http") and self.is_own_host(host)
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """A button works only from the page itself, whatever other page a browser has open, of this host or not."""
+        return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
+
+
+def _owner(secret: str, known: Mapping[str, str]) -> str | None:
+    """Compares with each in constant time, so that time tells nothing of how near a guess was."""
+    given, found = secret.encode(errors="replace"), None
+    for role, each in known.items():
+        if hmac.compare_digest(given, each.encode()):
+            found = role
+    return found

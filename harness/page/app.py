@@ -34,6 +34,7 @@ WHO_MAX = 60
 REPLY_S = 3.0
 LOG_BYTES = 6000
 CHART_KEPT_S = 2.0
+STREAMS_MAX = 100  # open pages; buttons, notes and alerts work without a stream
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -81,8 +82,12 @@ class Page:
 
     def _role(self, request: Request) -> str | None:
         """Of somebody who may look: by the address's token, or by the cookie that it left."""
-        role = self.access.role_of(request.query_params.get("token") or request.cookies.get(self.cookie, ""))
+        token = request.query_params.get("token")
+        role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
+
+    def _role_of_cookie(self, request: Request) -> str | None:
+        return self.access.role_of_cookie(request.cookies.get(self.cookie, ""))
 
     async def index(self, request: Request) -> Response:
         role = self._role(request)
@@ -90,7 +95,7 @@ class Page:
             return HTMLResponse(_template("closed.jinja").render(), status_code=403)
         response = HTMLResponse(_template("page.jinja").render(role=role, may=MAY[role]))
         response.set_cookie(
-            self.cookie, self.access.tokens[role], httponly=True, samesite="strict", secure=self.access.secure, path="/"
+            self.cookie, self.access.cookies[role], httponly=True, samesite="strict", secure=self.access.secure
         )
         return response
 
@@ -98,6 +103,8 @@ class Page:
         role = self._role(request)
         if role is None:
             return _refused("no token, or a wrong one")
+        if self.hub.streams >= STREAMS_MAX:
+            return JSONResponse({"refused": f"{STREAMS_MAX} pages are open already"}, status_code=503)
         return StreamingResponse(self.hub.stream(role), media_type="text/event-stream")
 
     async def log(self, request: Request) -> Response:
@@ -125,10 +132,10 @@ class Page:
 
     async def act(self, request: Request) -> Response:
         """A button. Takes the cookie, the page's own origin and JSON: three things that another site cannot send."""
-        role = self.access.role_of(request.cookies.get(self.cookie, ""))
+        role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong one")
-        if not self.access.is_own_origin(request.headers.get("origin", "")):
+        if not self.access.is_own_origin(request.headers.get("origin", ""), request.headers.get("host", "")):
             return _refused("this does not come from the page itself")
         return await self._hand_in(request, role)
 

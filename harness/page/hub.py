@@ -28,6 +28,7 @@ class Hub:
         self._feed: Sequence[NewsView] = ()
         self._texts: dict[str, str] = {}  # by role, of this version
         self.closing = False
+        self.streams = 0  # that are open
 
     def start(self) -> None:
         """In the event loop."""
@@ -73,8 +74,17 @@ class Hub:
 
     async def stream(self, role: str) -> AsyncIterator[str]:
         """Server-sent events: the newest view at once, and each later one; what a slow browser missed is left out."""
+        self.streams += 1
+        try:
+            yield f"retry: {RECONNECT_MS}\n\n"
+            async for message in self._messages(role):
+                yield message
+            yield "event: over\ndata: null\n\n"
+        finally:
+            self.streams -= 1
+
+    async def _messages(self, role: str) -> AsyncIterator[str]:
         assert self._changed is not None
-        yield f"retry: {RECONNECT_MS}\n\n"
         sent = 0
         while not (self.closing and self._version == sent):
             if self._version > sent:
@@ -86,7 +96,6 @@ class Hub:
                     await asyncio.wait_for(self._changed.wait(), WAIT_S)
             except TimeoutError:
                 yield ": still here\n\n"
-        yield "event: over\ndata: null\n\n"
 
 
 def _harmless(value: Any) -> Any:

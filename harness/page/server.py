@@ -76,7 +76,7 @@ def serving(place: Place, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> It
     with listening:
         port = listening.getsockname()[1]
         names = _names(place.address)
-        access = Access(frozenset(f"{name}:{port}".lower() for name in names), place.secure)
+        access = Access(frozenset(name.lower() for name in names), place.secure)
         hub = Hub()
         page = Page(access, hub, desk, run_dir, chart, f"chaos-{port}")
         config = uvicorn.Config(

@@ -124,12 +124,11 @@ class _Making:
         self.spec, self.document, self.seed, self.backend, self.run_id = spec, document, seed, backend, run_id
         self.load, self.load_trace = load, load_trace
         self.names: dict[str, int] = {}
+        self.acts = 0
 
     def make(self) -> DayPlan:
         scenes = [scene for place, entry in enumerate(self.spec.entries) if (scene := self._scene(place, entry))]
         self.document.raise_problems()
-        if sum(len(scene.acts) for scene in scenes) > ACTS_MAX:
-            raise ScenarioError([self.document.at(("entries",), f"more than the {ACTS_MAX:,} rehearsals of a day")])
         if not any(scene.acts for scene in scenes):
             raise ScenarioError([self.document.at(("entries",), "no entry injects anything: nothing is rehearsed")])
         spec = self.spec
@@ -204,6 +203,9 @@ class _Making:
         return scenario.model_copy(update={"workload": self.spec.workload, "limits": self.spec.limits})
 
     def _act(self, each: Rehearse, scenario: Scenario, salt: str, after_ns: int = 0) -> Act:
+        self.acts += 1
+        if self.acts > ACTS_MAX:
+            raise ScenarioError([f"more than the {ACTS_MAX:,} rehearsals of a day"])
         name = self._name(each.name or scenario.name)
         seed = random.Random(f"{self.seed}/{salt}").getrandbits(63)
         plan = make_plan(_without_steps(scenario), seed, self.backend, self.run_id)

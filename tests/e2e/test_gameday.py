@@ -116,3 +116,12 @@ def test_a_mistake_is_one_clear_message(words: list[str], told: str, tmp_path: p
     command = chaos(*words, "--reports", str(tmp_path))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_pause_that_nobody_could_end_is_refused(tmp_path: pathlib.Path) -> None:
+    path = plan(
+        tmp_path, PAUSE + "  - {scenario: silent-hang, overrides: {faults: {silence: {target: {rank: 0}}}}}\n", 100
+    )
+    command = chaos(str(path), "--no-page", "--reports", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "entry 1 is a pause" in done.stderr, done.stderr

@@ -48,8 +48,8 @@ def alert(name: str, at_s: float, status: str = "firing") -> Event:
     return {"event": "gameday.alert", "name": name, "status": status, "s": at_s}
 
 
-def person(action: str, at_s: float) -> Event:
-    return {"event": "gameday.person", "action": action, "role": "participant", "s": at_s}
+def person(action: str, at_s: float, role: str = "participant") -> Event:
+    return {"event": "gameday.person", "action": action, "role": role, "s": at_s}
 
 
 def verdict_of(events: list[Event], *expected: Expected, cards: dict[str, Scorecard] | None = None) -> DayResult:
@@ -113,11 +113,27 @@ def test_who_acknowledges_has_detected() -> None:
     assert result.reasons == ["a: people mitigate: it took 7.00 s (≤ 6.00 s)"]
 
 
+def test_the_game_master_detects_nothing() -> None:
+    events = day(rehearsed("a", 10), person("detected", 13, "master"))
+    result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}))
+    assert result.reasons == ["a: people detect: nobody did (≤ 60.00 s)"]
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [(0, Verdict.PASS), (1, Verdict.PASS), (2, Verdict.INCONCLUSIVE)])
+def test_who_says_detected_all_the_time_has_shown_nothing(wrong: int, verdict: Verdict) -> None:
+    presses = [person("detected", 13), person("detected", 53), *(person("detected", 100 + s) for s in range(wrong))]
+    wanted = [Expected(name, scene, people={"detect": 60 * S}) for scene, name in enumerate("ab")]
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), *presses), *wanted)
+    assert result.sides["people"] is verdict and result.verdict is verdict
+    if wrong == 2:
+        assert "no fault was at work (2 of 4 times)" in result.reasons[0]
+
+
 def test_what_people_do_counts_for_the_newest_fault() -> None:
     events = day(rehearsed("a", 10), rehearsed("b", 50), person("detected", 60), person("detected", 5))
     result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}), Expected("b", 1))
     assert result.acts[0].reactions["detect"] is None and result.acts[1].reactions["detect"] == 8 * S
-    assert result.reasons == ["a: people detect: nobody did (≤ 60.00 s)"]
+    assert result.reasons[:1] == ["a: people detect: nobody did (≤ 60.00 s)"]
 
 
 @pytest.mark.parametrize("outcome", ["stopped", "skipped"])

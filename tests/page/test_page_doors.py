@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from harness.errors import UsageError
 from harness.page import alerts
 from harness.page.access import Access
-from harness.page.app import Page, newest_words
+from harness.page.app import STREAMS_MAX, Page, newest_words
 from harness.page.hub import Hub
 from harness.page.server import Place, serving
 from harness.run.day_view import NewsView, for_role
@@ -66,7 +66,7 @@ def page(clerk: Clerk, tmp_path: pathlib.Path) -> Page:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "node0.1.log").write_text("old\n")
     (tmp_path / "logs" / "node0.2.log").write_text(f"new \x1b[31m{EVIL}\n")
-    return Page(Access(frozenset({HOST})), Hub(), clerk.desk, tmp_path, lambda narrow: "", "chaos-8000")
+    return Page(Access(frozenset({"127.0.0.1"})), Hub(), clerk.desk, tmp_path, lambda narrow: "", "chaos-8000")
 
 
 @pytest.fixture
@@ -97,7 +97,34 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(client: TestClient, pag
     assert "httponly" in cookie and "samesite=strict" in cookie
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    assert page.access.tokens["master"] not in answer.text
+    assert page.access.tokens["master"] not in answer.text + answer.headers["set-cookie"], (
+        "the cookie opens this page alone"
+    )
+    asked = {"authorization": f"Bearer {page.access.cookies['master']}", "content-type": "application/json"}
+    assert client.post("/notes", json={"action": "stop"}, headers=asked).status_code == 403
+
+
+def test_any_port_of_this_host_leads_to_the_page_and_only_the_page_itself_may_press(
+    client: TestClient, page: Page
+) -> None:
+    there = {"host": "127.0.0.1:9999"}  # ssh -L 9999:127.0.0.1:8000
+    assert client.get("/", params={"token": page.access.tokens["master"]}, headers=there).status_code == 200
+    for origin, status in (("http://127.0.0.1:9999", 200), ("http://127.0.0.1:8000", 403), ("null", 403)):
+        pressed = client.post("/act", json={"action": "note", "text": "x"}, headers={**OWN, **there, "origin": origin})
+        assert pressed.status_code == status
+
+
+def test_too_many_open_pages_are_refused_and_stop_still_works(
+    client: TestClient, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(client, page, "participant")
+    page.hub.streams = STREAMS_MAX
+    assert client.get("/events").status_code == 503
+    assert client.post("/act", json={"action": "stop"}, headers=OWN).status_code == 200
+    page.hub.streams = 0
+    page.hub.close_soon()
+    assert "event: over" in client.get("/events").text
+    assert page.hub.streams == 0, "a page that is closed counts no more"
 
 
 def test_another_name_of_this_host_is_refused(client: TestClient, page: Page) -> None:
@@ -247,7 +274,7 @@ def test_another_address_needs_tls(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_token_is_known_by_its_role_alone() -> None:
-    access = Access(frozenset({HOST}))
+    access = Access(frozenset({"127.0.0.1"}))
     assert len(set(access.tokens.values())) == 4
     assert [access.role_of(token) for token in access.tokens.values()] == list(access.tokens)
     assert access.role_of(access.tokens["master"][:-1]) is None

@@ -8,6 +8,7 @@ import pytest
 
 from harness.campaign.gameday_plan import plan_day
 from harness.errors import ScenarioError
+from harness.plan import gameday
 from harness.plan.gameday import DayPlan, schedule
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,6 +74,18 @@ def test_what_cannot_be_planned_is_told_with_its_place(tmp_path: pathlib.Path, e
     with pytest.raises(ScenarioError) as raised:
         day_of(tmp_path, entries)
     assert told in str(raised.value)
+
+
+def test_too_many_rehearsals_are_refused_before_they_are_all_planned(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gameday, "ACTS_MAX", 3)
+    begun: list[object] = []
+    whole = gameday.make_plan
+    monkeypatch.setattr(gameday, "make_plan", lambda *given: begun.append(given) or whole(*given))
+    with pytest.raises(ScenarioError, match=r"day.yaml:6:5: entries.0: more than the 3 rehearsals of a day"):
+        day_of(tmp_path, "entries:\n  - {random: {scenarios: [rank-kill], rate: 60/h, times: 50}}\n")
+    assert len(begun) == 3
 
 
 def test_the_schedule_has_times(tmp_path: pathlib.Path) -> None:
