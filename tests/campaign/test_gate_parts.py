@@ -281,7 +281,9 @@ def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any,
 def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
     first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
     more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
-    assert more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of it" in more.reason
+    assert (
+        more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of this scenario" in more.reason
+    )
     because = json.dumps(list(bad.reasons))
     entry = f"  - {{scenario: node-loss, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
     known_one = rehearse(

@@ -18,7 +18,7 @@ def test_the_gate_catches_its_canary_and_says_yes(reports: pathlib.Path, short: 
     (folder,) = reports.glob("tiny-*")
     answer = json.loads((folder / "suite.json").read_text())
     assert answer["verdict"] == "pass" and answer["canary"]["verdict"] == "fail"
-    assert "resumed from step 0 without a reason" in answer["canary"]["reasons"][0]
+    assert "resumed from step 0 and gave no reason" in answer["canary"]["reasons"][0]
     assert leftovers("short", "canary") == []
 
 

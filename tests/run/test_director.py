@@ -147,7 +147,7 @@ def test_a_probe_that_does_not_hold_ends_the_day_and_not_the_job(tmp_path: pathl
     result = played(tmp_path, planned(tmp_path, KILL, steps=60, probes=probes))
     assert told(tmp_path, "fault.injected") == []
     assert result.outcome == "probe" and result.verdict is Verdict.INCONCLUSIVE
-    assert any("probe fails did not hold before: ended with 1" in reason for reason in result.reasons)
+    assert any("probe fails failed (before): ended with 1" in reason for reason in result.reasons)
     assert told(tmp_path, "run.finished")[0]["outcome"] == "completed"
 
 

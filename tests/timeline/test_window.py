@@ -274,7 +274,7 @@ def test_a_fault_that_never_struck_makes_its_rehearsal_invalid(tmp_path: pathlib
     history, logs = in_sequence(1)
     logs["harness"][:] = [line for line in logs["harness"] if line.get("fault") != "fault2"]
     second = judged(tmp_path, history, logs, "second")
-    assert "fault fault2 never struck: what it waits for did not come" in second.reasons
+    assert "fault fault2 never struck: its trigger never came" in second.reasons
     assert second.verdict is not Verdict.PASS
 
 
