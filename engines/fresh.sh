@@ -278,10 +278,10 @@ arguments() { # exports what was asked for
     while [ $# -gt 0 ]; do
         case $1 in
             --short) export SHORT=yes ;;
-            --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only root or --only user?" ;; esac; shift ;;
-            --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "there is no commit '${2:-}'"; export COMMIT=$2; shift ;;
+            --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only: write root or user" ;; esac; shift ;;
+            --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "unknown commit '${2:-}'"; export COMMIT=$2; shift ;;
             --run) export RUN=${2:?which command?}; shift ;;
-            *) die "'$1' is unknown; there is --short, --only root|user, --commit REV and --run COMMAND" ;;
+            *) die "unknown option '$1'; choose from: --short, --only root|user, --commit REV and --run COMMAND" ;;
         esac
         shift
     done

@@ -130,7 +130,7 @@ class _Matrix:
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restarts.Losses) -> tuple[int, float]:
         """What an undamaged restart restores, and how far its losses may be off."""
         if not healthy.step or healthy.told:
-            raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it began from scratch'}")
+            raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restarts.apart(healthy.losses, usual) or 0.0)
 
     def _row(

@@ -189,7 +189,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
-        raise UsageError(f"no game day {run!r} is going on here, or it has no page")
+        raise UsageError(f"no game day {run!r} is running here, or it has no page")
     newest = max(names, key=lambda name: known[name].stat().st_mtime)
     try:
         found = json.loads(known[newest].read_text())

@@ -129,7 +129,7 @@ class _Making:
         scenes = [scene for place, entry in enumerate(self.spec.entries) if (scene := self._scene(place, entry))]
         self.document.raise_problems()
         if sum(len(scene.acts) for scene in scenes) > ACTS_MAX:
-            raise ScenarioError([self.document.at(("entries",), f"more than the {ACTS_MAX:,} rehearsals of a day")])
+            raise ScenarioError([self.document.at(("entries",), f"more than {ACTS_MAX:,} rehearsals")])
         if not any(scene.acts for scene in scenes):
             raise ScenarioError([self.document.at(("entries",), "no entry injects anything: nothing is rehearsed")])
         spec = self.spec
@@ -189,7 +189,7 @@ class _Making:
         rows = [row for row in self.load_trace(replay) if row.event in replay.events]
         if not rows:
             known = ", ".join(replay.events)
-            raise ScenarioError([f"the trace has no event that the plan rehearses; it rehearses: {known}"])
+            raise ScenarioError([f"no event in the trace has a scenario; events with one: {known}"])
         nodes = {node: number for number, node in enumerate(dict.fromkeys(row.node for row in rows))}
         for row in rows[: replay.first]:
             each = Rehearse(scenario=replay.events[row.event], runbook=entry.runbook)

@@ -94,7 +94,7 @@ class Story:
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""
         told = [event for event in self.harness if event["event"] == "reader.failed"]
-        return [f"{event['path']} is not read on: {event.get('error') or 'nobody says why'}" for event in told]
+        return [f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}" for event in told]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""
@@ -190,7 +190,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
         until = max(released.get(key, end), since)
         slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
-    return slots, [f"{node} was given back before it was allocated: the ledger lacks it" for node, _ in early]
+    return slots, [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
 
 
 def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:

@@ -95,7 +95,7 @@ def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
 
 def test_one_run_without_the_figure_is_doubt() -> None:
     found = held(runs([7.0, 7.1, 7.2, 7.1, None], "new"))
-    assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not tell it" in found.reasons[0]
+    assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not report it" in found.reasons[0]
 
 
 def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
@@ -110,16 +110,16 @@ def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
 def test_a_figure_that_vanished_is_no_improvement() -> None:
     before = runs(OLD, checkpoint_stall=5.0)
     found = held(runs(OLD, "new", checkpoint_stall=0.0), before)
-    assert found.verdict is Verdict.INCONCLUSIVE and "is it still told?" in found.reasons[0]
+    assert found.verdict is Verdict.INCONCLUSIVE and "check that it is still reported" in found.reasons[0]
 
 
 def test_a_figure_that_neither_side_has_is_named() -> None:
-    assert held(runs(OLD, "new")).not_compared == ["rank-kill: checkpoint stall (neither side has any)"]
+    assert held(runs(OLD, "new")).not_compared == ["rank-kill: checkpoint stall (neither side has a value)"]
 
 
 def test_a_baseline_is_not_held_against_its_own_runs() -> None:
     found = held(runs(OLD))
-    assert found.verdict is Verdict.INCONCLUSIVE and "these very runs" in found.reasons[0]
+    assert found.verdict is Verdict.INCONCLUSIVE and "the same runs" in found.reasons[0]
 
 
 def test_a_scenario_that_the_baseline_lacks_is_doubt() -> None:
@@ -198,7 +198,7 @@ def test_an_unknown_baseline_names_those_that_are_there(tmp_path: pathlib.Path) 
 
 
 def test_no_evidence_makes_no_baseline(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(UsageError, match="needs evidence"):
+    with pytest.raises(UsageError, match="needs at least one"):
         baseline.keep("void", of(HERE, runs(OLD, verdict=Verdict.INVALID)), tmp_path)
 
 
@@ -305,7 +305,7 @@ def test_a_commit_is_one_commit(tmp_path: pathlib.Path) -> None:
     assert baseline.find("abcd12", tmp_path).commits == ["abcd1234"]
     (dirty,) = baseline.find("abcd1234-dirty", tmp_path).scenarios
     assert [run.run_id for run in dirty.runs] == ["run-2"]
-    with pytest.raises(UsageError, match="the beginning of 2 commits; write more of it: abcd1234, abcd9999"):
+    with pytest.raises(UsageError, match="fits 2 commits; write more letters: abcd1234, abcd9999"):
         baseline.find("abcd", tmp_path)
     for none_such in ("beef", "beef0000", "abcd-dirty"):
         with pytest.raises(UsageError, match="no baseline"):

@@ -432,7 +432,7 @@ def test_what_a_trainer_wrote_and_nobody_read_on_may_have_told_more() -> None:
         logs["harness"].insert(-1, {"event": "reader.failed", "path": "out/a.log", "error": "too long"} | stamps)
 
     card = verdict(simulate(JOB, KILL, seed=5), unread)
-    assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, "out/a.log is not read on: too long")
+    assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, "out/a.log is no longer read: too long")
 
 
 def test_a_node_given_back_before_it_was_allocated_is_a_contradiction() -> None:

@@ -355,7 +355,7 @@ def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -
     logs.steps(logs.worker(0, 1, 1, world_size=1), 1, 3, 3)
     (tmp_path / "events" / "harness.jsonl").unlink()
     run = timeline.load(tmp_path)
-    assert list(run.problems) == ["no harness wrote into this log"]
+    assert list(run.problems) == ["the harness wrote nothing into this log"]
     assert (run.begin, run.end, run.outcome, run.plan, run.slots) == (S, 6 * S, None, {}, [])
     card = judge(Evidence(run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE

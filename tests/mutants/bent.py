@@ -411,7 +411,7 @@ BROKEN = [
         "resumed from step 20 and gave no reason, though a checkpoint of step 25",
         outages=(*KILL, Outage(16, "rank", victim=0)),
     ),
-    Bent(lives_in_a_time_namespace, Verdict.INCONCLUSIVE, "claims the harness's clock, and is 1.00 s off it"),
+    Bent(lives_in_a_time_namespace, Verdict.INCONCLUSIVE, "claims the harness's clock, but is 1.00 s off"),
     Bent(tells_no_time, Verdict.INCONCLUSIVE, "steps of rank 1 on node1 ended before their process began"),
     Bent(works_on_a_gpu_that_it_never_had, Verdict.INCONCLUSIVE, "did steps on the unallocated GPU 0 of node0"),
     Bent(works_on_a_node_that_was_given_back, Verdict.INCONCLUSIVE, "did steps on node0 after the node was given back"),

@@ -138,7 +138,7 @@ def test_a_pause_waits_for_a_person_and_inject_does_not_wait_for_steps(tmp_path:
         ("inject", lambda view: view.state == "acting"),
     )
     result = played(tmp_path, planned(tmp_path, f"{{pause: Is everybody there?}}, {late}"), person)
-    assert person.replies[0].reply.result() == "there is nothing to inject now"
+    assert person.replies[0].reply.result() == "nothing to inject now"
     assert [act.outcome for act in result.acts] == ["settled"]
 
 

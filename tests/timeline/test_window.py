@@ -295,11 +295,11 @@ def test_a_single_rehearsal_to_the_end_is_judged_by_the_whole_log(tmp_path: path
 def test_a_rehearsal_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     history, logs = in_sequence(1)
     history.write(tmp_path, logs)
-    with pytest.raises(UsageError, match="no rehearsal 'third' began in this run; those that did: first, second"):
+    with pytest.raises(UsageError, match="unknown rehearsal 'third'; this run began: first, second"):
         load_evidence(tmp_path, "third")
     simulate(JOB, (), 1).write(tmp_path / "old")
     assert window.load(tmp_path / "old").begin == timeline.load(tmp_path / "old").begin
-    with pytest.raises(UsageError, match="those that did: none"):
+    with pytest.raises(UsageError, match="this run began: none"):
         window.load(tmp_path / "old", "first")
 
 

@@ -162,7 +162,7 @@ class Init:
 
     def _doom(self, pid: int) -> None:
         if pid not in self._pids():
-            raise UsageError(f"there is no process {pid} on this node")
+            raise UsageError(f"unknown process {pid} on this node")
         pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 

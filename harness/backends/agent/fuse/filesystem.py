@@ -161,7 +161,7 @@ class FileSystem:
         for rule in self._rules:
             if rule.number == number:
                 return dict(rule.counts)
-        raise UsageError(f"there is no storage rule {number}")
+        raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
         """How operations of the node of `pid` (`None`: any) fare that such a rule is about: by all rules that are still

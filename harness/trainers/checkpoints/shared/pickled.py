@@ -38,10 +38,10 @@ def _chosen(found: Any) -> int | None:
 
 def _pickle(file: IO[bytes]) -> bytes:
     if file.read(4) != b"PK\x03\x04":
-        raise ValueError("no archive of torch")
+        raise ValueError("not an archive of torch")
     entry = next((each for each in archives.entries(file) if each.name.endswith("data.pkl")), None)
     if entry is None:
-        raise ValueError("no archive of torch")
+        raise ValueError("not an archive of torch")
     file.seek(entry.start)
     return file.read(min(entry.end - entry.start, PICKLE_BYTES_MAX))
 
