@@ -93,7 +93,7 @@ def run_job(
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = Job(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
+        outcome = RunningJob(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -116,7 +116,7 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter
     reverter.wait()
 
 
-class Job:
+class RunningJob:
     """A cluster's life: opened, started, followed, ended."""
 
     def __init__(
