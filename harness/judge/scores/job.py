@@ -26,7 +26,7 @@ class JobBounds(Bounds):
     """Nothing to set: a job must do its steps, and every death must be explained."""
 
 
-class Job(Score):
+class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
@@ -174,4 +174,4 @@ def _ledger(run: Timeline) -> Iterator[Finding]:
         return
 
 
-SCORE = Job()
+SCORE = JobScore()
