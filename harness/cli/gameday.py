@@ -93,13 +93,13 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         return
     try:
         from harness.page.chart import drawing
-        from harness.page.server import Place, serving
+        from harness.page.server import PageAddress, serving
     except ImportError as error:
         extra = "pip install 'chaos-harness[gameday]'"
         raise CannotRunError(f"the live page needs {error.name}: {extra}, or run it with --no-page") from error
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
-    with serving(Place(*where), director.desk, run_dir, chart) as served:
+    with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
         begin_ns = time.monotonic_ns()
 
         def watch(watched: Director, job: LiveJob, now_ns: int) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("starlette", reason="starlette is missing: pip install 'chao
 from page_days import EVIL, view
 
 from harness.page.chart import drawing
-from harness.page.server import Place, Served, serving
+from harness.page.server import PageAddress, Served, serving
 from harness.run.desk import Ask, Desk
 from harness.run.steady import Course
 
@@ -79,7 +79,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
     steps = np.arange(1.0, 401.0)
     chart = drawing(course(), lambda: (steps, 4.0 / steps**0.2, steps * 0 + 0.09))
     desk = Desk()
-    with serving(Place(), desk, tmp_path, chart) as served:
+    with serving(PageAddress(), desk, tmp_path, chart) as served:
         day = Day(served, desk)
         yield day
         day.end()
