@@ -106,12 +106,12 @@ class Story:
         ]
         return sorted(found, key=lambda event: event["at"])
 
-    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[saves.Place]:
+    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[saves.SaveWorld]:
         """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         return [self._place_of(event, formed) for event in events]
 
-    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> saves.Place:
+    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> saves.SaveWorld:
         life = self.lives[event["process"]]
         if life.worlds:
             number = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)]
@@ -119,7 +119,7 @@ class Story:
             last = bisect.bisect_right(formed, (event["at"], NEVER)) - 1
             number = formed[last][1] if last >= 0 else -1
         planned = PlannedSize.of(self.plan).assumed_world_size
-        return saves.Place(number, self.worlds[number].size if number >= 0 else planned)
+        return saves.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:
