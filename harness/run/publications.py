@@ -13,7 +13,7 @@ from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log.journal import Journal
-from harness.trainers.checkpoints.contract import Checkpoint, Listing, list_checkpoints
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
@@ -58,7 +58,7 @@ class Publications:
         known = {entry for stamp in self._noted.values() for entry in stamp}
         return any(entry not in known for entry in _stamp(self._place, self._place.files))
 
-    def _note(self, found: Checkpoint, listing: Listing) -> None:
+    def _note(self, found: FoundCheckpoint, listing: Listing) -> None:
         stamp = _stamp(self._place, found.files)
         if self._noted.get(found.path) == stamp:
             return

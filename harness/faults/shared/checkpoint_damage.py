@@ -14,7 +14,7 @@ from typing import IO, Literal
 
 from harness.errors import FaultError
 from harness.log import hostile
-from harness.trainers.checkpoints.contract import Checkpoint, Listing
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
 from harness.trainers.checkpoints.shared import tensors
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 from harness.trainers.checkpoints.shared.tensors import Span
@@ -60,7 +60,7 @@ class Damage:
     expected: int
     part: str = "pointer"
     tensor_bytes: int = 0
-    checkpoint: Checkpoint | None = None
+    checkpoint: FoundCheckpoint | None = None
 
     def apply(self) -> None:
         if os.path.lexists(self.damaged):
@@ -122,7 +122,7 @@ def part_of(part: Part, spans: Sequence[Span], tensor_bytes: int) -> str:
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
-def choose(place: CheckpointFolder, checkpoint: Checkpoint, order: Order) -> str:
+def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
     """The file to be damaged. Raises `FaultError` where the checkpoint has no such file."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):

@@ -23,7 +23,7 @@ POINTER_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class FoundCheckpoint:
     """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` where nothing tells it."""
 
     path: str
@@ -49,11 +49,11 @@ class Listing:
     """What lies in a place, newest first."""
 
     layout: str
-    checkpoints: Sequence[Checkpoint]
+    checkpoints: Sequence[FoundCheckpoint]
     pointer: Pointer | None = None
 
     @property
-    def finished(self) -> list[Checkpoint]:
+    def finished(self) -> list[FoundCheckpoint]:
         return [each for each in self.checkpoints if each.whole]
 
 
@@ -75,7 +75,7 @@ class Layout(abc.ABC):
         """Whether it was written to its end. By default: whether every file of a known format is complete."""
         return bool(files) and all(tensors.is_complete(place, file) for file in files)
 
-    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
         """By default a link to a checkpoint, or a small text that holds the name of one, beside them."""
         return find_pointer(place, checkpoints)
 
@@ -89,18 +89,18 @@ class Layout(abc.ABC):
         ordered = sorted(found, key=lambda each: _age(place, each), reverse=True)
         return Listing(self.name, ordered, self.pointer(place, ordered))
 
-    def _checkpoint(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> Checkpoint:
+    def _checkpoint(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> FoundCheckpoint:
         whole = not names.is_temporary(path) and self.whole(place, path, files)
-        return Checkpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
+        return FoundCheckpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
 
 
-def _age(place: CheckpointFolder, checkpoint: Checkpoint) -> tuple[int, int, str]:
+def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
     """Later is larger: by step, and by the time of the last write where no step is known."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
-def find_pointer(place: CheckpointFolder, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
     """The first one by name. One whose target is gone is found by the usual names of pointers alone."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.trainers.checkpoints.contract import Checkpoint, Layout, Pointer
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Layout, Pointer
 from harness.trainers.checkpoints.shared import grouping, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
@@ -24,7 +24,7 @@ class Megatron(Layout):
         told, step = _told(place, _tracker(path)), names.step_in(path.rpartition("/")[2])
         return told is not None and step is not None and step <= told and super().whole(place, path, files)
 
-    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
         for path in dict.fromkeys(_tracker(each.path) for each in checkpoints):
             if path in place.sizes:
                 told = _told(place, path)
