@@ -271,7 +271,7 @@ class PlainNode(LabNode):
             self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
         )
 
-    def _processes(self) -> list[processes.Process]:
+    def _processes(self) -> list[processes.ProcEntry]:
         marks = {
             processes.RUN_ENV: self.lab.run_id,
             "CHAOS_NODE": self.name,
