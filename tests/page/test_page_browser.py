@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,17 +26,8 @@ WIDTHS = (1440, 390)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    tools.need("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("playwright is missing: pip install playwright")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
-        )
+    with tools.headless_browser() as started:
         yield started
-        started.close()
 
 
 class Day:
