@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -348,6 +349,11 @@ VALUES = st.recursive(
 )
 
 
+@functools.cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json_schema() | {"anyOf": [{"$ref": f"#/$defs/{name}"}]})
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(records.TYPES)), st.data())
 def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -> None:
@@ -355,8 +361,7 @@ def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -
     declared = [field.name for field in records.vocabulary_fields(name) if field.name != "event"]
     told = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(declared, VALUES | st.integers(0, 9))))
     record = {"event": name, "mono_ns": 5} | told
-    schema = json_schema() | {"anyOf": [{"$ref": f"#/$defs/{name}"}]}
-    by_schema = Draft202012Validator(schema).is_valid(json.loads(json.dumps(record)))
+    by_schema = _validator(name).is_valid(json.loads(json.dumps(record)))
     try:
         records.typed(record)
         by_reader = True
