@@ -68,5 +68,5 @@ case ${1:-} in
     stop) stop; say "stopped" ;;
     status) if answers >/dev/null; then say "running, DOCKER_HOST=unix://$SOCKET"; else say "not running"; exit 1; fi ;;
     host) echo "unix://$SOCKET" ;;
-    *) die "start, stop, status or host?" ;;
+    *) die "write one of: start, stop, status, host" ;;
 esac

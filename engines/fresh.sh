@@ -205,7 +205,8 @@ set -u
 umask 022
 cd /home/tester/chaos-harness
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=*  # both users use the one copy
-setpriv --reuid tester --regid tester --init-groups bash -c "git init --quiet && git add --all"  # as after git clone
+owner=$(stat --format %U .)
+setpriv --reuid "$owner" --regid "$owner" --init-groups bash -c "git init --quiet && git add --all"  # as after git clone
 . /package-settings
 as() { # USER COMMAND: as by hand at a terminal of that user
     local started=$SECONDS status=0 home=/home/tester user=$1 path=/usr/local/bin:/usr/bin:/bin
@@ -278,10 +279,10 @@ arguments() { # exports what was asked for
     while [ $# -gt 0 ]; do
         case $1 in
             --short) export SHORT=yes ;;
-            --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only root or --only user?" ;; esac; shift ;;
-            --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "there is no commit '${2:-}'"; export COMMIT=$2; shift ;;
+            --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only: write root or user" ;; esac; shift ;;
+            --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "unknown commit '${2:-}'"; export COMMIT=$2; shift ;;
             --run) export RUN=${2:?which command?}; shift ;;
-            *) die "'$1' is unknown; there is --short, --only root|user, --commit REV and --run COMMAND" ;;
+            *) die "unknown option '$1'; choose from: --short, --only root|user, --commit REV and --run COMMAND" ;;
         esac
         shift
     done

@@ -135,5 +135,5 @@ case ${1:-} in
     stop) stop; say "stopped" ;;
     status) if api /healthz >/dev/null && ready; then say "running, CHAOS_KUBECONFIG=$KUBECONFIG"; else say "not running"; exit 1; fi ;;
     kubeconfig) echo "$KUBECONFIG" ;;
-    *) die "build, start, stop, status or kubeconfig?" ;;
+    *) die "write one of: build, start, stop, status, kubeconfig" ;;
 esac

@@ -15,7 +15,7 @@ NETWORK=10.78.0
 
 node_names() { seq -f 'n%g' "$NODES"; }
 address_of() { echo "$NETWORK.$((10 + ${1#n}))"; }
-is_node() { node_names | grep -qx -- "$1" || die "there is no node '$1'; there is $(node_names | xargs)"; }
+is_node() { node_names | grep -qx -- "$1" || die "unknown node '$1'; choose one of: $(node_names | xargs)"; }
 host_pid() { pid_of "$STATE/run/$1.pid" unshare; } # of a machine: ctl or a node
 client() { nsenter --target "$(cat "$STATE/run/ctl.ns")" --net --uts env SLURM_CONF="$STATE/slurm.conf" "$@"; }
 
@@ -176,9 +176,9 @@ case ${1:-} in
     stop) stop; say "stopped" ;;
     status) if host_pid ctl >/dev/null && controller_up; then client sinfo; else say "not running"; exit 1; fi ;;
     env) echo "export SLURM_CONF=$STATE/slurm.conf PATH=$STATE/bin:\$PATH" ;;
-    kill) is_node "${2:-}"; echo "${3:?in the name of which run?}" >"$STATE/killed/$2"; kill_machine "$2" ;;
+    kill) is_node "${2:-}"; echo "${3:?name a run}" >"$STATE/killed/$2"; kill_machine "$2" ;;
     boot) is_node "${2:-}"; boot "$2" ;;
     heal) heal "${2:?which run?}" ;;
     _machine) run_machine "$2" ;;
-    *) die "start, stop, status, env, kill NODE RUN, boot NODE or heal RUN?" ;;
+    *) die "write one of: start, stop, status, env, kill NODE RUN, boot NODE, heal RUN" ;;
 esac

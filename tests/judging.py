@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +29,12 @@ def load(history: History, logs: Logs | None = None, rename: Callable[[str], str
 
 
 def fault_free_of(job: Job, seed: int = 99) -> Timeline:
+    """A copy of its own for each caller, who may bend it."""
+    return copy.deepcopy(_fault_free_of(job, seed))
+
+
+@functools.lru_cache(maxsize=256)
+def _fault_free_of(job: Job, seed: int) -> Timeline:
     return load(simulate(job, (), seed))
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from harness import programs
@@ -16,3 +21,16 @@ def need(*names: str) -> None:
     """Skips the test if this machine lacks one of the programs; each must be in `harness/programs.py`."""
     if lacking := programs.missing(names):
         pytest.skip("; ".join(map(str, lacking)))
+
+
+@contextlib.contextmanager
+def headless_browser() -> Iterator[Any]:
+    """Chromium without a window, driven by Playwright. Skips the test if one of the two is missing."""
+    need("chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
+        )
+        yield started
+        started.close()

@@ -27,5 +27,5 @@ class AgentLine(Caller, Protocol):
     def close(self) -> None: ...
 
 
-class Lab(AgentLine, Protocol):
+class LabLine(AgentLine, Protocol):
     """The line to what holds a whole lab."""

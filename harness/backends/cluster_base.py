@@ -90,7 +90,7 @@ class ControlledCluster(TellingCluster):
     def kill_control(self) -> None:
         host = self.control_host
         if host is None or not host.command_runs:
-            raise NodeGone("there is no control command running")
+            raise NodeGone("no control command is running")
         host.kill_command()
         deadline = time.monotonic() + KILL_S_MAX
         while host.command_runs:

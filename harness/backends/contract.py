@@ -99,7 +99,7 @@ def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> t
             return f"{{{match[1]}}}"
         if match[2] not in values:
             allowed = ", ".join(f"{{{name}}}" for name in values)
-            raise UsageError(f"{match[0]} has no value in {list(command)}; here are {allowed}")
+            raise UsageError(f"{match[0]} is unknown in {list(command)}; choose from: {allowed}")
         return str(values[match[2]])
 
     return tuple(PLACEHOLDER.sub(value, word) for word in command)
@@ -405,7 +405,7 @@ def environment_as_recorded(settings: Collection[str], recorded: Mapping[str, st
     Raises `FaultError` for a variable that is not one of `settings`.
     """
     if foreign := recorded.keys() - set(settings):
-        raise FaultError(f"environment variables {', '.join(sorted(foreign))} are not recorded for undoing")
+        raise FaultError(f"environment variables {', '.join(sorted(foreign))} cannot be recorded for undoing")
     before = {name: os.environ.pop(name) for name in settings if name in os.environ}
     os.environ.update(recorded)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.backends.agent.types import Arrivals, Impairment
-from harness.backends.calls import Lab, NetworkCaller
+from harness.backends.calls import LabLine, NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.errors import BackendError
 
@@ -103,7 +103,7 @@ class NetworkedNode(Node):
         return {"direction": traffic.direction, "peers": peers, "spared": spared}
 
 
-def examine(open_lab: Callable[[], Lab]) -> dict[Verb, str | None]:
+def examine(open_lab: Callable[[], LabLine]) -> dict[Verb, str | None]:
     """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
     lab = open_lab()
     try:

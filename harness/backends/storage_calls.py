@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 from harness.backends.agent.types import StorageAnswers, StorageRule
-from harness.backends.calls import Caller, Lab
+from harness.backends.calls import Caller, LabLine
 from harness.backends.contract import Disturbance, Node
 from harness.errors import BackendError
 
@@ -58,7 +58,7 @@ class StoringNode(Node):
         return StorageAnswers(found["tried"], found["refused"], found["delay_ns"] / 1e9)
 
 
-def mount(lab: Lab, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
+def mount(lab: LabLine, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
     """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made."""
     for name in mounts:
         folder = run_dir / name
@@ -66,7 +66,7 @@ def mount(lab: Lab, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
         lab.call("storage.mount", folder=str(folder))
 
 
-def examine(open_lab: Callable[[], Lab]) -> str | None:
+def examine(open_lab: Callable[[], LabLine]) -> str | None:
     """Why storage cannot be disturbed, with what would bring it; `None` where it can."""
     lab = open_lab()
     try:

@@ -39,7 +39,7 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
     if not _NAME.match(name):
         raise UsageError(f"--name {name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
-        raise UsageError(f"{figures.source}: no run of it was judged pass or fail; a baseline needs evidence")
+        raise UsageError(f"{figures.source}: none of its runs passed or failed; a baseline needs at least one that did")
     folder = reports / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return write_files({f"{name}.json": figures.to_text()}, folder)[f"{name}.json"]
@@ -66,7 +66,7 @@ def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
     gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
     fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
     if len(fitting) > 1:
-        raise UsageError(f"{name!r} is the beginning of {len(fitting)} gates; write more of it")
+        raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")
     return fitting[0].parent if fitting else None
 
 
@@ -91,9 +91,7 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
     runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict and _is_of(commit, run.commit)]
     if len(commits := sorted({run.commit for run in runs})) > 1:
-        raise UsageError(
-            f"{commit!r} is the beginning of {len(commits)} commits; write more of it: {', '.join(commits)}"
-        )
+        raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
     for run in runs:
         try:
             yield read_run(reports / run.run_id)
@@ -191,7 +189,7 @@ def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
 def _another_job(old: ScenarioFigures, new: ScenarioFigures) -> str:
     """Why the two are not of the same job, or an empty text. How many steps it does may be known only afterwards."""
     why = differences(old.identity, new.identity)
-    return f"the baseline is of another job: {'; '.join(why)}" if why else ""
+    return f"the baseline has another job: {'; '.join(why)}" if why else ""
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
@@ -202,13 +200,13 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
     for figure in COMPARED:
         sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
         if not another and not any(value for side in sides for value in side):
-            untold.append(f"{new.identity.name}: {title(figure)} (neither side has any)")
+            untold.append(f"{new.identity.name}: {title(figure)} (neither side has a value)")
             continue
         doubt = (
             another
             or _doubt(sides)
             or _too_generous(figure, before, now_)
-            or ("the baseline holds these very runs" if shared else "")
+            or ("the baseline holds the same runs" if shared else "")
         )
         told = [tuple(value for value in side if value is not None) for side in sides]
         asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
@@ -219,9 +217,9 @@ def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
     """Why these are not all evidence: a figure that some runs do not tell, or that one side never has."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
-            return f"{untold} of {len(side)} {words} runs do not tell it"
+            return f"{untold} of {len(side)} {words} runs do not report it"
         if side and not any(side):
-            return f"it is 0 in all {words} runs, and not in the others: is it still told?"
+            return f"it is 0 in all {words} runs, but not in the others; check that it is still reported"
     return ""
 
 

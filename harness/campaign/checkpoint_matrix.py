@@ -25,7 +25,7 @@ from harness.run.job import Outcome, execute
 from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FOLLOWED_STEPS = 5  # so many steps after a restore are compared
 LOOK_S = 0.3
@@ -98,9 +98,9 @@ class _Matrix:
         told = (self.folder.name, listing.layout, in_words, newest, not tolerance, tuple(rows))
         return Matrix(*told, interrupted=self.stop.asked, planned=len(todo))
 
-    def _look(self, run_dir: pathlib.Path) -> tuple[Place, Listing]:
+    def _look(self, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
         saved = self.plan.workload.checkpoint
-        place = Place.look(run_dir, saved.folder)
+        place = CheckpointFolder.look(run_dir, saved.folder)
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
@@ -130,7 +130,7 @@ class _Matrix:
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restarts.Losses) -> tuple[int, float]:
         """What an undamaged restart restores, and how far its losses may be off."""
         if not healthy.step or healthy.told:
-            raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it began from scratch'}")
+            raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restarts.apart(healthy.losses, usual) or 0.0)
 
     def _row(

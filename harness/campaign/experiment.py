@@ -97,13 +97,13 @@ class _Experiment:
             completed = outcome is None or outcome.outcome == "completed"
             if not completed or copy_fault_free(folder, target):
                 return folder, outcome
-        raise ChaosError(f"{folder}: it is replaced over and over; is something else writing to it?")
+        raise ChaosError(f"{folder}: it changes again and again; another program may be writing to it")
 
     def _remove(self, folder: pathlib.Path, name: str) -> None:
         try:
             hostile.remove_tree(folder, name)
         except FaultError as error:
-            self.observer.note(f"{error}. It is of no use any more.")
+            self.observer.note(f"{error}. It can no longer be used.")
 
     def _run(self, plan: Plan) -> Outcome:
         stage = Stage("run with faults" if plan.faults else "run", plan.workload.nodes)
@@ -130,7 +130,7 @@ class _Experiment:
                     self._exchange(copied)
             return outcome is not None and outcome.outcome == "interrupted"
         except (ChaosError, OSError) as error:  # the run itself is complete, whatever becomes of this
-            self.observer.note(f"The fault-free runs could not be made anew: {error}")
+            self.observer.note(f"The fault-free runs could not be repeated: {error}")
             return False
         finally:
             self._remove(fresh.parent, fresh.name)
@@ -145,7 +145,7 @@ class _Experiment:
                 release(folder)
                 return outcome
             if not copy_fault_free(folder, fresh / name):
-                raise ChaosError(f"{folder} is gone; is another run replacing it?")
+                raise ChaosError(f"{folder} is gone; another run may be replacing it")
         return None
 
     def _exchange(self, copied: pathlib.Path) -> None:

@@ -102,7 +102,7 @@ def read(path: pathlib.Path) -> Figures:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > BYTES_MAX:
-        raise UsageError(f"{path}: a baseline has at most {BYTES_MAX // 2**20} MiB")
+        raise UsageError(f"{path}: a baseline may have at most {BYTES_MAX // 2**20} MiB")
     try:
         found = msgspec.json.decode(data, type=Figures)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -119,7 +119,7 @@ def _problem(found: Figures) -> str:
     runs = Counter(run.run_id for each in found.scenarios for run in each.runs)
     for what, counts in (("scenario", names), ("run", runs)):
         if twice := next((name for name, count in counts.items() if count > 1), None):
-            return f"the {what} {one_line(twice)} is in it twice"
+            return f"the {what} {one_line(twice)} is listed twice"
     return ""
 
 

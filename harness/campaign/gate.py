@@ -99,7 +99,7 @@ def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
         parts["workload"].pop("trainer", None)  # it is what is tested
         done = json.dumps(parts, sort_keys=True)
         if (_name(entry, spec), done) in seen:
-            why = "it is in the suite twice, with the same workload and faults; use repeat: for more runs of it, "
+            why = "it is in the suite twice with the same workload and faults; use repeat: for more runs of it, "
             why += "or a profile to tell the two apart"
             raise ScenarioError([f"{path}: {_name(entry, spec)}: {why}"])
         seen.add((_name(entry, spec), done))
@@ -158,11 +158,11 @@ def _blind(canary_row: SuiteRow, asked: str | None) -> str:
     """Why the canary proves nothing, or an empty text where it failed as it must."""
     said = canary_row.result.reasons[0]
     if canary_row.result.verdict is not Verdict.FAIL:
-        return f"the canary did not fail ({canary_row.result.verdict}: {said}): this gate is blind"
+        return f"the canary did not fail ({canary_row.result.verdict}: {said}), so this gate proves nothing"
     if idle := _not_struck(canary_row.cards[0]):
-        return f"the canary failed before {idle} struck it ({said}): this says nothing of the gate"
+        return f"the canary failed before {idle} struck it ({said}), so this gate proves nothing"
     if asked and not any(asked in reason for reason in canary_row.cards[0].reasons):
-        return f"the canary failed over something else than {asked!r} ({said})"
+        return f"the canary failed for another reason than {asked!r} ({said})"
     return ""
 
 
@@ -225,7 +225,7 @@ def _figures(answer: GateResult) -> Figures:
 def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     if verdict is Verdict.PASS:
         known = sum(row.known for row in rows)
-        failing = f", {known} of them as a known failure" if known else ""
+        failing = f", {known} of them with a known failure" if known else ""
         return f"all {len(rows)} scenarios passed{failing}, and the canary was caught"
     if not rows:
         return "no scenario was run"

@@ -19,9 +19,9 @@ def settle(
     """
     named = f"known failure {known.ticket}, until {known.until}"
     if today > known.until:
-        return _failed(f"{named}, has expired: mend it or renew it; {result.reasons[0]}", result)
+        return _failed(f"{named}, has expired; fix it or renew it: {result.reasons[0]}", result)
     if result.verdict is Verdict.PASS:
-        return _failed(f"it passes, though it is a {named}: remove known_failure from the suite", result)
+        return _failed(f"it passes, but it is listed as a {named}: remove known_failure from the suite", result)
     if result.verdict is not Verdict.FAIL:
         return result
     if unclear := [card for card in cards if card.verdict not in (Verdict.PASS, Verdict.FAIL)]:
@@ -29,9 +29,9 @@ def settle(
         return RepeatVerdict(Verdict.INCONCLUSIVE, (reason, *result.reasons))
     if passed := sum(card.verdict is Verdict.PASS for card in cards):
         told = f"{passed} of {len(cards)} runs {'passes' if passed == 1 else 'pass'}"
-        return _failed(f"{told}, though it is a {named}: remove known_failure from the suite, or mend it", result)
+        return _failed(f"{told}, but it is listed as a {named}: remove known_failure from the suite, or fix it", result)
     if other := _another_reason(known, cards):
-        return _failed(f"it fails over something else than its {named}: {other}", result)
+        return _failed(f"it fails for another reason than its {named}: {other}", result)
     return RepeatVerdict(Verdict.PASS, (f"{named}: it fails as expected", *result.reasons), result.assessments)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.faults.shared.checkpoint_damage import CHECKSUMS_BYTES_MAX, Kind, Order, Part, holds_checksum
 from harness.trainers.checkpoints.contract import Listing
 from harness.trainers.checkpoints.shared import tensors
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 IN_PLACE: tuple[Kind, ...] = ("bit_flip", "zero_page")
 WHOLE: tuple[Kind, ...] = ("truncate", "empty", "missing")
@@ -30,7 +30,7 @@ class Cell:
         return Order(self.kind, self.part, glob.escape(self.file))
 
 
-def cells(place: Place, listing: Listing) -> Iterator[Cell]:
+def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
     """Without those for which something is missing: an older checkpoint, a pointer, a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
@@ -42,7 +42,7 @@ def cells(place: Place, listing: Listing) -> Iterator[Cell]:
         yield from (Cell(kind, "pointer", path) for kind in kinds)
 
 
-def _of_file(place: Place, file: str, older: bool) -> Iterator[Cell]:
+def _of_file(place: CheckpointFolder, file: str, older: bool) -> Iterator[Cell]:
     parts: tuple[Part, ...] = ("tensor", "header") if tensors.spans(place, file) else ("metadata",)
     yield from (Cell(kind, part, file) for part in parts for kind in IN_PLACE)
     yield from (Cell(kind, parts[0], file) for kind in WHOLE)
@@ -52,7 +52,7 @@ def _of_file(place: Place, file: str, older: bool) -> Iterator[Cell]:
         yield Cell("wrong_manifest", "metadata", file)
 
 
-def _one_of_each_kind(place: Place, listing: Listing) -> list[str]:
+def _one_of_each_kind(place: CheckpointFolder, listing: Listing) -> list[str]:
     """Files whose names differ in numbers alone are of one kind: the largest stands for all."""
     newest = listing.finished[0]
     found: dict[str, str] = {}

@@ -136,10 +136,10 @@ def _check(parts: Sequence[Stored]) -> None:
     for stored in parts:
         part = stored.part
         if part.shard is None or part.shards is None or not part.shard <= part.shards <= SHARDS_MAX:
-            raise UsageError(f"gate {stored.run_id} is no shard of a gate; run it with --shard 1/{len(parts)}")
+            raise UsageError(f"gate {stored.run_id} is not a shard; run the gate with --shard 1/{len(parts)}")
         if (stored.suite, part.same) != (first.suite, first.part.same):
             raise UsageError(
-                f"gate {stored.run_id} is of another suite, backend, seed or number of shards than {first.run_id}"
+                f"gate {stored.run_id} has another suite, backend, seed or number of shards than {first.run_id}"
             )
         if part.shard in seen:
             raise UsageError(f"gate {stored.run_id}: shard {part.shard} of {part.shards} is given twice")
@@ -155,11 +155,11 @@ def _whole(parts: Sequence[_Part], ran: Sequence[str]) -> Part:
     left_out = [LeftOut(each.scenario, each.why, each.required) for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.name for each in left_out)])
     if more := sorted((told - Counter(first.names)).elements()):
-        raise UsageError(f"the shards tell of {one_line(more[0])} more often than the suite has it")
+        raise UsageError(f"the shards hold {one_line(more[0])} more often than the suite")
     missing = sorted(set(range(1, (first.shards or 0) + 1)) - {part.shard for part in parts})
     if not missing:
         untold = (Counter(first.names) - told).elements()
-        left_out += [LeftOut(name, "no shard tells of it", True) for name in untold]
+        left_out += [LeftOut(name, "no shard holds it", True) for name in untold]
     left_out += [LeftOut(f"shard {number} of {first.shards}", "it was not given", True) for number in missing]
     whole = (first.in_suite, first.selected, first.tag, first.backend, first.seed, first.digest, first.names)
     return Part(*whole, left_out=tuple(left_out))

@@ -37,10 +37,10 @@ def state_folder() -> pathlib.Path:
             folder.mkdir(mode=0o700, parents=True)
         status = os.lstat(folder)
     except OSError as error:
-        raise ChaosError(f"{folder}: {error.strerror}; {STATE_ENV} names another folder") from error
+        raise ChaosError(f"{folder}: {error.strerror}; set {STATE_ENV} to another folder") from error
     safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_uid == os.geteuid()
     if not safe:
-        raise ChaosError(f"{folder}: not a folder that you alone can write; {STATE_ENV} names another one")
+        raise ChaosError(f"{folder}: not a folder that only you can write; set {STATE_ENV} to another one")
     return folder
 
 

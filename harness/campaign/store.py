@@ -101,9 +101,9 @@ class Store:
         if len(fitting) == 1:
             return self.reports / fitting[0]
         if fitting:
-            raise UsageError(f"{name!r} is the beginning of {len(fitting)} runs: {', '.join(fitting)}")
+            raise UsageError(f"{name!r} fits {len(fitting)} runs: {', '.join(fitting)}")
         newest = ", ".join(known[:_NEWEST]) or "none yet"
-        raise UsageError(f"no run {name!r} in {self.reports}; the newest are: {newest}")
+        raise UsageError(f"unknown run {name!r} in {self.reports}; the newest are: {newest}")
 
     def _answer(self, index: sqlite3.Connection, wanted: Wanted) -> list[StoredRun]:
         self._refresh(index)
@@ -156,7 +156,7 @@ def _open(path: pathlib.Path) -> sqlite3.Connection:
         if not os.path.lexists(path):
             _make(path, os.link)  # two that make it at once agree on one
     if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OSError(f"{path} is not an index of ours")
+        raise OSError(f"{path} is not an index of runs")
     return _checked(path)
 
 
@@ -282,14 +282,14 @@ def _begun_s(told: str | None, folder: pathlib.Path) -> float:
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):
-            raise model.ReportError(f"report.json: begun_at is {told}, which is no date in UTC; write one like {_DATE}")
+            raise model.ReportError(f"report.json: begun_at is {told}, not a date in UTC like {_DATE}")
         return moment
     try:
         moment = os.stat(folder / "plan.json", follow_symlinks=False).st_mtime
     except OSError as error:
         raise NotARun(f"plan.json: {error.strerror}") from error
     if not _in_calendar(moment):
-        raise NotARun(f"plan.json: it was changed {moment:.0f} s after 1970, which is no date")
+        raise NotARun(f"plan.json: it was changed {moment:.0f} s after 1970, which is not a date")
     return moment
 
 

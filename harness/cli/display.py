@@ -46,7 +46,7 @@ class Display:
         self._stop_spinner()
 
     def stage(self, stage: Stage) -> None:
-        why = " once more: the one that was kept went at another pace" if stage.again else ""
+        why = " once more: the stored one has another pace" if stage.again else ""
         self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "canary"))
         self._faults = ""
         if self.console.is_terminal:
@@ -73,7 +73,7 @@ class Display:
 
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")
-        self._say("It is tried again for some minutes from now on; call `chaos heal` to be sure.")
+        self._say("The harness goes on trying for some minutes; call `chaos heal` to be sure.")
 
     def note(self, text: str) -> None:
         self._say(text)

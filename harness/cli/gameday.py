@@ -98,13 +98,13 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         return
     try:
         from harness.page.chart import drawing
-        from harness.page.server import Place, serving
+        from harness.page.server import PageAddress, serving
     except ImportError as error:
         extra = "pip install 'chaos-harness[gameday]'"
         raise CannotRunError(f"the live page needs {error.name}: {extra}, or run it with --no-page") from error
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
-    with serving(Place(*where), director.desk, run_dir, chart) as served:
+    with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
         begin_ns = time.monotonic_ns()
 
         def watch(watched: Director, job: LiveJob, now_ns: int) -> None:
@@ -198,7 +198,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
-        raise UsageError(f"no game day {run!r} is going on here, or it has no page")
+        raise UsageError(f"no game day {run!r} is running here, or it has no page")
     newest = max(names, key=lambda name: known[name].stat().st_mtime)
     try:
         found = json.loads(known[newest].read_text())

@@ -33,7 +33,7 @@ from harness.report.suite import COMPARED_HEAD, GateResult, compared_cells, suit
 from harness.spec.suite import find_suite
 from harness.units import parse_duration_ns
 
-baseline = typer.Typer(no_args_is_help=True, help="What gates are held against: keep, list and show baselines.")
+baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
 
 
 def gate(
@@ -49,7 +49,8 @@ def gate(
     tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
     budget: Annotated[
-        str, typer.Option(help="Time for the whole gate, like 20m: what matters most is run, the rest is left out.")
+        str,
+        typer.Option(help="Time for the whole gate, like 20m; the least important scenarios are left out."),
     ] = "",
     shard: Annotated[str, typer.Option(help="One of several machines' part, like 2/4; 'merge' joins them.")] = "",
     backend: BackendOption = "local",
@@ -90,7 +91,9 @@ def gate(
 
 def _check_words(suite: str, extra: list[str] | None, shard: str, against: str) -> None:
     if extra:
-        raise UsageError(f"chaos gate takes one suite; what is {extra[0]!r}? `chaos gate merge GATE…` joins shards")
+        raise UsageError(
+            f"unexpected argument {extra[0]!r}; name one suite, or join shards with `chaos gate merge GATE…`"
+        )
     if shard and against:
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
 
@@ -138,7 +141,7 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
 
 @baseline.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="What it shall be called.")],
+    name: Annotated[str, typer.Argument(help="Its name.")],
     source: Annotated[
         str, typer.Option("--from", help="A gate's id, 'last' for the newest gate, a commit, or a file.")
     ] = "last",
@@ -178,9 +181,7 @@ def list_(json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
 @baseline.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A baseline's name, a file, a gate's id, or a commit.")],
-    json: Annotated[
-        bool, typer.Option("--json", help="The baseline as a file: may be kept, and used elsewhere.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The baseline as a file, to keep or to use elsewhere.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
     """Show what a baseline holds."""

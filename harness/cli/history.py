@@ -28,7 +28,7 @@ PageOption = Annotated[
 def history(
     scenario: Annotated[str, typer.Argument(help="Only the runs of this scenario.")] = "",
     backend: Annotated[str | None, typer.Option(help="Only on this backend.")] = None,
-    commit: Annotated[str | None, typer.Option(help="Only of this commit, or one that begins so.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Only of this commit, or of one that begins like this.")] = None,
     verdict: Annotated[Verdict | None, typer.Option(help="Only of this verdict.")] = None,
     since: Annotated[str | None, typer.Option(help="Only since 2026-11-22, or 7d or 2h ago.")] = None,
     page: PageOption = None,
@@ -60,7 +60,7 @@ def _write(page: pathlib.Path, text: str) -> None:
 
 def _print(found: list[drawn.Moment]) -> None:
     if not found:
-        out.print("no judged run fits")
+        out.print("no judged run matches")
         return
     table = Table(box=None, header_style="bold")
     table.add_column("run", no_wrap=True)

@@ -35,7 +35,7 @@ def init(
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     reports: ReportsOption = REPORTS,
-    force: Annotated[bool, typer.Option("--force", help="Write over scenarios that are there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing scenarios.")] = False,
 ) -> None:
     """Watch your own training, unchanged, and write scenarios for it.
 
@@ -76,7 +76,7 @@ def _recognised_in_words(found: Recognised) -> str:
 
 
 def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
-    end = "the job had not ended" if facts.steps_total is None else "then the job ended by itself"
+    end = "the job was still running" if facts.steps_total is None else "then the job ended by itself"
     times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
     say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
     judged, unseen, later = seen_and_unseen(facts)
@@ -109,7 +109,7 @@ def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
 def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
     if taken := [name for name in names if os.path.lexists(folder / name)]:
         raise UsageError(
-            f"{folder}: {', '.join(taken)} is there already; --force writes over it, --folder chooses another place"
+            f"{folder}: {', '.join(taken)} exists already; use --force to overwrite it or --folder for another place"
         )
 
 

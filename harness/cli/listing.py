@@ -112,7 +112,7 @@ def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
         verdict = f"[{STYLES[run.verdict]}]{run.verdict}[/]" if run.verdict else "not judged"
         shown = (run.run_id, _local(run.begun_s), run.scenario, run.backend, _short(run.commit))
         table.add_row(*map(safe, shown), verdict)
-    out.print(table if found else "no run fits" if wanted != Wanted() else "no runs yet")
+    out.print(table if found else "no run matches" if wanted != Wanted() else "no runs yet")
 
 
 def _values(run: StoredRun) -> dict[str, object]:

@@ -98,7 +98,7 @@ def _facts(found: Matrix) -> list[str]:
         "bit for bit" if found.deterministic else "not bit for bit: losses are compared within ten times its difference"
     )
     counts = Counter(row.answer.came.value for row in found.rows)
-    cut_short = [f"stopped after {len(found.rows)} of {found.planned} damages: of the others nothing is known"]
+    cut_short = [f"stopped after {len(found.rows)} of {found.planned} damages; the others were not tried"]
     return [
         f"{found.trainer}; layout {found.layout}; newest checkpoint: step {found.newest}",
         f"a restart on an undamaged copy repeats the losses {same}",
@@ -113,7 +113,7 @@ def _write(folder: pathlib.Path, found: Matrix, head: dict[str, Any], rows: list
 
 
 def _print(found: Matrix, rows: list[MatrixRow], folder: pathlib.Path) -> None:
-    table = Table("damage", "to", "file", "what came of it", "detail", box=None, header_style="bold")
+    table = Table("damage", "to", "file", "result", "detail", box=None, header_style="bold")
     for row in rows:
         cells = (row.kind, row.part, row.file.rpartition("/")[2], row.result, row.detail)
         table.add_row(*map(safe, cells), style=_BAD.get(Came(row.came), ""))

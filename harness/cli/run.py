@@ -44,7 +44,7 @@ def run(
     repeat: Annotated[
         int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
     ] = None,
-    fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
+    fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:

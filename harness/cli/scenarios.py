@@ -41,7 +41,7 @@ def validate(
             spec = load_scenario(path)
             for profile in (None, *spec.profiles):
                 make_plan(load_scenario(path, profile), 1, "local", "validate", profile)
-            blind = ", but it expects nothing: it passes whatever its faults cost"
+            blind = ", but it expects nothing, so it passes whatever its faults cost"
             say(f"{path}: ok{'' if expects_something(spec.expect) else blind}")
         except UsageError as error:
             problems.append(str(error))
@@ -114,9 +114,9 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
     if nodes_at_once := plan.limits.nodes_at_once:
-        lines.append(f"  Never more than {nodes_at_once} node(s) with a fault at work: another fault waits.")
+        lines.append(f"  Never more than {nodes_at_once} node(s) with an active fault: further faults wait.")
     if cool_down_ns := plan.limits.cool_down_ns:
-        lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s of peace.")
+        lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s without a fault.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
     lines += tells.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
@@ -138,7 +138,7 @@ def _saves_in_words(work: Workload) -> str:
 
 def _abort_in_words(abort: Abort) -> str:
     start, idle = abort.if_not_started_for_ns / 1e9, abort.if_no_step_for_ns / 1e9
-    wider = f" (or {WIDENED_TIMES} times what its start took, if that is more)" if abort.widened_by_start else ""
+    wider = f" (or {WIDENED_TIMES} times the duration of its start, if that is more)" if abort.widened_by_start else ""
     text = f"Aborts when the first step takes longer than {start:g} s, or later no step comes for {idle:g} s{wider}"
     return f"{text}, or after {abort.wall_clock_ns / 1e9:g} s."
 

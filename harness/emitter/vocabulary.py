@@ -772,7 +772,7 @@ _HARNESS = (
     Event(
         "reader.failed",
         ("harness",),
-        "What the trainer writes is not read on: steps and more may be missing from this log.",
+        "What the trainer writes is no longer read: steps and more may be missing from this log.",
         (_text("path", "the file or folder, below the run's", optional=False), _text("error", "why")),
     ),
     Event(

@@ -25,7 +25,7 @@ from harness.log import hostile
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.names import is_temporary
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 APPEARS_S_MAX = 30.0
 LOOK_S = 0.1
@@ -99,17 +99,17 @@ class CheckpointCorruption(Fault):
         context.injected()
         self._report(damage, listing, context)
 
-    def _finished(self, context: Context) -> tuple[Place, Listing]:
+    def _finished(self, context: Context) -> tuple[CheckpointFolder, Listing]:
         """What lies there once nothing is being written any more. Raises `FaultError` where nothing is finished."""
         folder = self.directory or context.checkpoints.folder
-        place, quiet = Place.look(context.run_dir, folder), 0
+        place, quiet = CheckpointFolder.look(context.run_dir, folder), 0
         for _ in range(round(APPEARS_S_MAX / LOOK_S)):
             if quiet >= QUIET_LOOKS:
                 listing = self._wanted(list_checkpoints(place, context.checkpoints.layout))
                 if listing.finished and (quiet >= LEFT_LOOKS or not _being_written(place, listing)):
                     return place, listing
             context.wait(LOOK_S)
-            before, place = place, Place.look(context.run_dir, folder)
+            before, place = place, CheckpointFolder.look(context.run_dir, folder)
             quiet = quiet + 1 if place == before else 0
         listing = self._wanted(list_checkpoints(place, context.checkpoints.layout))
         if not listing.finished:
@@ -131,12 +131,12 @@ class CheckpointCorruption(Fault):
     def _left(self, damage: Damage, context: Context) -> dict[str, str]:
         """The digest of the checkpoint as it is now."""
         assert damage.checkpoint is not None
-        place = Place.look(context.run_dir, self.directory or context.checkpoints.folder)
+        place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
         files = [path for path in damage.checkpoint.files if path in place.sizes]
         return {"sha256": digests.digest(place, files)}
 
 
-def _being_written(place: Place, listing: Listing) -> bool:
+def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
     """Whether a checkpoint is not finished, or a file with a temporary name lies there."""
     return any(not each.whole for each in listing.checkpoints) or any(is_temporary(path) for path in place.files)
 
@@ -154,7 +154,7 @@ def _names(damage: Damage, listing: Listing) -> dict[str, Any]:
     return told | {"step": found.step, "copies": sum(each.step == found.step for each in listing.finished) - 1}
 
 
-def _seen(place: Place, listing: Listing) -> str:
+def _seen(place: CheckpointFolder, listing: Listing) -> str:
     if listing.checkpoints:
         return f"{len(listing.checkpoints)} of layout {listing.layout} are not finished"
     return f"none is recognised in {len(place.files)} files there; say workload.checkpoint.layout and .path"

@@ -42,7 +42,7 @@ class ClockSkew(Fault):
         nodes = [context.node(target) for target in targets]
         ranks = [rank for node in nodes for rank in context.ranks_on(node)]
         if not ranks:
-            raise FaultError(f"no rank has started on {name_nodes(targets)}: nobody there would see the jump")
+            raise FaultError(f"no rank has started on {name_nodes(targets)}, so no process there would see the jump")
         before_s = {rank: (context.wall_offset_ns(rank) or 0) / 1e9 for rank in ranks}
         self._before_s |= before_s
         for node in nodes:

@@ -18,7 +18,9 @@ class DataLoaderStall(Fault):
 
     The trainer must be observed and use torch's loader, or emit our events itself."""
 
-    duration: Duration = Field(Duration("60s"), description="Until the batch comes; or until the job gets rid of it.")
+    duration: Duration = Field(
+        Duration("60s"), description="Time until the batch comes, or until the job ends the rank."
+    )
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"

@@ -35,7 +35,7 @@ class Hang(Fault):
     how: Literal["freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective"] = Field(
         "freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items())
     )
-    duration: Duration = Field(Duration("60s"), description="What is still there after that goes on.")
+    duration: Duration = Field(Duration("60s"), description="Processes that are still there afterwards go on.")
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"

@@ -49,7 +49,7 @@ class MemoryPressure(Fault):
             killed = node.memory_use().kills - before.kills
             ok = killed == 1 and abs(got / free_bytes - 1) <= TOLERANCE
             detail = f"{node.name}: {killed} process killed for more, by the {who}"
-            context.effect(got, free_bytes, "bytes to be had", ok=ok, detail=detail)
+            context.effect(got, free_bytes, "bytes available", ok=ok, detail=detail)
         context.wait(self.duration.s)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:

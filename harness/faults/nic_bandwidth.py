@@ -19,8 +19,8 @@ RATE_BITS_MIN = 64_000
 class NicBandwidth(NicFault):
     """The node's network gets only so many bits a second, each direction by itself; measured with a real transfer."""
 
-    rate: Rate | None = Field(None, description="What is left of its speed.")
-    percent: float | None = Field(None, gt=0, lt=100, description="Or: so much of the speed measured just before.")
+    rate: Rate | None = Field(None, description="The speed that is left.")
+    percent: float | None = Field(None, gt=0, lt=100, description="Or this share of the speed measured just before.")
 
     needs = frozenset({Verb.NET_RATE})
     _limited: list[tuple[Node, Node | None, int]] = PrivateAttr(default_factory=list)  # node, partner, bits a second

@@ -27,9 +27,7 @@ class OwnCode(Fault):
 
     file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
     source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
-    duration_max: Duration = Field(
-        Duration("60s"), description="Code that is still at work then is waited for no more."
-    )
+    duration_max: Duration = Field(Duration("60s"), description="The harness waits no longer than this for the code.")
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
@@ -90,7 +88,7 @@ class OwnCode(Fault):
 def _read(path: pathlib.Path) -> str:
     """Raises `ValueError`."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}; it is found from the folder of the scenario")
+        raise ValueError(f"no file {path}; paths start at the folder of the scenario")
     try:
         with path.open(encoding="utf-8") as file:
             source = file.read(SOURCE_CHARS_MAX + 1)
@@ -106,10 +104,10 @@ def check(source: str) -> None:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"no Python that can be read: {error}") from None
+        raise ValueError(f"not valid Python: {error}") from None
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "inject"]
     if not found or len(found[-1].args.posonlyargs) + len(found[-1].args.args) != 1:
-        raise ValueError("it has no def inject(context) with one parameter at its top level")
+        raise ValueError("it needs def inject(context) with one parameter at its top level")
 
 
 def _over(rank: int, begun_ns: int, context: Context, failpoint: str) -> bool:

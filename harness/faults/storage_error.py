@@ -21,9 +21,9 @@ class StorageError(StorageFault):
 
     operations: tuple[Operation, ...] = Field(("write", "fsync", "rename"), description="Which operations fail.")
     error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(
-        "EIO", description="What they say."
+        "EIO", description="The error they return."
     )
-    after_bytes: Size = Field(Size("0B"), description="So much is still written, to the byte.")
+    after_bytes: Size = Field(Size("0B"), description="Bytes that are still written before the first failure.")
     times: int = Field(0, ge=0, description="At most so many failures; 0: no limit.")
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 

@@ -18,7 +18,7 @@ class StorageSlow(StorageFault):
     """Reads, writes and fsyncs wait; reads and writes together keep to a rate."""
 
     latency: Duration = Field(Duration("0ms"), description="Each operation waits so long.")
-    rate: Rate | None = Field(None, description="Reads and writes get so much, all files together.")
+    rate: Rate | None = Field(None, description="The rate of all reads and writes together.")
 
     @model_validator(mode="after")
     def _something_asked(self) -> StorageSlow:

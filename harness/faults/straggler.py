@@ -65,7 +65,7 @@ class Straggler(Fault):
         nodes = [context.node(target) for target in targets]
         ranks = context.ranks_on(nodes[0])
         if not ranks:
-            raise FaultError(f"no rank has started on {nodes[0].name}: there is nothing to slow down")
+            raise FaultError(f"no rank has started on {nodes[0].name}, so there is nothing to slow down")
         before_ns = baseline_ns(context.step_times_ns(ranks[0]))
         brakes = [self._brake(node) for node in nodes]
         hold = self._hold_seen = Hold(self.factor, before_ns, brakes)

@@ -28,8 +28,8 @@ def findings(run: Timeline) -> Iterator[Finding]:
         if any(record.injected is not None or record.error for record in found):
             continue
         told = any(record.effects for record in found)
-        untold = "measured an effect, but never told from when on it acts"
-        yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: what it waits for did not come'}"
+        untold = "measured an effect, but did not report when it began"
+        yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: its trigger never came'}"
     for record in run.faults:
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
         yield from _too_late(run, record)
@@ -44,14 +44,14 @@ def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
     if fault.injected is None:
         return
     if not fault.effects and not fault.error:
-        yield "was injected, but no effect of it was measured"
+        yield "was injected, but no effect was measured"
     for effect in fault.effects:
         if not effect.get("ok", False):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
-            yield f"did not act as meant: {measured} measured, {effect.get('expected')} expected{detail}"
+            yield f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
     for rank in _outliving(run, fault) if fault.kills else ():
-        yield f"killed rank {rank}, which yet went on stepping"
+        yield f"killed rank {rank}, but the rank did steps afterwards"
 
 
 def _outliving(run: Timeline, fault: FaultRecord) -> Iterator[int]:
@@ -75,10 +75,10 @@ def _too_late(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
     others = [event["at"] for event in run.checkpoints] + [process.started for process in run.processes]
     struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
     if struck > max([last, *others]):
-        yield Verdict.INVALID, f"fault {fault.id} struck when the job had done all its work"
+        yield Verdict.INVALID, f"fault {fault.id} struck after the job had done all its work"
     elif not (fault.kills or fault.stops or fault.spoils) and _had_no_time(run, struck):
         text = f"struck {format_duration(max(last - struck, 0))} before the end of the last step"
-        yield Verdict.INVALID, f"fault {fault.id} {text}: it can have done nothing"
+        yield Verdict.INVALID, f"fault {fault.id} {text}: too late to have an effect"
 
 
 def _had_no_time(run: Timeline, struck: int) -> bool:
@@ -99,7 +99,10 @@ def _wrong_target(run: Timeline, record: FaultRecord, planned: dict[str, Any]) -
     had = {(s.node, s.incarnation) for s in run.slots if s.allocated <= record.injected <= s.released}
     for target in record.targets:
         if (target.get("node"), target.get("incarnation", 1)) not in had:
-            yield Verdict.INVALID, f"fault {record.id} struck {target.get('node')}, which the job did not have then"
+            yield (
+                Verdict.INVALID,
+                f"fault {record.id} struck {target.get('node')}, which was not part of the job at that time",
+            )
 
 
 _Aim = tuple[str, Any]  # ("rank", number) or ("node", name)
@@ -139,10 +142,10 @@ def _otherwise(run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) ->
         kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
         for target in fault.targets:
             if target.get("rank") is None and place_of(target) in kept:
-                yield Verdict.INVALID, f"fault {fault.id} gave {target.get('node')} a notice, and never took it"
+                yield Verdict.INVALID, f"fault {fault.id} gave {target.get('node')} a notice, but never took the node"
     elif parameters.get("signal") != "SIGTERM":
         for rank in _left_by_themselves(run, fault):
-            yield Verdict.INVALID, f"fault {fault.id} was to kill rank {rank}, which left by itself"
+            yield Verdict.INVALID, f"fault {fault.id} should have killed rank {rank}, but the rank exited by itself"
 
 
 def _left_by_themselves(run: Timeline, fault: FaultRecord) -> Iterator[int]:
@@ -165,7 +168,7 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
         return  # it has no duration, or never acted
     if fault.healed is None:
         if run.outcome is not None and not fault.error:
-            yield Verdict.INVALID, f"fault {fault.id} was never undone, though it was to last {asked}"
+            yield Verdict.INVALID, f"fault {fault.id} was never undone; its planned duration is {asked}"
         return
     lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
     nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
@@ -177,7 +180,7 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
     )
     over = not len(run.steps) or int(run.steps.end.max()) <= fault.healed
     if lasted < duration and not victim_gone and not over:
-        text = f"was undone after {format_duration(lasted)}, before its {asked} were over"
+        text = f"was undone after {format_duration(lasted)}; its planned duration is {asked}"
         yield Verdict.INVALID, f"fault {fault.id} {text}"
 
 

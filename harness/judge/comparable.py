@@ -12,13 +12,13 @@ HOLES_MAX = 1  # gaps in the loss of a rank that tells one in every step: a lost
 def flaw(run: Timeline, other: Timeline) -> str:
     """Why nothing may be drawn from `other`, a run without faults beside `run`; an empty text: nothing is wrong."""
     if any(fault.injected is not None for fault in other.faults):
-        return "faults struck it"
+        return "a fault struck it"
     if other.outcome != "completed" or not other.finished:
-        return "it did not come to its end"
+        return "it did not finish"
     if len(other.epochs) != 1:
-        return "it started again or went back on the way"
+        return "it restarted or went back to an earlier step"
     if other.plan.get("seed") != run.plan.get("seed"):
-        return "it is of another seed"
+        return "it has another seed"
     return "its loss is not a number in some steps" if _has_nan(other) else ""
 
 

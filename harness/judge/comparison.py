@@ -138,7 +138,7 @@ class Answer:
     def _busier(self) -> str:
         pace = self.question.pace if isinstance(self.question, Question) else 1.0
         busier = self.verdict is Verdict.INCONCLUSIVE and pace > TOLERATED
-        return f"; the median step took {pace:.2f} × as long, too: is the machine busier?" if busier else ""
+        return f"; the median step also took {pace:.2f} × as long: the machine may be busier" if busier else ""
 
     @property
     def reason(self) -> str:
@@ -174,7 +174,7 @@ class Regressions:
             if answer.verdict is verdict
         ]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
-        return said + [f"{name}: the baseline has no runs of it" for name in self.missing]
+        return said + [f"{name}: the baseline has no runs of this scenario" for name in self.missing]
 
 
 def title(figure: str) -> str:
@@ -247,9 +247,7 @@ def _lacking(question: Question) -> str:
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
-        return (
-            f"{len(question.before)} runs in the baseline and {len(question.now)} here; {RUNS_MIN} of each are needed"
-        )
+        return f"{len(question.before)} runs in the baseline and {len(question.now)} here; each needs {RUNS_MIN}"
     values = [value + question.offset for value in (*question.before, *question.now)]
     return "" if all(math.isfinite(value) and value > 0 for value in values) else "not all values are positive numbers"
 
@@ -268,7 +266,7 @@ def _of_success(counts: Success, worse: bool) -> Answer:
     said += f", in the baseline {counts.failed_before} of {counts.runs_before}"
     more_often = counts.failed_now * counts.runs_before > counts.failed_before * counts.runs_now
     few = min(counts.runs_before, counts.runs_now) < RUNS_MIN
-    said += f"; {RUNS_MIN} judged runs of each are needed" if few else ""
+    said += f"; each needs {RUNS_MIN} judged runs" if few else ""
     verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often or few else Verdict.PASS
     return Answer(counts, verdict, said)
 

@@ -68,18 +68,18 @@ def consumed(evidence: Evidence) -> Consumed | None:
         return None
     flaw = "there is none" if fault_free is None else comparable.flaw(run, fault_free)
     if fault_free is None or flaw:
-        return Consumed(kind, why=f"the samples need a fault-free run to be compared with: {flaw}")
+        return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
     mine, theirs = _History(run, kind), _History(fault_free, kind)
     if untold := mine.untold or theirs.untold:
-        return Consumed(kind, why=f"{untold} steps of a rank do not tell what they consumed")
+        return Consumed(kind, why=f"{untold} steps of a rank do not report their samples")
     pairs = _paired(mine, theirs)
     if not len(pairs.step):
-        return Consumed(kind, why="no step of both runs can be compared")
+        return Consumed(kind, why="the two runs have no step that can be compared")
     order = _order(evidence, kind, pairs)
     if order.why:
         return Consumed(kind, why=order.why, comparable=False)
     if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
-        return Consumed(kind, why="more samples differ from the fault-free run's than can be compared")
+        return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
     found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
     return replace(found, unproven=order.unproven)
 
@@ -163,13 +163,13 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     mine, theirs = _History(run, kind), _History(fault_free, kind)
     early = pairs.step[: int(np.searchsorted(pairs.step, _first_step_ending_after(run.steps, struck)))]
     if len(_moved(early, pairs, mine, theirs)):
-        return _Order("sample order: not comparable, it differed from the fault-free run's before any fault struck")
+        return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
     repeats = [other for other in evidence.calibration if _is_repeat(run, fault_free, other)]
     for other in repeats:
         history = _History(other, kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
-            return _Order("sample order: not comparable, it is another one in each fault-free run")
+            return _Order("sample order: not comparable; it differs between fault-free runs")
     return _Order(unproven=not len(early) and not repeats)
 
 
@@ -310,11 +310,11 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
     passes = _complete_passes(mine), _complete_passes(theirs)
     both = np.intersect1d(*passes)
     if not len(both):
-        why = "another number of ranks consumes as many samples in other steps"
+        why = "steps consume another number of samples than in the fault-free run"
         if not any(history.tells_passes for history in (mine, theirs)):  # as where a sampler's epoch is never set
-            why = f"sample order: not comparable, as {why}, and nobody tells where a pass over the data begins"
-            return Consumed(mine.kind, why=why, comparable=False)
-        return Consumed(mine.kind, why=f"{why}, and no whole pass can be compared")
+            untold = "the trainer does not report where a pass over the data begins"
+            return Consumed(mine.kind, why=f"sample order: not comparable; {why}, and {untold}", comparable=False)
+        return Consumed(mine.kind, why=f"{why}, and no complete pass over the data can be compared")
     bags = [_Bag.of_passes(history, both) for history in (mine, theirs)]
     repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
     return Consumed(

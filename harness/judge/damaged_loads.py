@@ -84,7 +84,7 @@ def _written_again(run: Timeline, damage: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _in_words(fault: FaultRecord, damage: Mapping[str, Any]) -> str:
-    text = f"the job resumed from the checkpoint that `{fault.id}` damaged, and said nothing"
+    text = f"the job resumed from the checkpoint that `{fault.id}` damaged, and did not report the damage"
     count = damage["tensor_bytes"]
     done = f"{damage.get('how', 'damage')}, {count} byte{'' if count == 1 else 's'} of tensors"
     return f"{text} ({done} in {damage.get('path')})"

@@ -76,10 +76,12 @@ class Death:
     def describe(self, since: int) -> str:
         who = "the command" if self.rank is None else f"rank {self.rank}"
         if self.code is None:
-            return f"{who} on {self.node} was gone without a word before {format_duration(self.at - since)}"
-        own = ", over what it called an error" if self.error else ""
-        first = f", whose first error was: {self.met}" if self.met else ""
-        return f"{who} on {self.node} ended with {self.code}{own} at {format_duration(self.at - since)}{first}"
+            return f"{who} on {self.node} disappeared without an exit code before {format_duration(self.at - since)}"
+        own = ", after it reported an error," if self.error else ""
+        first = f"; its first error: {self.met}" if self.met else ""
+        return (
+            f"{who} on {self.node} ended with exit code {self.code}{own} at {format_duration(self.at - since)}{first}"
+        )
 
 
 def deaths(run: Timeline) -> list[Death]:

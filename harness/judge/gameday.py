@@ -164,7 +164,7 @@ def judge_day(
 def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None]) -> str:
     said = f"all {len(acts)} rehearsals passed on one job that kept running"
     untold = [name for name in ("alerts", "people") if sides[name] is None]
-    return said + (f"; not judged: {' and '.join(untold)}, of which the plan expects nothing" if untold else "")
+    return said + (f"; not judged: {' and '.join(untold)} (the plan expects nothing of them)" if untold else "")
 
 
 def _acts(
@@ -197,7 +197,7 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
             return "no fault acted"
         if outcome in ("stopped", "skipped"):
             return f"the rehearsal was {outcome}"
-        return "the log ends before its time was over" if ends < injected + within_ns else ""
+        return "the log ends before the allowed time was over" if ends < injected + within_ns else ""
 
     return why
 
@@ -291,9 +291,9 @@ def _alert(window: _Window, at: int | None, ends: int) -> Watch:
         return Watch(what, within_ns, took, Verdict.PASS)
     unknown = _not_known(window.begin, act.outcome, ends)(within_ns)
     if not unknown and window.cut and window.end is not None and window.end - (window.begin or 0) <= within_ns:
-        unknown = "another fault that expects it struck before its time was over"
+        unknown = "another fault that expects this alert struck before the allowed time was over"
     if unknown:
-        text = f"{act.expected.name}: whether {what} fires in time is not known: {unknown}"
+        text = f"{act.expected.name}: it is not known whether {what} fires in time: {unknown}"
         return Watch(what, within_ns, took, Verdict.INCONCLUSIVE, text)
     fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
     text = f"{act.expected.name}: {what} {fired} (≤ {format_duration(within_ns)})"
@@ -312,7 +312,7 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Wa
         awaited = any(window.name == name and window.holds(at) for window in windows)
         at_work = any(low <= at and (high is None or at <= high) for low, high in spans)
         if name in names and not awaited and not at_work:
-            text = f"alert {name} fired {format_duration(at)} into the day, where nothing was injected"
+            text = f"alert {name} fired at {format_duration(at)}, when no fault was active"
             found.append(Watch(f"alert {name}", 0, None, Verdict.FAIL, text))
     return found
 
@@ -360,7 +360,7 @@ def _people(
         if took is not None and took <= within_ns:
             found.append(Watch(name, within_ns, took, Verdict.PASS))
         elif why:
-            text = f"{expected.name}: whether people {name} it in time is not known: {why}"
+            text = f"{expected.name}: it is not known whether people {name} it in time: {why}"
             found.append(Watch(name, within_ns, took, Verdict.INCONCLUSIVE, text))
         else:
             said = "nobody did" if took is None else f"it took {format_duration(took)}"
@@ -395,7 +395,7 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), None)
     struck = any(e["event"] == "fault.injected" for e in events)
     if last is None:
-        yield Verdict.INCONCLUSIVE, "the schedule did not come to its end: the harness itself ended in the middle"
+        yield Verdict.INCONCLUSIVE, "the schedule is incomplete: the harness ended before it was over"
     elif last["outcome"] == "budget":
         yield Verdict.FAIL, f"the error budget is spent: {last.get('reason')}"
     elif last["outcome"] == "not_steady":
@@ -407,7 +407,7 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"
-            text = f"probe {event['name']} did not hold {event['moment']}: {event.get('detail')}"
+            text = f"probe {event['name']} failed ({event['moment']}): {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
 
 
@@ -420,7 +420,7 @@ def _unanswered(
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
         for name, moment in probes:
             if (name, moment, names) not in answered:
-                yield Verdict.INCONCLUSIVE, f"probe {name} never answered {moment} {names}"
+                yield Verdict.INCONCLUSIVE, f"probe {name} never answered ({moment} {names})"
 
 
 def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:
@@ -464,7 +464,7 @@ def _told(event: Event) -> tuple[str, str]:
     if name == "gameday.alert":
         return "alert", f"{event['name']} {event['status']}" + _because(event.get("summary"))
     if name == "gameday.probe":
-        return "probe", f"{event['name']} {'held' if event['ok'] else 'did not hold'} {event['moment']}"
+        return "probe", f"{event['name']} {'passed' if event['ok'] else 'failed'} ({event['moment']})"
     words = {
         "gameday.started": "the game day begins",
         "gameday.steady": "the job is steady" if event.get("ok") else "the job is not steady",
@@ -473,7 +473,7 @@ def _told(event: Event) -> tuple[str, str]:
         "gameday.finished": "the schedule is over",
         "run.finished": "the job is over",
         "node.released": f"node {event.get('node')} is gone",
-        "abort": "the job is given up",
+        "abort": "the job was aborted",
     }
     return "day", words[name] + _because(event.get("reason")) if name in words else ""
 

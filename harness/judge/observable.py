@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.timeline.timeline import Timeline
 
-NO_STEPS = "no step of the job is in the log: what it did cannot be observed"
-APART = "steps across restarts: a process went on from a state of a step that nobody knows"
+NO_STEPS = "the log holds no step of the job, so its progress is not known"
+APART = "the steps cannot be followed across restarts: a process resumed from an unknown step"
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:

@@ -30,7 +30,7 @@ def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followe
             row = None if allowed is None else _off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
             if row is not None:
                 whose = f"the {words} of rank {run.steps.rank[row]}"
-                text = f"at step {run.steps.step[row]} {whose} is not that of the same rank of the fault-free run"
+                text = f"at step {run.steps.step[row]} {whose} differs from the same rank of the fault-free run"
                 yield Verdict.FAIL, f"loss_continuity: {text}"
         elif bad := _split(run.steps, name, telling):
             yield Verdict.FAIL, f"loss_continuity: at step {bad[0]} ranks {bad[1]} disagree on the {words}"

@@ -41,12 +41,14 @@ def _failures(cards: Sequence[Scorecard]) -> str:
     if not passed:
         return f"{failed} of {len(cards)} runs failed, and none passed"
     low, high = failure_interval(failed, failed + passed)
-    rate = f"between {100 * low:.1f} % and {100 * high:.1f} % of all runs would, with 95 % confidence"
+    rate = f"with 95 % confidence, between {100 * low:.1f} % and {100 * high:.1f} % of all runs fail"
     return f"flaky: {failed} of {failed + passed} runs failed; {rate}"
 
 
 def _confidence(runs: int) -> str:
-    return f"all {runs} runs passed: with 95 % confidence fewer than {100 * failure_bound(runs):.0f} % of all runs fail"
+    return (
+        f"all {runs} runs passed: with 95 % confidence, fewer than {100 * failure_bound(runs):.0f} % of all runs fail"
+    )
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
@@ -59,8 +61,8 @@ def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
 
 
 def _doubt(name: str, found: Assessment) -> str:
-    tail = f"with 95 % confidence 90 % of runs only stay within {100 * found.tail:.0f} % of the bound"
-    typical = f"the median uses {100 * found.median:.0f} %"
+    tail = f"90 % of runs use up to {100 * found.tail:.0f} % of the bound, with 95 % confidence"
+    typical = f"median: {100 * found.median:.0f} %"
     if found.more is None:
-        return f"{name}: {tail} ({typical}); more runs would not settle it, the figure scatters too close to the bound"
+        return f"{name}: {tail} ({typical}); more runs would not help: the values scatter too close to the bound"
     return f"{name}: {tail} ({typical}); about {found.more} more runs would settle it"

@@ -91,19 +91,21 @@ def answer(restart: Restart, newest: int, usual: Losses, tolerance: float, tenso
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
         return Answer(Came.STALLED, detail="it restored nothing in time")
-    said = "with a word" if restart.told else "without a word"
+    said = "it reported the damage" if restart.told else "it did not report the damage"
     if restart.step < newest:
         return Answer(Came.FELL_BACK, restart.step, said)
     if restart.told:
         return Answer(Came.DETECTED, restart.step, said)
     off = apart(restart.losses, usual)
     if off is None:
-        how = f"it failed after the restore: {ended}" if ended else "no loss after the restore to compare"
+        how = f"it failed after the restore: {ended}" if ended else "it reported no loss after the restore"
         return Answer(Came.CRASHED if ended else _without_losses(tensor_bytes), restart.step, how)
     if off > tolerance:
         return Answer(Came.SILENT, restart.step, f"losses differ by up to {off:.2g} of their size")
     if tensor_bytes:
-        return Answer(Came.SILENT, restart.step, f"{tensor_bytes} bytes of tensors; the losses do not show it yet")
+        return Answer(
+            Came.SILENT, restart.step, f"{tensor_bytes} damaged bytes of tensors; no difference in the losses yet"
+        )
     return Answer(Came.HARMLESS, restart.step, "the losses are the same")
 
 

@@ -116,7 +116,10 @@ def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
         for row, step in start.restored.items():
             if 0 < step < start.epoch.first and step not in begun and not any(before >= step for before in alive):
                 text = f"rank {run.processes[row].rank} said it restored step {step}"
-                yield Verdict.INCONCLUSIVE, f"{text}, of which no checkpoint was ever begun: its state is not known"
+                yield (
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, but no checkpoint of that step was ever started: its state is not known",
+                )
 
 
 def _begun(run: Timeline, until: int) -> set[int]:
@@ -152,7 +155,7 @@ def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Fi
     for row, step in start.restored.items():
         lost_all = not step and saved > 0
         if (step < newest and not start.fallback) or lost_all:
-            why = "and passed over all that was saved" if start.fallback else "without a reason"
+            why = "and skipped all saved checkpoints" if start.fallback else "and gave no reason"
             text = f"rank {run.processes[row].rank} resumed from step {step} {why}"
             yield (
                 Verdict.FAIL,
@@ -163,7 +166,7 @@ def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Fi
         alive = any(each.before is not None and each.before >= start.epoch.first - 1 for each in start.members)
         rank = run.processes[start.newcomers[0].process].rank
         if not alive:
-            text = f"rank {rank} began with step {start.epoch.first} without a word of what it restored"
+            text = f"rank {rank} began with step {start.epoch.first} and did not report what it restored"
             yield Verdict.FAIL, f"{text}, though a checkpoint of step {newest} had been committed"
 
 
@@ -202,5 +205,5 @@ def _from_scratch(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
         furthest = max(furthest, start.epoch.last)
         allowed = every if again < run.stride else IN_FLIGHT * every
         if start.number and start.newcomers and lost > allowed and not _may_be_spoilt(run, start):
-            text = f"the job began again with step {start.epoch.first} and lost {lost} steps, though it was to save"
-            yield Verdict.INCONCLUSIVE, f"{text} every {every}: of what it saved and restored nothing was told"
+            text = f"the job restarted at step {start.epoch.first} and lost {lost} steps, though it should save"
+            yield Verdict.INCONCLUSIVE, f"{text} every {every} steps; it reported no saves and no restores"

@@ -241,13 +241,13 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 def _unaccused(result: ScoreResult, why: str) -> ScoreResult:
     """What would fail by its steps is not known."""
-    told = f"{why}; so it is not judged"
+    told = f"not judged: {why}"
     lines = [
         replace(e, verdict=Verdict.INCONCLUSIVE, reason=told) if e.verdict is Verdict.FAIL else e
         for e in result.expectations
     ]
     reasons = [
-        (Verdict.INCONCLUSIVE, f"{text}: {told}") if verdict is Verdict.FAIL else (verdict, text)
+        (Verdict.INCONCLUSIVE, f"{text} ({told})") if verdict is Verdict.FAIL else (verdict, text)
         for verdict, text in result.reasons
     ]
     return replace(result, expectations=lines, reasons=reasons)
@@ -267,7 +267,7 @@ def _reasons(findings: Sequence[Finding]) -> list[str]:
 def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:
     clauses = [result.summary for result in results.values() if result.summary] or ["the job did all its steps"]
     if not asked:
-        clauses.append("the scenario expects nothing else, whatever it costs")
+        clauses.append("the scenario expects nothing else")
     if not_judged:
         clauses.append(f"not judged: {', '.join(not_judged)}")
     return "; ".join(clauses)

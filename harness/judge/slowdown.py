@@ -15,7 +15,7 @@ QUANTILE = 0.99
 SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
 LONE_FACTOR = 3  # ... or when it alone takes so many times the band
 STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
-UNMEASURABLE = "cannot be told from the fault-free runs"
+UNMEASURABLE = "cannot be measured against the fault-free runs"
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then the band is too wide for this job
 
 
@@ -46,7 +46,7 @@ class Degraded:
         if self.before is None:
             return ""
         text = f"the job was {self.before:.2f} times slower than its fault-free runs before {self.fault} struck"
-        return f"{text}: they do not tell how fast it should be (a busy host?)"
+        return f"{text}: its usual speed is not known (the host may have been busy)"
 
 
 def step_times(timeline: Timeline) -> tuple[Ints, Ints]:

@@ -57,12 +57,12 @@ def _missing(run: Timeline, missing: Ints) -> Iterator[Finding]:
         return
     seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
     if run.dropped:
-        text = f"{named(missing)} left no event; {run.dropped} were lost to a full disk"
+        text = f"{named(missing)}: no event in the log; {run.dropped} events were lost to a full disk"
         yield Verdict.INCONCLUSIVE, text
     elif all(step in seams and step - 1 not in missing for step in missing.tolist()):
         yield Verdict.INCONCLUSIVE, f"{named(missing)}: its event was lost when its workers died"
     else:
-        yield Verdict.FAIL, f"{named(missing)} are in no surviving history: progress was claimed, not made"
+        yield Verdict.FAIL, f"{named(missing)}: never done in the surviving history, though later steps were"
 
 
 def named(numbers: Ints) -> str:
@@ -83,11 +83,11 @@ def _went_ahead(run: Timeline) -> Iterator[Finding]:
             continue
         if _lost_their_last_lines(run, number, last, int(steps.begin[rows].max())):
             if epoch.kept > last:
-                text = f"whether all ranks did step {last + 1}, which counts, is not known: the log of one that was"
-                yield Verdict.INCONCLUSIVE, f"{text} killed ends before it"
+                text = f"it is not known whether all ranks did step {last + 1}: the log of a killed rank"
+                yield Verdict.INCONCLUSIVE, f"{text} ends before it"
             continue
         ahead = np.unique(steps.rank[rows]).tolist()
-        text = f"ranks {ahead} of {epoch.size} went on to step {epoch.last} without the others, left at step {last}"
+        text = f"ranks {ahead} of {epoch.size} went on to step {epoch.last} alone; the others stopped at step {last}"
         yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
 
 
@@ -127,8 +127,8 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         lost = all(run.processes[row].dropped >= last - first + 1 for row in rows)
         which = f"step {first}" if first == last else f"steps {first} to {last}"
         ranks = sorted({run.processes[row].rank for row in rows})
-        text = f"ranks {ranks} of {run.epochs[number].size} did not do {which}, which others did"
-        why = f"{text}, as far as can be told: events were lost to a full disk"
+        text = f"ranks {ranks} of {run.epochs[number].size} did not do {which}, but other ranks did"
+        why = f"{text}; events were lost to a full disk"
         yield (Verdict.INCONCLUSIVE, why) if lost else (Verdict.FAIL, text)
 
 
@@ -151,7 +151,7 @@ def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Fin
         return
     last = int(run.steps.step.max())
     if last > planned:
-        yield Verdict.FAIL, f"step {last} was done, though only {planned} were asked for"
+        yield Verdict.FAIL, f"step {last} was done, but only {planned} steps were planned"
 
 
 def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:

@@ -92,9 +92,9 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
         elif kind in stood_in_for(here):
             continue
         elif any(kind in names for names in promised) and _was_due(run, kind):
-            yield kind, "its trainer declares that it tells it, and the log holds none"
+            yield kind, "the trainer declares that it reports this, but the log holds none"
         elif kind == "checkpoints" and _never_saved(evidence):
-            yield kind, "the fault-free run saves, and nothing shows that this one ever did"
+            yield kind, "the fault-free run saves checkpoints, but nothing shows that this run did"
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
@@ -153,7 +153,7 @@ def _within_a_life(run: Timeline, rows: Bools, expected: Bools) -> Iterator[str]
         usual = int(np.median(gaps))
         longest = 2 * usual if (gaps == usual).mean() >= REGULAR else 5 * int(gaps.max())
         if silent > longest:
-            yield f"rank {process.rank} stopped telling it, {silent} steps before its process did its last one"
+            yield f"rank {process.rank} stopped reporting this {silent} steps before the last step of its process"
 
 
 def _in_another_life(run: Timeline, rows: Bools) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _in_another_life(run: Timeline, rows: Bools) -> Iterator[str]:
         gap = max((all_rows[row] / told_rows[row] for row in known), default=0)  # told in every so many steps
         silent = [row for row in mine if not told_rows[row] and gap and all_rows[row] > 2 * gap]
         if silent:
-            yield f"rank {rank} told it in one of its lives and not in another"
+            yield f"rank {rank} reported this in one of its processes, but not in a later one"
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -179,16 +179,16 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
     for kind, item in ITEMS.items():
         score = BY_BOUND.get(kind)
         if kind not in here:
-            yield item, "the log does not tell it"
+            yield item, "the log does not report it"
         elif score is not None and not isinstance(expect.get(score), Mapping):
-            yield item, f"the scenario expects nothing of {score}"
+            yield item, f"the scenario has no bound on {score}"
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:
     """Why the length of a phase is not known, or an empty text."""
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
-    return f"{phase} cannot be measured: the log does not tell {names}" if names else ""
+    return f"{phase} cannot be measured: the log does not report {names}" if names else ""
 
 
 def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
@@ -197,14 +197,14 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
     `tells` is what the trainer declares; `None`: it declares nothing. `teller`: who tells it, in words.
     """
     if tells is None:
-        text = "Its trainer does not declare beforehand what it tells (trainer: tells:), so the run shows it"
-        return [f"{text}: what its log lacks will not be judged."]
+        text = "Its trainer does not declare what it reports (trainer: tells:)"
+        return [f"{text}. Whatever is missing from its log will not be judged."]
     tells = stood_in_for(tells)
     untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
     if not untold:
-        return [f"{teller[0].upper()}{teller[1:]} tells everything that is judged."]
+        return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
     items = dict.fromkeys(ITEMS[kind] for kind in untold)
-    lines = [f"Not judged, as {teller} does not tell it: {', '.join(items)}."]
+    lines = [f"Not judged, because {teller} does not report it: {', '.join(items)}."]
     return lines + [f"  {name} would be inconclusive: {teller} {why}." for name, why in _hopeless(tells, expect)]
 
 
@@ -238,11 +238,11 @@ def from_scratch(run: Timeline) -> str:
     for episode in run.episodes:
         again = [e.first for e in run.epochs if e.begin > episode.t_stop and (e.begin <= episode.end)]
         if episode.furthest_step > every and lowest in again:
-            text = f"after step {episode.furthest_step} the job began again with step {lowest}"
-            return f"{text}: whether it had a checkpoint, and why it did not take it, nobody tells"
+            text = f"after step {episode.furthest_step} the job started again from step {lowest}"
+            return f"{text}, and did not report whether it had a checkpoint"
     return ""
 
 
 def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     if kinds:
-        yield name, f"does not tell {', '.join(ITEMS[kind] for kind in kinds)}"
+        yield name, f"does not report {', '.join(ITEMS[kind] for kind in kinds)}"

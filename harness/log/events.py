@@ -107,7 +107,7 @@ def _placed(source: Source, header: Record) -> Record:
 
 def _agree(what: str, told: object, known: object, by: str) -> None:
     if told != known:
-        raise Damaged(f"{what} {records.shown(told)} in the header, {records.shown(known)} by {by}")
+        raise Damaged(f"{what} is {records.shown(told)} in the header, but {records.shown(known)} by {by}")
 
 
 @dataclass

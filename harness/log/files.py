@@ -137,7 +137,7 @@ def _refused(source: Source, found: os.stat_result) -> str | None:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
     if found.st_size > FILE_BYTES_MAX:
-        return f"{source.shown}: {found.st_size} bytes; an event file has at most {FILE_BYTES_MAX}"
+        return f"{source.shown}: {found.st_size} bytes; an event file may have at most {FILE_BYTES_MAX}"
     return None
 
 

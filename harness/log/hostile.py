@@ -63,7 +63,7 @@ def _open_folder(descriptor: int, name: str, path: pathlib.Path) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise FaultError(f"{path}: {name} is no plain folder ({error.strerror}); it is left alone") from error
+        raise FaultError(f"{path}: {name} is not a plain folder ({error.strerror}); it is left alone") from error
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY, mode: int
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
-            raise FaultError(f"{root / path}: no plain file ({error.strerror}); it is left alone") from error
+            raise FaultError(f"{root / path}: not a plain file ({error.strerror}); it is left alone") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -120,9 +120,9 @@ def _read(folder: int, path: pathlib.Path) -> bytes:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise FaultError(f"{path}: not a regular file; a journal is one")
+            raise FaultError(f"{path}: not a regular file; a journal must be one")
         if status.st_size > SIZE_MAX:
-            raise FaultError(f"{path}: {status.st_size} bytes; a journal has at most {SIZE_MAX}")
+            raise FaultError(f"{path}: {status.st_size} bytes; a journal may have at most {SIZE_MAX}")
         _refuse_foreign(status, path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(SIZE_MAX)
@@ -135,4 +135,4 @@ def _refuse_foreign(status: os.stat_result, path: pathlib.Path) -> None:
         raise FaultError(f"{path}: it belongs to user {status.st_uid}, not to you ({os.geteuid()}); nothing was undone")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(status.st_mode)
-        raise FaultError(f"{path}: others can write it ({mode}), so it is not believed; nothing was undone")
+        raise FaultError(f"{path}: others can write it ({mode}), so it is not trusted; nothing was undone")

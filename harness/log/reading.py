@@ -113,7 +113,7 @@ def read(directory: pathlib.Path) -> Log:
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
         if writer is None:
-            problems.append(f"{files.visible(source.file)} holds no whole line")
+            problems.append(f"{files.visible(source.file)} holds no complete line")
         else:
             writers.append(replace(writer, start=table.add(writer), samples=Samples()))
     if not writers:
@@ -314,7 +314,7 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
     harness = next((writer for writer in writers if writer.role == events.HARNESS), None)
     judges = sum(writer.role in (events.HARNESS, events.NOT_BELIEVED) for writer in writers)
     if harness is None:
-        problems.append("no harness wrote into this log")
+        problems.append("the harness wrote nothing into this log")
     elif judges > 1:
         problems.append(f"{judges} harnesses wrote into this log")
     if harness is not None and harness.dropped:
@@ -402,6 +402,6 @@ def _too_far(writer: Writer, apart_ns: int) -> EventLogError:
     days = apart_ns / (86400 * 10**9)
     host = records.shown(writer.header.get("host"))
     return EventLogError(
-        f"{writer.name}: events {days:+.0f} days from the harness's; at most {APART_NS_MAX // (86400 * 10**9)} can be "
-        f"judged; look at the clocks of host {host}"
+        f"{writer.name}: events {days:+.0f} days off the harness's clock; at most "
+        f"{APART_NS_MAX // (86400 * 10**9)} can be judged; check the clocks of host {host}"
     )

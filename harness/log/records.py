@@ -82,7 +82,7 @@ def typed(record: Record) -> msgspec.Struct:
     """
     name = record.get("event")
     if not isinstance(name, str) or name not in TYPES:
-        raise Damaged(f"no event of the name {shown(name)} is declared")
+        raise Damaged(f"unknown event {shown(name)}")
     return _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
 
 
@@ -99,7 +99,7 @@ def parse(line: bytes) -> Record:
     except RecursionError:
         raise Damaged(f"nested deeper than {DEPTH_MAX}") from None
     except ValueError as error:
-        raise Damaged(f"not a whole JSON line ({error})") from None
+        raise Damaged(f"not a complete JSON line ({error})") from None
     if not isinstance(record, dict):
         raise Damaged(f"an event must be a JSON object, not {shown(record)}")
     return record if _is_plain(line) else _clean_tree(record, 0)

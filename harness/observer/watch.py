@@ -162,7 +162,7 @@ class Watch:
             self._done = 0
         fields, self._frozen = self._frozen, {}
         if self._done is None:
-            self.missing("steps", ValueError("a state was loaded, and nothing tells how many steps it holds"))
+            self.missing("steps", ValueError("a state was loaded, but its number of steps is unknown"))
         else:
             self._done += 1
             self._tell("step", {"step": self._done, **fields, **({} if applied else {"applied": False})}, at)

@@ -102,7 +102,7 @@ class Page:
     async def events(self, request: Request) -> Response:
         role = self._role(request)
         if role is None:
-            return _refused("no token, or a wrong one")
+            return _refused("no token, or a wrong token")
         if self.hub.streams >= STREAMS_MAX:
             return JSONResponse({"refused": f"{STREAMS_MAX} pages are open already"}, status_code=503)
         return StreamingResponse(self.hub.stream(role), media_type="text/event-stream")
@@ -110,7 +110,7 @@ class Page:
     async def log(self, request: Request) -> Response:
         """The newest words on a node. They are the trainer's: plain text, without what could steer a terminal."""
         if self._role(request) is None:
-            return _refused("no token, or a wrong one")
+            return _refused("no token, or a wrong token")
         view, wanted = self.hub.view, request.query_params.get("node", "")
         if view is None or wanted not in view.nodes:
             return PlainTextResponse("There is no such node.", status_code=404)
@@ -118,7 +118,7 @@ class Page:
 
     async def chart(self, request: Request) -> Response:
         if self._role(request) is None:
-            return _refused("no token, or a wrong one")
+            return _refused("no token, or a wrong token")
         narrow = request.query_params.get("narrow") == "1"
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
@@ -134,9 +134,9 @@ class Page:
         """A button. Takes the cookie, the page's own origin and JSON: three things that another site cannot send."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
-            return _refused("no token, or a wrong one")
+            return _refused("no token, or a wrong token")
         if not self.access.is_own_origin(request.headers.get("origin", ""), request.headers.get("host", "")):
-            return _refused("this does not come from the page itself")
+            return _refused("this request does not come from the page itself")
         return await self._hand_in(request, role)
 
     async def notes(self, request: Request) -> Response:
@@ -152,11 +152,11 @@ class Page:
         if wanted.action not in MAY[role]:
             return _refused(f"this token may not {wanted.action}")
         if not self.desk.hand_in(wanted):
-            return JSONResponse({"refused": "too much is asked at once; try again"}, status_code=429)
+            return JSONResponse({"refused": "too many requests at once; try again"}, status_code=429)
         try:
             refused = await run_in_threadpool(wanted.reply.result, REPLY_S)
         except NoReply:
-            return JSONResponse({"refused": "the job does not answer yet; it was asked"}, status_code=504)
+            return JSONResponse({"refused": "the job was asked, but has not answered yet"}, status_code=504)
         return JSONResponse({"refused": refused}, status_code=409 if refused else 200)
 
     def _bearer(self, request: Request) -> str | None:
@@ -204,7 +204,7 @@ def _asked(given: Any, role: str) -> Ask:
         raise ValueError(f"at most {TEXT_MAX} characters of text, and {WHO_MAX} of a name")
     known = frozenset[str]().union(*MAY.values())
     if given["action"] not in known:
-        raise ValueError(f"{given['action'][:40]!r} is no action; choose one of: {', '.join(sorted(known))}")
+        raise ValueError(f"{given['action'][:40]!r} is not an action; choose one of: {', '.join(sorted(known))}")
     return Ask(given["action"], role, text.strip(), who.strip())
 
 

@@ -25,7 +25,7 @@ ENDS_S = 3.0
 
 
 @dataclass(frozen=True)
-class Place:
+class PageAddress:
     """Where the page is served. Another address than this host's own needs TLS."""
 
     address: str = "127.0.0.1"
@@ -69,7 +69,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(place: Place, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> Iterator[Served]:
+def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> Iterator[Served]:
     """Raises `CannotRunError` where the address cannot be had."""
     place.check()
     listening = _listen(place)
@@ -111,7 +111,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: PageAddress) -> socket.socket:
     try:
         family, _, _, _, where = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)

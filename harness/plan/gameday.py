@@ -188,7 +188,7 @@ class _Making:
         rows = [row for row in self.load_trace(replay) if row.event in replay.events]
         if not rows:
             known = ", ".join(replay.events)
-            raise ScenarioError([f"the trace has no event that the plan rehearses; it rehearses: {known}"])
+            raise ScenarioError([f"no event in the trace has a scenario; events with one: {known}"])
         nodes = {node: number for number, node in enumerate(dict.fromkeys(row.node for row in rows))}
         for row in rows[: replay.first]:
             each = Rehearse(scenario=replay.events[row.event], runbook=entry.runbook)
@@ -205,7 +205,7 @@ class _Making:
     def _act(self, each: Rehearse, scenario: Scenario, salt: str, after_ns: int = 0) -> Act:
         self.acts += 1
         if self.acts > ACTS_MAX:
-            raise ScenarioError([f"more than the {ACTS_MAX:,} rehearsals of a day"])
+            raise ScenarioError([f"more than {ACTS_MAX:,} rehearsals"])
         name = self._name(each.name or scenario.name)
         seed = random.Random(f"{self.seed}/{salt}").getrandbits(63)
         plan = make_plan(_without_steps(scenario), seed, self.backend, self.run_id)

@@ -165,10 +165,10 @@ class Plan(_Model):
     def _misplaced(self, fault: PlannedFault, ids: set[str]) -> Iterator[tuple[str, str]]:
         steps, places, allowed = self.workload.steps, self.workload.nodes, self.limits.nodes_at_once
         if fault.when.step is not None and steps is not None and fault.when.step >= steps:
-            yield "when", f"step {fault.when.step} never comes before the end; the workload has {steps} steps"
+            yield "when", f"step {fault.when.step} is never reached; the workload has {steps} steps"
         followed = fault.when.following
         if followed is not None and (followed == fault.id or followed not in ids):
-            yield "when", f"it follows {followed!r}, which is no other fault of this plan"
+            yield "when", f"it follows {followed!r}, but this plan has no such other fault"
         if not all(0 <= target.node_index < places and self._has(target, fault.action) for target in fault.targets):
             yield "targets", f"not all are a {fault.action.aims_at} of this workload: {self.workload.in_words()}"
         if allowed is not None and len(fault.nodes()) > allowed:
@@ -207,7 +207,9 @@ class Plan(_Model):
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
-                text = f"fault {fault.id}: step {fault.when.step} never comes; the fault-free run did {steps} steps"
+                text = (
+                    f"fault {fault.id}: step {fault.when.step} is never reached; the fault-free run did {steps} steps"
+                )
                 raise ScenarioError([text])
         return self.model_copy(update={"workload": workload})
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.judge.analysis import Analysis
 from harness.judge.curves import Curve
-from harness.report.charts.gantt import Checkpoint, Chronicle, Fault, Phase, Recovery
+from harness.report.charts.gantt import CheckpointMark, Chronicle, Fault, Phase, Recovery
 from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
 from harness.report.charts.loss import Curves, RolledBack, Series
 from harness.report.view import target_text
@@ -46,7 +46,7 @@ def chronicle(run: Timeline) -> Chronicle:
         phases=[_phase(run, segment) for segment in run.segments],
         faults=[_fault(run, fault, fault.injected) for fault in run.faults if fault.injected is not None],
         checkpoints=[
-            Checkpoint(_since(run, event["at"]), event.get("step"), "committed" if how == "committed" else "failed")
+            CheckpointMark(_since(run, event["at"]), event.get("step"), "committed" if how == "committed" else "failed")
             for event, how in ended
             if how in ("committed", "failed")
         ],

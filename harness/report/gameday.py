@@ -137,7 +137,7 @@ def _markdown(day: Day, result: DayResult, rows: Sequence[Row], to_fix: Sequence
         "\n".join(f"- {text(reason)}" for reason in result.reasons[1:]),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
-        "## What to fix, dearest first\n\n" + _fixes(to_fix),
+        "## What to fix, most expensive first\n\n" + _fixes(to_fix),
         "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), _moments(result.moments)),
         "## Post-mortem\n\n" + _questions(rows),
     ]

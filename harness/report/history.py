@@ -149,7 +149,7 @@ def _drawn(one: Series) -> dict[str, Any]:
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:
     value = one.value(each, figure)
-    measured = show(value) if value is not None else "nothing that counts was measured"
+    measured = show(value) if value is not None else "no comparable value was measured"
     story = f"{each.run_id}\n{each.verdict}: {measured}\n{each.begun_at}"
     return Point(
         value, each.verdict.value, each.short_commit, story + (f"\ncommit {each.short_commit}" if each.commit else "")

@@ -141,7 +141,7 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 def _timeline_words(report: Report) -> str:
     run = report.run
     if run.furthest_step is None or run.ranks is None:
-        return "The report is of an earlier version, which does not tell the course of the run."
+        return "This report was written by an earlier version and does not hold the course of the run."
     lasted = seconds(run.duration_s)
     if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."

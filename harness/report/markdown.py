@@ -26,7 +26,7 @@ def render(report: Report) -> str:
         _accounts(report),
         _closed_forms(report),
         _faults(report),
-        "## Play it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
+        "## Run it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -91,7 +91,7 @@ def _closed_forms(report: Report) -> str:
     if not rows:
         return ""
     forms = table(["", "Measured", "Closed form"], rows, right=[1, 2])
-    return f"## Held against closed forms\n\n{text(view.closed_forms_words(report))}\n\n{forms}"
+    return f"## Compared with closed forms\n\n{text(view.closed_forms_words(report))}\n\n{forms}"
 
 
 def _faults(report: Report) -> str:

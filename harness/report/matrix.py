@@ -33,7 +33,7 @@ def to_json(head: dict[str, Any], rows: Sequence[MatrixRow]) -> dict[str, Any]:
 
 def to_markdown(title: str, facts: Sequence[str], rows: Sequence[MatrixRow]) -> str:
     lines = [f"# {one_line(title)}", "", *(f"* {one_line(fact)}" for fact in facts), ""]
-    lines += ["| damage | to | file | what came of it | detail |", "|---|---|---|---|---|"]
+    lines += ["| damage | to | file | result | detail |", "|---|---|---|---|---|"]
     for row in rows:
         cells = (row.kind, row.part, row.file, row.result, row.detail)
         lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |")

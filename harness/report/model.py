@@ -281,7 +281,7 @@ def _problems(run: Timeline) -> list[str]:
     """What is wrong with the evidence itself."""
     found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
     if run.dropped:
-        found.append(f"{run.dropped:,} events were lost because the disk took no more")
+        found.append(f"{run.dropped:,} events were lost because the disk was full")
     return [*found, *run.problems]
 
 
@@ -314,7 +314,7 @@ def read(path: pathlib.Path) -> Report:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ReportError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ReportError(f"{path}: not a report, or one of more than {MAX_BYTES // 2**20} MiB")
+        raise ReportError(f"{path}: not a report, or larger than {MAX_BYTES // 2**20} MiB")
     try:
         return Report.from_json(values)
     except ReportError as error:

@@ -84,7 +84,7 @@ class Part:
     def in_words(self) -> str:
         """What else is not the whole suite, or an empty text."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
-        said += [f"only shard {self.shard} of {self.shards}: merge all of them for the answer"] if self.shard else []
+        said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
         optional = [each.name for each in self.left_out if not each.required]
         return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
 

@@ -100,10 +100,10 @@ def _recovery(report: Report) -> Figure:
         return _figure("Recovery time", "Never", f"stuck in {stuck}", expectation)
     if not episodes and values.seconds is None:
         if any(interval.slowdown_before is None for interval in slow):
-            return _figure("Recovery time", "Never", "it never was back at its usual speed", expectation)
-        why = "it was as slow before the fault" if slow else _no_outage(report)
+            return _figure("Recovery time", "Never", "it never returned to its usual speed", expectation)
+        why = "it was already this slow before the fault" if slow else _no_outage(report)
         return _figure("Recovery time", DASH, why, expectation)
-    detail = "from the last step before to new progress"
+    detail = "from the last step until new progress"
     if len(episodes) > 1:
         detail = f"the longest of {len(episodes)} recoveries"
     elif not episodes:
@@ -201,8 +201,8 @@ def closed_forms(report: Report) -> list[tuple[str, str, str]]:
 def closed_forms_words(report: Report) -> str:
     found = report.wasted_gpu_hours.closed_forms
     rate = f"a failure every {seconds(found.mean_time_to_failure_s)} that costs {seconds(found.restart_s)}"
-    text = f"By closed form from this run's own rates: {rate} besides lost work, and a checkpoint that stops training"
-    return f"{text} for {seconds(found.checkpoint_s)}. Expected are means over failures at random moments."
+    text = f"Closed-form estimate from this run's rates: {rate} besides lost work, and a checkpoint that stops training"
+    return f"{text} for {seconds(found.checkpoint_s)}. Expected values are means over failures at random moments."
 
 
 def baseline_words(report: Report) -> str:

@@ -20,7 +20,7 @@ from harness.run.steady import Course, Waste, lacking, step_times_ns
 
 SHOWN_NS = 250_000_000
 FEED_KEPT = 200
-REFUSED = "there is nothing to {} now"
+REFUSED = "nothing to {} now"
 
 
 @dataclass
@@ -239,7 +239,7 @@ class Director:
             about = {"name": answer.probe, "moment": answer.moment, "ok": answer.ok, "detail": answer.detail}
             job.emit("gameday.probe", **about, rehearsal=answer.rehearsal)
             if not answer.ok and self.state != "over":
-                self._finish(job, "probe", f"probe {answer.probe} did not hold {answer.moment}: {answer.detail}")
+                self._finish(job, "probe", f"probe {answer.probe} failed ({answer.moment}): {answer.detail}")
 
     # People
 
@@ -282,7 +282,7 @@ class Director:
         if not self.blocked:
             return "nothing is blocked"
         self.blocked = False
-        job.emit("gameday.lifted", reason="a person lifted it")
+        job.emit("gameday.lifted", reason="a person lifted the block")
         self._since_ns = now_ns  # the limits of the state begin anew
         return ""
 
@@ -303,7 +303,7 @@ class Director:
 
     def _inject(self, job: LiveJob, now_ns: int) -> str:
         if self.blocked:
-            return "injections are blocked: lift that first"
+            return "injections are blocked; lift the block first"
         waiting = [cue for cue in self._cues() if not cue.rehearsal.over] if self.state == "acting" else []
         if not waiting:
             return f"{REFUSED.format('inject')}" + (f": {self.lacks}" if self.state == "steadying" else "")

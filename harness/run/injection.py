@@ -108,7 +108,7 @@ class Injection:
         self.wait(RANK_APPEARS_S, until=lambda: rank in self.progress.workers)
         worker = self.progress.workers.get(rank)
         if worker is None:
-            raise FaultError(f"rank {rank} has not started: there is nothing to act on")
+            raise FaultError(f"rank {rank} has not started, so the fault cannot act on it")
         node = self._home(rank)
         if node is None or not node.alive:
             raise NodeGone(f"rank {rank} was on {worker.node}, which is gone")

@@ -93,7 +93,7 @@ def run_job(
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = Job(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
+        outcome = RunningJob(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -116,7 +116,7 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter
     reverter.wait()
 
 
-class Job:
+class RunningJob:
     """A cluster's life: opened, started, followed, ended."""
 
     def __init__(
@@ -185,7 +185,7 @@ class Job:
         try:
             return self._follow_on(observer, stop)
         except BackendError as error:
-            return Outcome("broken", f"the backend broke: {error}")
+            return Outcome("broken", f"the backend failed: {error}")
 
     def _give_back(self, outcome: Outcome) -> None:
         """Ends what is still done, and gives the nodes back. What a broken backend keeps is undone by the journal."""
@@ -282,7 +282,7 @@ class Job:
         self._deserted_s = 0.0 if living else self._deserted_s or now_s
         if not living:  # a backend that broke, and lost sight of all nodes over it, says so within a moment
             over = now_s - self._deserted_s > DESERTED_S
-            return Outcome("failed", "no node is left, and no replacement comes") if over else None
+            return Outcome("failed", "no node is left, and no replacement is planned") if over else None
         bad = [(node, code) for node, code in zip(living, codes, strict=True) if code not in (0, EXIT_LEFT)]
         if not bad and codes.count(EXIT_LEFT) == 0:
             return Outcome("completed", "every node's command ended with 0")

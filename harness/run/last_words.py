@@ -106,6 +106,6 @@ def _tail(log: pathlib.Path) -> str:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         file.seek(max(0, found.st_size - TAIL_BYTES))
         return file.read(TAIL_BYTES).decode(errors="replace")

@@ -101,7 +101,7 @@ def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(asked.pid, signal.SIGKILL)
         asked.wait()
-        return False, f"no end within {timeout_s:g} s"
+        return False, f"not finished within {timeout_s:g} s"
     said.join(GRACE_S / 2)  # a child that it left behind may hold the pipe open
     words = said.kept[-DETAIL_MAX:].decode(errors="replace").strip()
     return code == 0, f"ended with {code}: {words}" if words else f"ended with {code}"
@@ -136,7 +136,7 @@ def _http(wanted: Http, timeout_s: float) -> tuple[bool, str]:
     if status != wanted.status:
         return False, f"HTTP {status}; wanted {wanted.status}"
     if wanted.contains is not None and wanted.contains not in body:
-        return False, f"HTTP {status}, but its answer does not hold {wanted.contains!r}"
+        return False, f"HTTP {status}, but its answer does not contain {wanted.contains!r}"
     return True, f"HTTP {status}"
 
 
@@ -151,5 +151,5 @@ def _promql(asked: PromQL, timeout_s: float) -> tuple[bool, str]:
     except (ValueError, LookupError, TypeError):
         return False, f"HTTP {status}: not the answer of a Prometheus server"
     if not found:
-        return False, "the query has no answer: it does not hold"
+        return False, "the query returned nothing, so the probe fails"
     return True, f"{len(found)} series" if answer["data"].get("resultType") == "vector" else str(found)[:DETAIL_MAX]

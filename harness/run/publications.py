@@ -13,9 +13,9 @@ from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log.journal import Journal
-from harness.trainers.checkpoints.contract import Checkpoint, Listing, list_checkpoints
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 LOOK_S = 0.5
 _Stamp = tuple[tuple[str, int, int], ...]
@@ -26,7 +26,7 @@ class Publications:
 
     def __init__(self, journal: Journal, saved: CheckpointPlace, emit: Emitter):
         self._run_dir, self._saved, self._emit = journal.run_dir, saved, emit
-        self._place = Place(self._run_dir, saved.folder)
+        self._place = CheckpointFolder(self._run_dir, saved.folder)
         self._noted: dict[str, _Stamp] = {}
         self._over = threading.Event()
 
@@ -48,7 +48,7 @@ class Publications:
     def look(self) -> None:
         """One look. A checkpoint that goes away meanwhile is not noted."""
         with contextlib.suppress(OSError, FaultError, ValueError):
-            before, self._place = self._place, Place.look(self._run_dir, self._saved.folder)
+            before, self._place = self._place, CheckpointFolder.look(self._run_dir, self._saved.folder)
             if self._place.sizes and self._place == before and self._unnoted():
                 listing = list_checkpoints(self._place, self._saved.layout)
                 for found in listing.finished:
@@ -58,7 +58,7 @@ class Publications:
         known = {entry for stamp in self._noted.values() for entry in stamp}
         return any(entry not in known for entry in _stamp(self._place, self._place.files))
 
-    def _note(self, found: Checkpoint, listing: Listing) -> None:
+    def _note(self, found: FoundCheckpoint, listing: Listing) -> None:
         stamp = _stamp(self._place, found.files)
         if self._noted.get(found.path) == stamp:
             return
@@ -70,5 +70,5 @@ class Publications:
         self._emit("checkpoint.published", path=found.path, layout=listing.layout, bytes=size, sha256=sha256, **told)
 
 
-def _stamp(place: Place, files: Iterable[str]) -> _Stamp:
+def _stamp(place: CheckpointFolder, files: Iterable[str]) -> _Stamp:
     return tuple((path, place.sizes[path], place.changed_ns(path)) for path in files)

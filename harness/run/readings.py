@@ -100,7 +100,7 @@ class Readings:
             read_bytes = self._read_bytes
             self._read(time.monotonic_ns())
         if self._read_bytes > read_bytes:
-            self._fail(self.reader.file, f"not read to its end within {CLOSE_NS // 10**9} s of the end of the job")
+            self._fail(self.reader.file, f"not read completely within {CLOSE_NS // 10**9} s after the end of the job")
         for life in self._lives.values():
             life.out.close()
 
@@ -125,7 +125,7 @@ class Readings:
             self._fail(self.reader.folder(), str(error))
             return
         if len(paths) >= hostile.ENTRIES_MAX:
-            self._fail(self.reader.folder(), f"{hostile.ENTRIES_MAX} files or more; not all are looked at")
+            self._fail(self.reader.folder(), f"{hostile.ENTRIES_MAX} files or more; the rest is not read")
         for path in paths:
             found = pattern.fullmatch(path)
             if found and path not in self._files and self._names_a_node(path, found):
@@ -144,7 +144,7 @@ class Readings:
             return True
         self._fail(
             ascii(path)[:100],
-            "what stands for {node} is no name of a node: at most 63 letters, digits, '-', '_' and '.'",
+            "the name for {node} is not valid; allowed are at most 63 letters, digits, '-', '_' and '.'",
         )
         return False
 

@@ -213,5 +213,5 @@ def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
     ):
         twice = [name for name, count in names.items() if count > 1]
         if twice:
-            raise UsageError(f"{what} {twice[0]!r} is there twice: names must differ within one job")
+            raise UsageError(f"{what} {twice[0]!r} is used twice; names must differ within one job")
     return plan.model_copy(update={"faults": faults})

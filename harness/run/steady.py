@@ -73,7 +73,7 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
         return f"{len(took)} of {wanted.steps} steps done"
     usual = statistics.median(took)
     if now_ns - progress.last_step_ns > max(STANDSTILL_TIMES * usual, STANDSTILL_NS_MIN):
-        return "no step is being done"
+        return "no step is running"
     inside = sum(abs(each - usual) <= usual * wanted.band / 100 for each in took)
     if inside < NINE_OF_TEN * wanted.steps:
         return f"only {inside} of {wanted.steps} steps took within {wanted.band:g} % of their median"
@@ -85,7 +85,7 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
 def _loss_lacks(wanted: Steady, course: Course) -> str:
     newest = course.losses(wanted.steps)
     if len(course.first_losses) < wanted.steps or len(newest) < wanted.steps // 2:
-        return "too few losses are told yet"
+        return "too few losses are reported yet"
     first, last = statistics.fmean(course.first_losses), statistics.fmean(newest)
     return "" if last < first else f"the loss does not fall: {last:.4g} now, {first:.4g} at the start"
 

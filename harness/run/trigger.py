@@ -161,7 +161,7 @@ class LiveProgress:
 def _whole(value: Any) -> int:
     """A count or a time as a trainer told it. Raises `ValueError` for anything that cannot be one."""
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no count and no time")
+        raise ValueError(f"{value!r} is not a count and not a time")
     return value
 
 
@@ -221,10 +221,10 @@ def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: i
     broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
     allowed = limits.nodes_at_once
     if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
-        return f"{len(broken)} of at most {allowed} nodes have a fault at work"
+        return f"{len(broken)} of at most {allowed} nodes have an active fault"
     cool_down_ns = limits.cool_down_ns
     if cool_down_ns and broken & firing.planned.nodes():
-        return "its node still has a fault at work"
+        return "its node still has an active fault"
     latest_ns = max((over for other in fired if (over := other.over_ns()) is not None), default=None)
     if latest_ns is not None and now_ns - latest_ns < cool_down_ns:
         return f"the pause of {cool_down_ns / 1e9:g} s after a recovery is not over"

@@ -120,12 +120,12 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
     if "run_dir" in inspect.signature(function).parameters:
         given["run_dir"] = run_dir  # where the journal lies, whatever the record says
     if not _RUN_ID.fullmatch(str(given.get("run_id", "x"))):
-        raise FaultError(f"its arguments are not those that are written down for it: run_id {given['run_id']!r}")
+        raise FaultError(f"its arguments differ from those in the journal: run_id {given['run_id']!r}")
     try:
         validate_call(config=ConfigDict(strict=True))(function)(**given)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise FaultError(f"its arguments are not those that are written down for it: {wrong}") from error
+        raise FaultError(f"its arguments differ from those in the journal: {wrong}") from error
 
 
 def resolve(action: str) -> Callable[..., object]:
@@ -141,7 +141,7 @@ def resolve(action: str) -> Callable[..., object]:
         raise FaultError(f"unknown undo action {action!r}; choose one of: {', '.join(actions())}")
     found: Callable[..., object] | None = getattr(importlib.import_module(module), "UNDO", None)
     if found is None:
-        raise FaultError(f"unknown undo action {action!r}: {module} has nothing to undo")
+        raise FaultError(f"unknown undo action {action!r}: {module} has no undo function")
     return found
 
 

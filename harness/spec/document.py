@@ -132,7 +132,7 @@ class Document:
         if self.problems:
             found = list(dict.fromkeys(self.problems))
             more = (
-                [f"{self.source}: and {len(found) - PROBLEMS_MAX} mistakes more"] if len(found) > PROBLEMS_MAX else []
+                [f"{self.source}: and {len(found) - PROBLEMS_MAX} more mistakes"] if len(found) > PROBLEMS_MAX else []
             )
             raise ScenarioError(found[:PROBLEMS_MAX] + more)
 
@@ -224,7 +224,7 @@ class _Reader:
                 raise _Refused(mark, "not valid YAML: a key is a plain word")
             key = event.value if isinstance(event, yaml.ScalarEvent) else str(key)  # as it is written
             if key in data:
-                self.document.problem_at(mark, f"{short(key)!r} stands here twice")
+                self.document.problem_at(mark, f"duplicate key {short(key)!r}")
             data[key], marks[key] = self._value(next(self.events), depth + 1), mark
         return MarkedMap(data, marks)
 

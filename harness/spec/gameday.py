@@ -155,7 +155,7 @@ class Entry(_Model):
     def _one_kind(self) -> Entry:
         given = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise ValueError(f"{' + '.join(given) or 'nothing'} is no entry; write exactly one of: {', '.join(_KINDS)}")
+            raise ValueError(f"{' + '.join(given) or 'nothing'} given; write exactly one of: {', '.join(_KINDS)}")
         stray = [key for key in ("profile", "overrides", "expect") if key in self.model_fields_set]
         if stray and given != ["scenario"]:
             raise ValueError(f"{stray[0]}: belongs to scenario:")

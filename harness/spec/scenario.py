@@ -88,7 +88,7 @@ class When(_Model):
         ]
         if tuple(given) not in _TRIGGERS:
             allowed = " · ".join(" + ".join(names) for names in _TRIGGERS)
-            raise ValueError(f"{' + '.join(given) or 'nothing'} is no trigger; allowed: {allowed}")
+            raise ValueError(f"{' + '.join(given) or 'nothing'} is not a trigger; allowed: {allowed}")
         if self.rate is not None:
             units.parse_per_hour(self.rate)
         if (self.every or self.rate) and self.times is None:

@@ -29,7 +29,7 @@ def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
 def _says_something(text: str) -> str:
     """A text that is in every reason would cover every failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
-        raise ValueError(f"{text!r} says too little; write at least {LETTERS_MIN} letters of the reason")
+        raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
 
 

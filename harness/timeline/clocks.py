@@ -31,5 +31,5 @@ def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
         drift = DRIFT_MAX * abs(writer.header["mono_ns"] - harness.header["mono_ns"])
         apart = min(abs(ahead - each) for each in known)
         if apart > drift + JUMP_NS_MIN:
-            text = f"{writer.name} claims the harness's clock, and is {format_duration(apart)} off it"
+            text = f"{writer.name} claims the harness's clock, but is {format_duration(apart)} off"
             yield f"{text}: its times cannot be compared"

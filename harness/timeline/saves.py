@@ -18,7 +18,7 @@ Event = Mapping[str, Any]
 Committers = Mapping[int, int]  # ranks of a world → how many processes commit one of its checkpoints at the most
 
 
-class Place(NamedTuple):
+class SaveWorld(NamedTuple):
     """The world in which something was told: its number and its size."""
 
     world: int
@@ -35,7 +35,7 @@ class _Save:
     commits: list[int] = field(default_factory=list)
 
 
-def committers(events: Sequence[Event], places: Sequence[Place]) -> dict[int, int]:
+def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
     """How many processes commit a checkpoint, by the size of their world. `places`: of each event."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
@@ -48,7 +48,7 @@ def together(one: Committers, other: Committers) -> dict[int, int]:
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
-def labelled(events: Sequence[Event], places: Sequence[Place], usual: Committers) -> list[dict[str, Any]]:
+def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
     """The events, in order of time, with commits of parts named `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
@@ -63,7 +63,7 @@ def labelled(events: Sequence[Event], places: Sequence[Place], usual: Committers
     return result
 
 
-def _saves(events: Sequence[Event], places: Sequence[Place]) -> Iterator[_Save]:
+def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
     """One after the other. A process that begins, or commits, a step again in the same world saves it a second time; a
     line that was logged twice does not."""
     current: dict[tuple[object, int], _Save] = {}

@@ -94,7 +94,7 @@ class Story:
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""
         told = [event for event in self.harness if event["event"] == "reader.failed"]
-        return [f"{event['path']} is not read on: {event.get('error') or 'nobody says why'}" for event in told]
+        return [f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}" for event in told]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""
@@ -106,12 +106,12 @@ class Story:
         ]
         return sorted(found, key=lambda event: event["at"])
 
-    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[saves.Place]:
+    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[saves.SaveWorld]:
         """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         return [self._place_of(event, formed) for event in events]
 
-    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> saves.Place:
+    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> saves.SaveWorld:
         life = self.lives[event["process"]]
         if life.worlds:
             number = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)]
@@ -119,7 +119,7 @@ class Story:
             last = bisect.bisect_right(formed, (event["at"], NEVER)) - 1
             number = formed[last][1] if last >= 0 else -1
         planned = PlannedSize.of(self.plan).assumed_world_size
-        return saves.Place(number, self.worlds[number].size if number >= 0 else planned)
+        return saves.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:
@@ -190,7 +190,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
         until = max(released.get(key, end), since)
         slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
-    return slots, [f"{node} was given back before it was allocated: the ledger lacks it" for node, _ in early]
+    return slots, [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
 
 
 def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:

@@ -258,7 +258,7 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
     return replace(run, checkpoints=saves.labelled(run.checkpoints, _places(run), known), committers=known)
 
 
-def _places(run: Timeline) -> list[saves.Place]:
+def _places(run: Timeline) -> list[saves.SaveWorld]:
     """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
     in; of a helper that was in none, of all."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -270,7 +270,7 @@ def _places(run: Timeline) -> list[saves.Place]:
     for event in run.checkpoints:
         mine = epochs.get(event["process"], all_epochs)
         last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
-        found.append(saves.Place(mine[last].world, mine[last].size) if mine else saves.Place(-1, 1))
+        found.append(saves.SaveWorld(mine[last].world, mine[last].size) if mine else saves.SaveWorld(-1, 1))
     return found
 
 

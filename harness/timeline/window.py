@@ -149,7 +149,7 @@ def _chosen(name: str, found: Sequence[Rehearsed]) -> Rehearsed:
         if each.name == name:
             return each
     known = ", ".join(each.name for each in found) or "none"
-    raise UsageError(f"no rehearsal {name!r} began in this run; those that did: {known}")
+    raise UsageError(f"unknown rehearsal {name!r}; this run began: {known}")
 
 
 def _grown(job: Timeline, found: Rehearsed) -> Span:

@@ -68,9 +68,9 @@ def test_the_interpreter_of_another_environment_is_kept(folder: pathlib.Path) ->
     ("command", "message"),
     [
         ([], "write the command"),
-        (["torchrun"], "names no script"),
+        (["torchrun"], "no script is named"),
         (["torchrun", "other.py"], "no such file"),
-        (["no-such-program", "train.py"], "no such program"),
+        (["no-such-program", "train.py"], "unknown program"),
         (["sh", "train.py"], "unknown launcher"),
     ],
 )
@@ -120,9 +120,9 @@ def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
     place.mkdir()
     (place / "other.yaml").write_text("mine")
     (place / "node-loss.yaml").symlink_to("gone")
-    with pytest.raises(UsageError, match=r"node-loss.yaml is there already; --force writes over it, --folder"):
+    with pytest.raises(UsageError, match=r"node-loss.yaml exists already; use --force to overwrite it or --folder"):
         init(["torchrun", "train.py"], folder=place)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         _write(place, {"node-loss.yaml": "new"}, force=False)
     _write(place, {"node-loss.yaml": "new"}, force=True)
     assert (place / "node-loss.yaml").read_text() == "new" and not (folder / "gone").exists()

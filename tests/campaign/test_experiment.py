@@ -167,4 +167,4 @@ def test_a_renewal_that_breaks_costs_no_finished_result(
     found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)
     assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
     assert (tmp_path / "slow-1" / "fault-free").is_dir()
-    assert said.noted == ["The fault-free runs could not be made anew: the nodes cannot be had"]
+    assert said.noted == ["The fault-free runs could not be repeated: the nodes cannot be had"]

@@ -177,7 +177,7 @@ def test_a_new_one_replaces_the_old_one_only_when_it_is_complete(folder: pathlib
 def test_a_folder_that_others_can_write_keeps_no_key(folder: pathlib.Path, jobs: Jobs) -> None:
     (folder / "state").mkdir()
     (folder / "state").chmod(0o777)
-    with pytest.raises(ChaosError, match="not a folder that you alone can write; CHAOS_STATE names another one"):
+    with pytest.raises(ChaosError, match="not a folder that only you can write; set CHAOS_STATE to another one"):
         ensure_fault_free(plan_of(), folder, ANY)
 
 

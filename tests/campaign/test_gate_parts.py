@@ -100,7 +100,7 @@ def test_failing_as_known_passes_and_says_so(bad: Scorecard) -> None:
 
 def test_failing_over_something_else_fails(bad: Scorecard) -> None:
     found = settled(known("out of memory"), bad)
-    assert found.verdict is Verdict.FAIL and "over something else than its known failure T-1" in found.reasons[0]
+    assert found.verdict is Verdict.FAIL and "for another reason than its known failure T-1" in found.reasons[0]
     more = replace(bad, reasons=[*bad.reasons, "and the disk burnt"])
     found = settled(known(list(bad.reasons)), bad, more)
     assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
@@ -108,7 +108,9 @@ def test_failing_over_something_else_fails(bad: Scorecard) -> None:
 
 def test_a_failure_that_comes_and_goes_is_not_known(good: Scorecard, bad: Scorecard) -> None:
     found = settled(known(list(bad.reasons)), good, good, good, good, bad)
-    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith("4 of 5 runs pass, though it is a known")
+    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith(
+        "4 of 5 runs pass, but it is listed as a known"
+    )
 
 
 def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
@@ -125,7 +127,7 @@ def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
 def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
     for card in (good, bad):
         found = settled(known(list(bad.reasons), "2026-11-21"), card)
-        assert found.verdict is Verdict.FAIL and "has expired: mend it or renew it" in found.reasons[0]
+        assert found.verdict is Verdict.FAIL and "has expired; fix it or renew it" in found.reasons[0]
     assert settled(known(list(bad.reasons), "2026-11-22"), bad).verdict is Verdict.PASS, "the last day counts"
 
 
@@ -161,7 +163,7 @@ def test_a_gate_names_its_known_failures(rehearse: Any, bad: Scorecard) -> None:
         + f"  - node-loss\n  - {{scenario: rank-kill, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
     )
     answer = rehearse(suite, {"rank-kill": bad})
-    assert answer.verdict is Verdict.PASS and "1 of them as a known failure" in answer.reason
+    assert answer.verdict is Verdict.PASS and "1 of them with a known failure" in answer.reason
 
 
 def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecard) -> None:
@@ -281,7 +283,9 @@ def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any,
 def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
     first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
     more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
-    assert more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of it" in more.reason
+    assert (
+        more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of this scenario" in more.reason
+    )
     because = json.dumps(list(bad.reasons))
     entry = f"  - {{scenario: node-loss, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
     known_one = rehearse(
@@ -329,7 +333,7 @@ def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path:
     first, second = shards(rehearse, 2)
     for wrong, said in (
         ([first, first], "given twice"),
-        ([first, rehearse.folder(rehearse(THREE))], "is no shard"),
+        ([first, rehearse.folder(rehearse(THREE))], "is not a shard"),
         ([first, shards(rehearse, 3)[1]], "another suite, backend, seed or number"),
         ([first, rehearse.folder(rehearse(THREE + "  - rank0-kill\n", shard=Shard(2, 2)))], "another suite"),
         ([first, tmp_path], "cannot be read"),
@@ -375,11 +379,11 @@ def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.
 
     parts = shards(rehearse, 2)
     _edit(parts[0], other_name)
-    with pytest.raises(UsageError, match="tell of spot-evict more often than the suite has it"):
+    with pytest.raises(UsageError, match="hold spot-evict more often than the suite"):
         merging.merge_gates(parts, tmp_path)
     _edit(parts[1], lambda values: values["scenarios"].clear())
     merged = merging.merge_gates(parts, tmp_path)
-    assert merged.verdict is Verdict.INCONCLUSIVE and "rank-kill (no shard tells of it)" in merged.reason
+    assert merged.verdict is Verdict.INCONCLUSIVE and "rank-kill (no shard holds it)" in merged.reason
 
 
 def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:

@@ -83,9 +83,9 @@ def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.Monke
     assert store.find(str(reports / "a-1")) == reports / "a-1"
     write(reports, "a-10", 50)
     assert store.find("a-1") == reports / "a-1", "a whole id is no beginning of another"
-    with pytest.raises(UsageError, match="beginning of 3 runs: a-2, a-1, a-10"):
+    with pytest.raises(UsageError, match="fits 3 runs: a-2, a-1, a-10"):
         store.find("a")
-    with pytest.raises(UsageError, match=r"no run 'z'.*newest are: b-1, c-1"):
+    with pytest.raises(UsageError, match=r"unknown run 'z'.*newest are: b-1, c-1"):
         store.find("z")
     with pytest.raises(UsageError, match="none yet"):
         Store(reports / "nowhere").find("last")

@@ -74,7 +74,7 @@ def test_stored_runs_are_listed_and_filtered(reports: pathlib.Path) -> None:
     rows = json.loads(chaos("list", "--runs", "--verdict", "fail", "--json", "--reports", reports).stdout)
     assert [row["run_id"] for row in rows] == ["a-2"]
     assert sorted(rows[0]) == ["backend", "begun_at", "commit", "headline", "run_id", "scenario", "seed", "verdict"]
-    assert "no run fits" in chaos("list", "--runs", "--scenario", "none", "--reports", reports).output
+    assert "no run matches" in chaos("list", "--runs", "--scenario", "none", "--reports", reports).output
     assert chaos("list", "--runs", "--since", "1h", "--json", "--reports", reports).exit_code == 0
 
 
@@ -125,7 +125,7 @@ def test_filters_need_runs() -> None:
     ("words", "said"),
     [
         (["merge"], "needs the gates of all shards"),
-        (["pre-launch", "what"], "takes one suite"),
+        (["pre-launch", "what"], "name one suite"),
         (["pre-launch", "--shard", "1/2", "--against", "x"], "give --against to `chaos gate merge`"),
         (["pre-launch", "--budget", "soon"], "--budget"),
         (["pre-launch", "--shard", "3/2"], "--shard 3/2"),

@@ -40,7 +40,7 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
     assert out.getvalue().splitlines() == [
         "fault-free run, 2 node(s)",
         "  cached",
-        "fault-free run, 2 node(s) once more: the one that was kept went at another pace",
+        "fault-free run, 2 node(s) once more: the stored one has another pace",
         "run with faults, 2 node(s)",
         "     1.5 s  step 7: kill injected",
         "     1.5 s  step 7: kill healed",

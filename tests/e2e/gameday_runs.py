@@ -11,24 +11,6 @@ import time
 from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEAD = """version: 1
-name: light-day
-title: A light day
-workload:
-  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
-  nodes: 1
-  steps: {steps}
-fault_free: false
-steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
-entries:
-"""
-
-
-def plan(tmp_path: pathlib.Path, entries: str, steps: int) -> pathlib.Path:
-    path = tmp_path / "day.yaml"
-    trainer = ROOT / "tests" / "faults" / "light_trainer.py"
-    path.write_text(HEAD.format(trainer=trainer, steps=steps, root=ROOT) + entries)
-    return path
 
 
 def chaos(*words: str) -> list[str]:

@@ -11,8 +11,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
+import light_day
 import pytest
-from gameday_runs import ROOT, Going, chaos, plan, until
+from gameday_runs import ROOT, Going, chaos, until
 
 pytestmark = pytest.mark.slow  # real jobs
 HANG = (
@@ -26,7 +27,7 @@ def started(tmp_path: pathlib.Path) -> Iterator[Callable[[str, int], Going]]:
     all_of_them: list[Going] = []
 
     def start(entries: str, steps: int) -> Going:
-        all_of_them.append(Going(plan(tmp_path, entries, steps), tmp_path))
+        all_of_them.append(Going(light_day.write(tmp_path, entries, steps), tmp_path))
         return all_of_them[-1]
 
     yield start

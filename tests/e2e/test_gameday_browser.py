@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import shutil
 from typing import Any
 
 import gameday_runs
+import light_day
 import pytest
 import tools
 
@@ -26,31 +26,31 @@ def pressed(page: Any, name: str) -> None:
     page.get_by_role("button", name=name).click()
 
 
+def rehearse(going: gameday_runs.Going, browser: Any) -> None:
+    going.wait_for('"gameday.started"')
+    master, participant = (browser.new_page() for _ in range(2))
+    master.goto(going.address("game master"))
+    participant.goto(going.address("participants"))
+    going.wait_for('"fault.effect","fault":"silent-hang-silence"')
+    assert "silent-hang" not in participant.content(), "participants have to find out"
+    pressed(participant, "I see a problem")
+    pressed(master, "Stop")
+    going.wait_for('"fault.healed","fault":"silent-hang-silence"', 10)
+    pressed(master, "Lift the stop")
+    going.wait_for('"kind":"pause"')
+    pressed(master, "Continue")
+    going.wait_for('"gameday.finished"')
+
+
 def test_stop_in_a_browser_heals_at_once_and_the_job_goes_on_to_its_end(tmp_path: pathlib.Path) -> None:
-    tools.need("chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
     (tmp_path / "two-kills.csv").write_text("time,node,event\n0,a,killed\n60,a,killed\n")
-    going = gameday_runs.Going(gameday_runs.plan(tmp_path, ENTRIES, 500), tmp_path)
-    try:
-        going.wait_for('"gameday.started"')
-        with sync_api.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            master, participant = (browser.new_page() for _ in range(2))
-            master.goto(going.address("game master"))
-            participant.goto(going.address("participants"))
-            going.wait_for('"fault.effect","fault":"silent-hang-silence"')
-            assert "silent-hang" not in participant.content(), "participants have to find out"
-            pressed(participant, "I see a problem")
-            pressed(master, "Stop")
-            going.wait_for('"fault.healed","fault":"silent-hang-silence"', 10)
-            pressed(master, "Lift the stop")
-            going.wait_for('"kind":"pause"')
-            pressed(master, "Continue")
-            going.wait_for('"gameday.finished"')
-            browser.close()
-        assert going.process.wait(120) in (1, 3)
-    finally:
-        going.end()
+    with tools.headless_browser() as browser:
+        going = gameday_runs.Going(light_day.write(tmp_path, ENTRIES, 500), tmp_path)
+        try:
+            rehearse(going, browser)
+            assert going.process.wait(120) in (1, 3)
+        finally:
+            going.end()
     told = [json.loads(line) for line in going.log().splitlines()[1:]]
     (stop,) = [e["mono_ns"] for e in told if e["event"] == "gameday.person" and e["action"] == "stop"]
     (healed,) = [e["mono_ns"] for e in told if e["event"] == "fault.healed" and e["fault"] == "silent-hang-silence"]

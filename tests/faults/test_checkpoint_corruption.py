@@ -20,7 +20,7 @@ from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import tensors
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 TARGETS = [Target(0)]
 
@@ -219,9 +219,9 @@ def test_tensor_bytes_of_the_newest_of_any_layout(tmp_path: pathlib.Path, layout
     assert content(tmp_path / "checkpoints") != before
 
 
-def _look_after_write(run_dir: pathlib.Path, layout: str) -> Place:
+def _look_after_write(run_dir: pathlib.Path, layout: str) -> CheckpointFolder:
     write(run_dir / "checkpoints", layout, 20, 100)
-    return Place.look(run_dir, "checkpoints")
+    return CheckpointFolder.look(run_dir, "checkpoints")
 
 
 @pytest.mark.parametrize(("layout", "what"), [(each, "header") for each in WRITERS] + [("hugging_face", "metadata")])
@@ -236,7 +236,7 @@ def test_a_part_without_tensors_of_any_layout(tmp_path: pathlib.Path, layout: st
 @pytest.mark.parametrize("layout", sorted(POINTED))
 def test_the_pointer_of_any_layout(tmp_path: pathlib.Path, layout: str, kind: str) -> None:
     context, changed = struck(tmp_path, layout, kind=kind, what="pointer")
-    listing = list_checkpoints(Place.look(tmp_path, "checkpoints"))
+    listing = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"))
     assert changed == [context.logged[0]["path"].removeprefix("checkpoints/")] and context.effects[0][3]
     wanted = listing.checkpoints[1].path if kind == "stale_latest" else None
     assert (listing.pointer.target if listing.pointer else None) == wanted

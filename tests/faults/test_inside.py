@@ -111,8 +111,8 @@ def test_own_code_may_end_the_process(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "written, message",
     [
-        ({"file": "gone.py"}, "there is no file .*gone.py; it is found from the folder of the scenario"),
-        ({"file": "bad.py"}, "no Python that can be read"),
+        ({"file": "gone.py"}, "no file .*gone.py; paths start at the folder of the scenario"),
+        ({"file": "bad.py"}, "not valid Python"),
         ({"file": "other.py"}, "no def inject"),
         ({"file": "large.py"}, "more than 65536 characters"),
         ({"source": "def inject(): ..."}, "no def inject"),

@@ -280,7 +280,7 @@ def test_mistakes_are_named(storage: Storage) -> None:
         storage.disturb(error="EWHAT")
     with pytest.raises(UsageError, match="dance"):
         storage.disturb(operations=("dance",))
-    with pytest.raises(UsageError, match="none of the workload's mounts"):
+    with pytest.raises(UsageError, match="the workload's mounts are"):
         storage.cluster.nodes[0].disturb_storage("elsewhere", StorageRule())
 
 

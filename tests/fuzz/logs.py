@@ -182,7 +182,7 @@ def _unclear(message: str, odd: int) -> str:
         return f"not a clear message: {message[:300]!r}"
     if line and not odd:
         return f"seen afterwards and not while it ran: {message}"
-    named = line or ".jsonl: " in message or "days from the harness's" in message or "the event log is empty" in message
+    named = line or ".jsonl: " in message or "days off the harness's" in message or "the event log is empty" in message
     return "" if named else f"no file is named: {message}"
 
 

@@ -53,11 +53,11 @@ def stopped_early(logs: Logs) -> None:
     ("bend", "outages", "why"),
     [
         (other_seed, [], "another seed"),
-        (failed, [], "did not come to its end"),
-        (stopped_early, [], "did not come to its end"),
-        (lambda logs: None, [Outage(17, "crash")], "started again"),
-        (lambda logs: None, [Outage(17, "rollback")], "started again"),
-        (lambda logs: None, KILL, "faults struck it"),
+        (failed, [], "did not finish"),
+        (stopped_early, [], "did not finish"),
+        (lambda logs: None, [Outage(17, "crash")], "restarted"),
+        (lambda logs: None, [Outage(17, "rollback")], "restarted"),
+        (lambda logs: None, KILL, "a fault struck it"),
         (loss(lambda line: "nan", first=12), [], "not a number"),
         (loss(lambda line: "nan" if line["step"] in (7, 9, 11) else line["loss"]), [], "not a number"),
     ],
@@ -114,10 +114,10 @@ def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
 
     card = verdict(simulate(JOB, KILL, seed=5), stale, fault_free=fault_free)
     assert card.verdict is Verdict.FAIL
-    assert "at step 15 the loss of rank 1 is not that of the same rank of the fault-free run" in card.reasons[0]
+    assert "at step 15 the loss of rank 1 differs from the same rank of the fault-free run" in card.reasons[0]
     final = {"loss_continuity": {"mode": "final"}}
     assert (
-        "(of rank 0; each rank tells its own)"
+        "(of rank 0; each rank reports its own)"
         in verdict(simulate(JOB, KILL, seed=5), local, final, fault_free).reasons[0]
     )
 

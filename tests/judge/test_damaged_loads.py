@@ -14,7 +14,7 @@ from harness.theory.simulator import Job, Outage, simulate
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(37, "rank", victim=1)]
 FAULT_FREE = fault_free_of(JOB)
-SAID = "resumed from the checkpoint that `rot` damaged, and said nothing"
+SAID = "resumed from the checkpoint that `rot` damaged, and did not report the damage"
 SOURCE = "/run/checkpoints/step-00000030"
 
 

@@ -74,7 +74,7 @@ def test_a_peer_does_not_get_a_segmentation_fault_from_it() -> None:
     def crash(logs: Logs) -> None:
         exits(logs, 0)[0]["code"] = -11
 
-    assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with -11"]
+    assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with exit code -11"]
 
 
 def test_the_target_may_get_one_and_each_of_several() -> None:
@@ -101,10 +101,10 @@ def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
         agent.append(killed | {"pid": 4711, "code": 1, "mono_ns": begin + MS})
         agent.sort(key=lambda line: line["mono_ns"])
 
-    assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with 1"]
+    assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with exit code 1"]
 
 
-LATE = ["rank 0 on node0 ended with 75"]
+LATE = ["rank 0 on node0 ended with exit code 75"]
 
 
 @pytest.mark.parametrize("kills", [True, False])
@@ -138,8 +138,8 @@ def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
 
 def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
     assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
-        "rank 0 on node0 ended with 1",
-        "rank 1 on node1 ended with 1",
+        "rank 0 on node0 ended with exit code 1",
+        "rank 1 on node1 ended with exit code 1",
     ]
 
 
@@ -149,7 +149,7 @@ def test_a_rank_elsewhere_that_dies_before_the_kill_is_not_excused() -> None:
         line["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] - 1
         remove(trainers(logs, rank=0, life=0)[0], lambda event: event.get("event") == "exiting")
 
-    assert unexplained(judged(early, KILL)) == ["rank 0 on node0 ended with 1"]
+    assert unexplained(judged(early, KILL)) == ["rank 0 on node0 ended with exit code 1"]
 
 
 def test_a_notice_excuses_those_who_drain() -> None:
@@ -162,7 +162,7 @@ def test_a_notice_is_no_excuse_for_a_peer_that_crashes_before_anybody_left() -> 
         line = exits(logs, 0)[0]
         line.update(code=1, mono_ns=of_faults(logs, "fault.injected")["mono_ns"] + 10)
 
-    assert unexplained(judged(crash, NOTICE)) == ["rank 0 on node0 ended with 1"]
+    assert unexplained(judged(crash, NOTICE)) == ["rank 0 on node0 ended with exit code 1"]
 
 
 def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
@@ -190,12 +190,12 @@ def test_who_was_not_told_is_not_drained() -> None:
             remove(lines, lambda line: line.get("event") == "notice")
 
     assert unexplained(judged(early, NOTICE)) == []
-    assert unexplained(judged(silent, NOTICE)) == ["rank 0 on node0 ended with 75"]
+    assert unexplained(judged(silent, NOTICE)) == ["rank 0 on node0 ended with exit code 75"]
 
 
 def test_a_fault_that_only_slows_explains_no_death() -> None:
     found = unexplained(judged(at_work(-5 * MS, 60_000 * MS), CRASH))
-    assert found == ["rank 0 on node0 ended with 1", "rank 1 on node1 ended with 1"]
+    assert found == ["rank 0 on node0 ended with exit code 1", "rank 1 on node1 ended with exit code 1"]
 
 
 def test_a_fault_over_which_a_job_may_have_to_stop_does() -> None:
@@ -233,7 +233,7 @@ def test_it_does_not_explain_a_segmentation_fault() -> None:
         at_work(-5 * MS, 60_000 * MS, stops=True)(logs)
         exits(logs, 0)[0]["code"] = -11
 
-    assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with -11"]
+    assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with exit code -11"]
 
 
 def error_of(rank: int) -> Callable[[Logs], None]:
@@ -252,7 +252,7 @@ def both(*bends: Callable[[Logs], None]) -> Callable[[Logs], None]:
 
 def test_it_explains_an_error_only_of_whom_it_was_aimed_at() -> None:
     hang, healed = at_work(-5 * MS, 60_000 * MS, stops=True), at_work(-5 * MS, -1 * MS, stops=True)
-    found = ["rank 1 on node1 ended with 1, over what it called an error"]
+    found = ["rank 1 on node1 ended with exit code 1, after it reported an error,"]
     for fault in (hang, healed):
         assert unexplained(judged(both(fault, error_of(1)), CRASH)) == found
         assert unexplained(judged(both(fault, error_of(0)), CRASH)) == [], "the fault was at work on node 0"
@@ -261,7 +261,9 @@ def test_it_explains_an_error_only_of_whom_it_was_aimed_at() -> None:
 
 
 def test_a_kill_explains_an_error_of_its_target_only() -> None:
-    assert unexplained(judged(error_of(0), KILL)) == ["rank 0 on node0 ended with 1, over what it called an error"]
+    assert unexplained(judged(error_of(0), KILL)) == [
+        "rank 0 on node0 ended with exit code 1, after it reported an error,"
+    ]
 
     def of_both(logs: Logs) -> None:
         error_of(0)(logs)
@@ -284,7 +286,7 @@ def test_who_crashes_before_that_node_came_is_not_excused() -> None:
         remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
 
     found = unexplained(judged(early, Outage(12, "shrink", victim=1, regrow_after=5)))
-    assert found == ["rank 0 on node0 ended with 1"]
+    assert found == ["rank 0 on node0 ended with exit code 1"]
 
 
 def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival() -> None:
@@ -294,7 +296,7 @@ def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival()
         exit_ = stamp | {"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1}
         logs["harness"].insert(logs["harness"].index(back) + 1, exit_)
 
-    assert "the command on node1 ended with 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
+    assert "the command on node1 ended with exit code 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
 
 
 def test_three_are_named_and_the_rest_counted() -> None:
@@ -314,9 +316,9 @@ def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> Non
     regrown = Outage(12, "shrink", victim=1, regrow_after=5)
     assert unexplained(judged(leaves, regrown)) == []
     assert unexplained(judged(leaves, regrown, Outage(5, "shrink"))) == [], "whatever it shrinks to afterwards"
-    assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with 74"]
+    assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with exit code 74"]
     early = judged(lambda logs: exits(logs, 0)[0].update(code=75), CRASH)
-    assert "rank 0 on node0 ended with 75" in unexplained(early), "the world that came was no larger"
+    assert "rank 0 on node0 ended with exit code 75" in unexplained(early), "the world that came was no larger"
 
 
 def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
@@ -327,7 +329,7 @@ def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
             line |= {"world_size": 1} if "world_size" in line else {}
 
     alone = judged(leaves, Outage(12, "shrink", victim=1), Outage(5, "crash"))
-    assert "rank 0 on node0 ended with 75" in unexplained(alone)
+    assert "rank 0 on node0 ended with exit code 75" in unexplained(alone)
 
 
 @pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])
@@ -336,7 +338,7 @@ def test_a_kill_elsewhere_makes_the_dead_rank_a_peer_not_a_target(place: dict[st
         of_faults(logs, "fault.injected")["targets"][0].update(place)
         exits(logs, 1)[0]["code"] = -11
 
-    assert "rank 1 on node1 ended with -11" in unexplained(judged(elsewhere, KILL))
+    assert "rank 1 on node1 ended with exit code -11" in unexplained(judged(elsewhere, KILL))
 
 
 @settings(max_examples=30, deadline=None)
@@ -358,7 +360,7 @@ def test_who_leaves_after_a_notice_needs_no_fault() -> None:
 
     assert unexplained(judged(drained, CRASH)) == []
     untold = unexplained(judged(lambda logs: drained(logs, noticed=False), CRASH))
-    assert sorted(untold) == ["rank 0 on node0 ended with 75", "rank 1 on node1 ended with 75"]
+    assert sorted(untold) == ["rank 0 on node0 ended with exit code 75", "rank 1 on node1 ended with exit code 75"]
 
 
 @pytest.mark.parametrize(("later_ns", "found"), [(-1, 1), (0, 1), (1, 0)])

@@ -81,7 +81,7 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
     run: Any = SimpleNamespace(slots=slots)
     fault: Any = SimpleNamespace(id="kill", injected=at, targets=[target])
     found = list(_wrong_target(run, fault, {"targets": [{"rank": None}]}))
-    text = f"fault kill struck {target['node']}, which the job did not have then"
+    text = f"fault kill struck {target['node']}, which was not part of the job at that time"
     assert found == ([] if had else [(Verdict.INVALID, text)])
 
 
@@ -94,7 +94,7 @@ def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, er
     run: Any = SimpleNamespace(outcome=outcome)
     fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[])
     found = list(_healed_early(run, fault, {"parameters": {"duration": "8s"}}))
-    assert found == ([(Verdict.INVALID, "fault full was never undone, though it was to last 8s")] if told else [])
+    assert found == ([(Verdict.INVALID, "fault full was never undone; its planned duration is 8s")] if told else [])
     assert list(_healed_early(run, fault, {"parameters": {}})) == []
 
 
@@ -132,7 +132,7 @@ def test_a_fault_acts_as_long_as_it_was_to(
     found = list(_healed_early(run, fault, EIGHT_SECONDS))
     assert [verdict for verdict, _ in found] == [Verdict.INVALID] * too_short
     assert all(text.startswith("fault slow was undone after ") for _, text in found)
-    assert all(text.endswith(", before its 8s were over") for _, text in found)
+    assert all(text.endswith("; its planned duration is 8s") for _, text in found)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_fault_that_came_when_all_was_done(
     )
     struck = None if injected is None else injected + uncertain
     fault: Any = SimpleNamespace(id="late", injected=struck, strikes=(), kills=True)
-    told = [(Verdict.INVALID, "fault late struck when the job had done all its work")]
+    told = [(Verdict.INVALID, "fault late struck after the job had done all its work")]
     assert list(_too_late(run, fault)) == (told if too_late else [])
 
 
@@ -216,6 +216,8 @@ def test_a_node_leaves_for_a_reason(
     )
     run.progress.begin = np.array([20, 60])
     found = [
-        verdict for verdict, text in _left_without_notice(run) if text.startswith(f"a left the job with {code} at ")
+        verdict
+        for verdict, text in _left_without_notice(run)
+        if text.startswith(f"a left the job with exit code {code} at ")
     ]
     assert found == ([] if told else [Verdict.FAIL])

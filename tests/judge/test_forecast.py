@@ -65,7 +65,7 @@ def test_without_a_failure_nothing_is_expected() -> None:
 def test_the_reports_show_both() -> None:
     card = run([Outage(47, "rank")])
     for text in (markdown.render(model.from_scorecard(card)), html.render(model.from_scorecard(card))):
-        assert "Held against closed forms" in text and "half an interval" in text
+        assert "Compared with closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
 
 

@@ -64,8 +64,8 @@ def test_a_day_on_which_all_passed_passes_and_says_what_was_not_judged() -> None
     result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50)), Expected("a", 0), Expected("b", 1))
     assert result.verdict is Verdict.PASS
     assert result.reasons == [
-        "all 2 rehearsals passed on one job that kept running; not judged: alerts and people, of which the plan expects"
-        " nothing"
+        "all 2 rehearsals passed on one job that kept running; not judged: alerts and people (the plan expects"
+        " nothing of them)"
     ]
 
 
@@ -89,7 +89,7 @@ def test_an_alert_where_nothing_was_injected_fails() -> None:
     events = day(rehearsed("a", 10), alert("Stalled", 14), alert("Stalled", 15, "resolved"), alert("Stalled", 300))
     result = verdict_of(events, STALLED)
     assert result.verdict is Verdict.FAIL
-    assert result.reasons == ["alert Stalled fired 5 min 0 s into the day, where nothing was injected"]
+    assert result.reasons == ["alert Stalled fired at 5 min 0 s, when no fault was active"]
 
 
 def test_an_alert_that_the_plan_does_not_name_is_shown_and_not_judged() -> None:
@@ -283,4 +283,4 @@ def test_a_probe_that_never_answered_is_inconclusive() -> None:
     answered = judge_day(day(rehearsed("a", 10), probe), wanted, cards, card(), [("up", "during")])
     assert answered.verdict is Verdict.PASS
     result = judge_day(day(rehearsed("a", 10)), wanted, cards, card(), [("up", "during")])
-    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered during a"]
+    assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered (during a)"]

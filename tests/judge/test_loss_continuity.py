@@ -72,7 +72,7 @@ def test_samples_are_followed_from_step_to_step() -> None:
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
     comparison = curves.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
-    text = "loss_continuity: 1 steps consumed other samples than the fault-free run's, the first is step 1"
+    text = "loss_continuity: 1 steps consumed other samples than the fault-free run, first at step 1"
     assert found == [(Verdict.FAIL, text)]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         bounds = loss_continuity.ContinuityBounds(**allowed)
@@ -103,7 +103,7 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": gap}}
     card = verdict(simulate(JOB, KILL, seed=5), level(1.25), expect, load(fault_free, flat))
     assert card.verdict is expected, card.reasons
-    headline = "final loss +25 % off the fault-free run's; not judged: last checkpoint"
+    headline = "final loss +25 % off the fault-free run; not judged: last checkpoint"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
 
 
@@ -111,7 +111,7 @@ def test_a_fault_free_run_of_another_shape_is_none() -> None:
     (reason, *_) = verdict(
         simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=fault_free_of(Job(nodes=3, steps=40))
     ).reasons
-    assert reason == "loss_continuity.mode: the fault-free run is of another seed or another number of ranks"
+    assert reason == "loss_continuity.mode: the fault-free run has another seed or another number of ranks"
 
 
 def test_a_hole_in_the_fault_free_run_excuses_no_false_restore() -> None:
@@ -155,7 +155,7 @@ def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent:
     run = fault_free_of(JOB)
     found = loss_continuity._no_comparison(Analysis(run, run), comparison)
     doubted = silent > first + 1
-    assert found == (f"the fault-free run itself tells no finite loss after step {8 - silent}" if doubted else "")
+    assert found == (f"the fault-free run reports no finite loss after step {8 - silent}" if doubted else "")
 
 
 def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:

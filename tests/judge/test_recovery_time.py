@@ -118,7 +118,7 @@ def test_clocks_that_are_known_to_a_second_decide_nothing_within_two_of_the_boun
 ) -> None:
     told = line(span(seconds), clocks=1)
     assert told.verdict is found
-    assert ("clocks are only known to 1.00 s" in told.reason) == (found is Verdict.INCONCLUSIVE)
+    assert ("clocks are only known to within 1.00 s" in told.reason) == (found is Verdict.INCONCLUSIVE)
 
 
 def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.MonkeyPatch) -> None:

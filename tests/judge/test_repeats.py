@@ -37,7 +37,7 @@ def test_one_run_speaks_for_itself(good: Scorecard, bad: Scorecard) -> None:
 def test_a_stack_that_fails_one_run_in_ten_is_flaky(good: Scorecard, bad: Scorecard) -> None:
     found = repeat_verdict([good] * 9 + [bad])
     assert found.verdict is Verdict.FAIL
-    assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; between 0.3 % and 44.5 %")
+    assert found.reasons[0].startswith("flaky: 1 of 10 runs failed; with 95 % confidence, between 0.3 % and 44.5 %")
     assert found.reasons[1] == bad.reasons[0]
 
 
@@ -71,7 +71,7 @@ def test_too_wide_is_inconclusive_and_says_how_many_more(good: Scorecard) -> Non
 def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
     found = repeat_verdict([using(good, share) for share in (0.8, 0.99, 0.95, 0.9, 0.99)])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "more runs would not settle it" in found.reasons[0]
+    assert "more runs would not help" in found.reasons[0]
 
 
 def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:

@@ -84,7 +84,7 @@ def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
         "not",
     ]
     (headline,) = verdict(simulate(JOB, KILL, seed=5), expect={}).reasons
-    assert headline.startswith("the job did all its steps; the scenario expects nothing else, whatever it costs; not ")
+    assert headline.startswith("the job did all its steps; the scenario expects nothing else; not ")
 
 
 def test_the_longest_recovery_is_told_wherever_it_comes() -> None:

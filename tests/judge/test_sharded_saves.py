@@ -13,7 +13,7 @@ from mutants.bent import JOB
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Outage, simulate
 from harness.timeline import saves
-from harness.timeline.saves import COMMITTED, PART, STARTED, Place
+from harness.timeline.saves import COMMITTED, PART, STARTED, SaveWorld
 
 EARLY = [Outage(12, "rank", victim=1)]  # right after the save of step 10, back to it
 
@@ -100,10 +100,12 @@ def test_how_many_commit_may_be_known_from_the_fault_free_run_alone() -> None:
 # The rule itself
 
 
-def told(*events: tuple[str, int, int], world: int = 0, ranks: int = 2) -> tuple[list[dict[str, object]], list[Place]]:
+def told(
+    *events: tuple[str, int, int], world: int = 0, ranks: int = 2
+) -> tuple[list[dict[str, object]], list[SaveWorld]]:
     """(event, process, step), one a nanosecond."""
     found = [{"event": e, "process": p, "step": s, "at": at} for at, (e, p, s) in enumerate(events)]
-    return list(found), [Place(world, ranks)] * len(found)
+    return list(found), [SaveWorld(world, ranks)] * len(found)
 
 
 def names(*events: tuple[str, int, int], usual: dict[int, int] | None = None, ranks: int = 2) -> list[str]:

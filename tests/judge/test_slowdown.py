@@ -159,7 +159,7 @@ def test_a_fault_free_run_that_was_slower_than_the_job_before_the_fault_proves_n
     fault_free = fault_free_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
     card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, fault_free=fault_free)
     assert card.verdict is expected, card.reasons
-    told = "stopped nothing, and how slow its steps were cannot be told from the fault-free runs"
+    told = "did not stop progress, and its slowdown cannot be measured against the fault-free runs"
     assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
 
 
@@ -237,4 +237,4 @@ def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> 
     plan["expect"] = {"recovery_time": {"max": "60s"}}
     card = judge(Evidence(load(history, logs)), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert "slow stopped nothing, and without a fault-free run its slowdown cannot be judged" in card.reasons[0]
+    assert "slow did not stop progress, and its slowdown cannot be judged without a fault-free run" in card.reasons[0]

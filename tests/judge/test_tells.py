@@ -97,7 +97,7 @@ def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> None:
-    """Its headers need not say so. Where the fault-free run does not tell it either, it is another trainer."""
+    """Its headers need not say so. Where the fault-free run does not report it either, it is another trainer."""
     card = both(KINDS[kind], fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
@@ -125,7 +125,7 @@ def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 
 def test_what_a_process_stops_telling_is_missing(fields: tuple[str, ...], kind: str, rank: int, every: int) -> None:
     card = both(ceases(*fields, rank=rank, first=40, every=every), fault_free=False)
     assert card.verdict is not Verdict.PASS
-    text = f"evidence is missing: {tells.ITEMS[kind]}: rank {rank} stopped telling it, "
+    text = f"evidence is missing: {tells.ITEMS[kind]}: rank {rank} stopped reporting this "
     assert any(reason.startswith(text) for reason in card.reasons), card.reasons
 
 
@@ -154,7 +154,7 @@ def test_what_a_rank_told_before_is_missing_after() -> None:
                 line.pop("digest")
 
     card = both(ceases, fault_free=False)
-    assert card.verdict is Verdict.INCONCLUSIVE and "in one of its lives and not in another" in card.reasons[0]
+    assert card.verdict is Verdict.INCONCLUSIVE and "in one of its processes, but not in a later one" in card.reasons[0]
 
 
 def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
@@ -164,7 +164,7 @@ def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
         KINDS["restores"](logs)
 
     card = both(from_the_start, fault_free=False)
-    assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this one ever did" in card.reasons[0]
+    assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this run did" in card.reasons[0]
 
 
 @pytest.mark.parametrize(("phase", "kind"), [("restore", "restores"), ("rendezvous", "phases"), ("teardown", "exits")])
@@ -173,7 +173,7 @@ def test_a_phase_that_nobody_tells_is_not_zero_seconds(phase: str, kind: str) ->
     assert both(lambda logs: None, expect).verdict is Verdict.PASS
     card = both(KINDS[kind], expect)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert f"{phase} cannot be measured: the log does not tell {tells.ITEMS[kind]}" in card.reasons[0]
+    assert f"{phase} cannot be measured: the log does not report {tells.ITEMS[kind]}" in card.reasons[0]
 
 
 def test_a_scenario_without_a_bound_says_so() -> None:
@@ -182,7 +182,7 @@ def test_a_scenario_without_a_bound_says_so() -> None:
     assert all(expects_something({name: {}}) for name in ("loss_continuity",))
     assert expects_something({"recovery_time": {"max": "3s"}}) and expects_something({"pace": {"max_slowdown": 3}})
     card = both(lambda logs: None, {"recovery_time": {}})
-    assert "the scenario expects nothing else, whatever it costs" in card.reasons[0]
+    assert "the scenario expects nothing else" in card.reasons[0]
     assert "not judged: loss, sample order, sample contents" in card.reasons[0]
 
 
@@ -191,14 +191,14 @@ def test_what_will_not_be_judged_is_said_beforehand() -> None:
     expect = {"loss_continuity": {"mode": "envelope"}, "recovery_time": {"phases": {"restore": "1s"}}, "pace": "off"}
     lines = tells.forecast(some, expect)
     assert lines[0].startswith(
-        "Not judged, as its trainer does not tell it: sample order, sample contents, checkpoints"
+        "Not judged, because its trainer does not report it: sample order, sample contents, checkpoints"
     )
     assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
     assert tells.forecast(build_trainer("reference").declares(), expect) == [
-        "Its trainer tells everything that is judged."
+        "Its trainer reports everything that is judged."
     ]
     [open_] = tells.forecast(build_trainer({"command": ["x"]}).declares(), expect)
-    assert "does not declare" in open_ and "the run shows it" in open_
+    assert "does not declare" in open_ and "will not be judged" in open_
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["tells step 0 as restored", "begins a checkpoint besides"])
@@ -227,4 +227,4 @@ def test_a_job_that_begins_again_from_scratch_proves_nothing_by_saying_so(begun:
     bend(usual)
     card = judge(Evidence(load(history, logs), load(quiet, usual)), "told")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert any("began again" in reason or "from scratch" in reason for reason in card.reasons), card.reasons
+    assert any("started again" in reason or "from scratch" in reason for reason in card.reasons), card.reasons

@@ -150,7 +150,7 @@ def strike(harness: subprocess.Popen[bytes], way: str, reports: pathlib.Path) ->
         harness.kill()
 
 
-def guards_of(reports: pathlib.Path) -> Iterator[processes.Process]:
+def guards_of(reports: pathlib.Path) -> Iterator[processes.ProcEntry]:
     """The reverters of the runs below this folder, and the keepers of their labs."""
     ids = run_ids(reports)
     for process in processes.every():

@@ -45,7 +45,7 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     assert slowdown.degraded(run, {}) == [] and ledger.bands([run]) == {}
     card = judge(Evidence(run, run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert card.reasons[0] == "no step of the job is in the log: what it did cannot be observed"
+    assert card.reasons[0] == "the log holds no step of the job, so its progress is not known"
     assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
 
 
@@ -355,7 +355,7 @@ def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -
     logs.steps(logs.worker(0, 1, 1, world_size=1), 1, 3, 3)
     (tmp_path / "events" / "harness.jsonl").unlink()
     run = timeline.load(tmp_path)
-    assert list(run.problems) == ["no harness wrote into this log"]
+    assert list(run.problems) == ["the harness wrote nothing into this log"]
     assert (run.begin, run.end, run.outcome, run.plan, run.slots) == (S, 6 * S, None, {}, [])
     card = judge(Evidence(run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
@@ -507,7 +507,7 @@ def test_a_first_step_that_never_comes_is_of_no_epoch(logs: Logs, stepped: list[
 
 
 def test_what_ends_each_gap_and_what_it_waits_for(logs: Logs) -> None:
-    """Rank 1 starts again in the middle and both go back; the job is given up before it has done all its steps."""
+    """Rank 1 starts again in the middle and both go back; the job was aborted before it has done all its steps."""
     for rank in (0, 1):
         logs.node(rank, 1, 0)
     survivor = logs.worker(0, 1, 1, 2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -73,10 +74,10 @@ def refused(folder: pathlib.Path) -> str:
         ({"event": "phase", "name": "drain", "edge": "\x1b[2J"}, r'edge must be "begin" or "end", not "\x1b[2J"'),
         ({"event": 7}, "event: event must be a text of at most 1000 characters, not 7"),
         ({}, "event: event is missing"),
-        (b"\xff\xfe", "not a whole JSON line"),
-        (b"\0" * 10, "not a whole JSON line"),
-        (b'{"event":"x","mono_ns":1} {}', "not a whole JSON line"),
-        (b'{"event":"x","mono_ns":' + b"9" * 5000 + b"}", "not a whole JSON line"),
+        (b"\xff\xfe", "not a complete JSON line"),
+        (b"\0" * 10, "not a complete JSON line"),
+        (b'{"event":"x","mono_ns":1} {}', "not a complete JSON line"),
+        (b'{"event":"x","mono_ns":' + b"9" * 5000 + b"}", "not a complete JSON line"),
         (f'{{"event":"started","mono_ns":1,"x":{DEEP}'.encode(), "nested deeper than 32"),
         (b'{"event":"started","mono_ns":1,"x":' + b"[" * 40 + b"]" * 40 + b"}", "nested deeper than 32"),
         (b"x" * (files.LINE_BYTES_MAX + 1), f"a line of over {files.LINE_BYTES_MAX} bytes"),
@@ -179,7 +180,7 @@ def _huge(path: pathlib.Path) -> None:
         (_device, "a device"),
         (_link, "a symbolic link"),
         (_folder, "a folder"),
-        (_huge, "an event file has at most"),
+        (_huge, "an event file may have at most"),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
@@ -250,10 +251,18 @@ def test_a_flood_of_lines_that_nobody_knows_is_not_kept(tmp_path: pathlib.Path) 
         ("harness.jsonl", {"role": "trainer"}, 'role "trainer" in the harness\'s own file'),
         ("node0/x.jsonl", {"role": "harness"}, 'forged evidence: a file of node "node0" says it is the harness\'s'),
         ("node0/harness.jsonl", {"role": "harness"}, "forged evidence"),
-        ("node0/x.jsonl", {"node": "node1"}, 'node "node1" in the header, "node0" by its folder'),
-        ("trainer-node0.1-0-ab.jsonl", {"node": "node1"}, 'node "node1" in the header, "node0" by its file name'),
-        ("trainer-node0.1-0-ab.jsonl", {"incarnation": 2}, "incarnation 2 in the header, 1 by its file name"),
-        ("trainer-node0.1-0-ab.jsonl", {"role": "agent"}, 'role "agent" in the header, "trainer" by its file name'),
+        ("node0/x.jsonl", {"node": "node1"}, 'node is "node1" in the header, but "node0" by its folder'),
+        (
+            "trainer-node0.1-0-ab.jsonl",
+            {"node": "node1"},
+            'node is "node1" in the header, but "node0" by its file name',
+        ),
+        ("trainer-node0.1-0-ab.jsonl", {"incarnation": 2}, "incarnation is 2 in the header, but 1 by its file name"),
+        (
+            "trainer-node0.1-0-ab.jsonl",
+            {"role": "agent"},
+            'role is "agent" in the header, but "trainer" by its file name',
+        ),
     ],
 )
 def test_a_header_that_contradicts_its_place_is_refused(
@@ -269,7 +278,7 @@ def test_only_the_file_of_that_name_is_the_harnesss(tmp_path: pathlib.Path) -> N
     harness = HEADER | {"role": "harness"}
     write(tmp_path / "a.jsonl", harness, {"event": "plan", "plan": PLAN})
     log = reading.read(tmp_path)
-    assert log.harness is None and log.problems == ("no harness wrote into this log",)
+    assert log.harness is None and log.problems == ("the harness wrote nothing into this log",)
     write(tmp_path / "harness.jsonl", harness, {"event": "plan", "plan": PLAN})
     log = reading.read(tmp_path)
     assert log.harness is not None and log.harness.name == "harness"
@@ -298,7 +307,7 @@ def test_both_layouts_are_judged_the_same(tmp_path: pathlib.Path, tells_node: bo
 def test_times_years_away_are_refused(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN})
     write(tmp_path / "w.jsonl", HEADER, STEP | {"mono_ns": 2**58})
-    with pytest.raises(EventLogError, match=r"w: events \+3336 days from the harness's; at most 366"):
+    with pytest.raises(EventLogError, match=r"w: events \+3336 days off the harness's clock; at most 366"):
         reading.read(tmp_path)
 
 
@@ -340,6 +349,11 @@ VALUES = st.recursive(
 )
 
 
+@functools.cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json_schema() | {"anyOf": [{"$ref": f"#/$defs/{name}"}]})
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(records.TYPES)), st.data())
 def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -> None:
@@ -347,8 +361,7 @@ def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -
     declared = [field.name for field in records.vocabulary_fields(name) if field.name != "event"]
     told = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(declared, VALUES | st.integers(0, 9))))
     record = {"event": name, "mono_ns": 5} | told
-    schema = json_schema() | {"anyOf": [{"$ref": f"#/$defs/{name}"}]}
-    by_schema = Draft202012Validator(schema).is_valid(json.loads(json.dumps(record)))
+    by_schema = _validator(name).is_valid(json.loads(json.dumps(record)))
     try:
         records.typed(record)
         by_reader = True

@@ -78,7 +78,7 @@ def test_damage_in_the_middle_is_an_error_with_its_place(tmp_path: pathlib.Path)
     lines = (tmp_path / "w.jsonl").read_bytes().split(b"\n")
     lines[2] = lines[2][:20]
     (tmp_path / "w.jsonl").write_bytes(b"\n".join(lines))
-    with pytest.raises(EventLogError, match=r"w\.jsonl:3: not a whole JSON line"):
+    with pytest.raises(EventLogError, match=r"w\.jsonl:3: not a complete JSON line"):
         read_log(tmp_path)
 
 

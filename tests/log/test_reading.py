@@ -55,9 +55,9 @@ def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Pat
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
-        ("{broken\n", r"w\.jsonl:3: not a whole JSON line"),
+        ("{broken\n", r"w\.jsonl:3: not a complete JSON line"),
         ("[1]\n", r"w\.jsonl:3: an event must be a JSON object"),
-        ("\n", r"w\.jsonl:3: not a whole JSON line"),
+        ("\n", r"w\.jsonl:3: not a complete JSON line"),
         (
             '{"event":"step","step":"seven","mono_ns":9,"wall_ns":9}\n',
             r"w\.jsonl:3: step event: step must be an integer",
@@ -181,7 +181,7 @@ def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
     monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", sum(path.stat().st_size for path in events.iterdir()))
     together = reading.read(events)
     assert together.writers[0].events == alone.writers[0].events
-    assert together.problems == alone.problems == ("void.jsonl holds no whole line",)
+    assert together.problems == alone.problems == ("void.jsonl holds no complete line",)
     assert [(writer.name, writer.start) for writer in together.writers] == [(w.name, w.start) for w in alone.writers]
     for name, column in alone.steps.items():
         np.testing.assert_array_equal(together.steps[name], column)

@@ -9,7 +9,7 @@ from mutants.rehearsal import REHEARSALS
 
 from harness.judge.score import Scorecard, Verdict
 
-BITS = r"differs? from the fault-free run's: at step {}"
+BITS = r"differs? from the fault-free run: at step {}"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def _fails(bug: str, reason: str, rehearsal: str = "kill") -> Real:
 
 
 MUTANTS = [
-    _fails("never_resumes", "resumed from step 0 without a reason, though a checkpoint of step 20"),
+    _fails("never_resumes", "resumed from step 0 and gave no reason, though a checkpoint of step 20"),
     _fails("restores_an_older_one", BITS.format(21)),
     _fails("one_rank_restores_an_older_one", "restored step 10, but went on with step 21|restored different steps"),
     _fails("loads_damaged_checkpoints", BITS.format(r"2\d"), "rot and kill"),
@@ -45,11 +45,11 @@ MUTANTS = [
     _fails("replays_a_batch", "16 samples were repeated, first at step 21"),
     _fails("skips_a_batch", "16 samples were skipped, first at step 21"),
     _fails("cursor_one_off", "1 samples were skipped, first at step 21"),
-    _fails("shuffles_differently", "consumed other samples than the fault-free run's, the first is step 21"),
+    _fails("shuffles_differently", "consumed other samples than the fault-free run, first at step 21"),
     _fails("ranks_share_their_shard", BITS.format(21)),
     _fails("smaller_world_smaller_batch", "samples were (repeated|skipped)|consumed other samples", "shrink"),
     _fails(
-        "announces_before_durable", r"resumed from step \d+ without a reason, though .* step \d+", "kill after saving"
+        "announces_before_durable", r"resumed from step \d+ and gave no reason, though .* step \d+", "kill after saving"
     ),
     _fails(
         "saves_in_place", r"the job failed at step [12]\d of 40: the command on node\d ended with", "kill while saving"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ pytest.importorskip("starlette", reason="starlette is missing: pip install 'chao
 from page_days import EVIL, view
 
 from harness.page.chart import drawing
-from harness.page.server import Place, Served, serving
+from harness.page.server import PageAddress, Served, serving
 from harness.run.desk import Ask, Desk
 from harness.run.steady import Course
 
@@ -27,17 +26,8 @@ WIDTHS = (1440, 390)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    tools.need("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("playwright is missing: pip install playwright")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
-        )
+    with tools.headless_browser() as started:
         yield started
-        started.close()
 
 
 class Day:
@@ -79,7 +69,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
     steps = np.arange(1.0, 401.0)
     chart = drawing(course(), lambda: (steps, 4.0 / steps**0.2, steps * 0 + 0.09))
     desk = Desk()
-    with serving(Place(), desk, tmp_path, chart) as served:
+    with serving(PageAddress(), desk, tmp_path, chart) as served:
         day = Day(served, desk)
         yield day
         day.end()

@@ -26,7 +26,7 @@ from harness.page import alerts
 from harness.page.access import Access
 from harness.page.app import STREAMS_MAX, Page, newest_words
 from harness.page.hub import Hub
-from harness.page.server import Place, serving
+from harness.page.server import PageAddress, serving
 from harness.run.day_view import NewsView, for_role
 from harness.run.desk import AlertNews, Ask, Desk
 
@@ -266,11 +266,11 @@ def test_what_is_no_alert_is_told(message: object) -> None:
 
 def test_another_address_needs_tls(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UsageError, match="--tls-cert and --tls-key"):
-        Place("0.0.0.0").check()
+        PageAddress("0.0.0.0").check()
     with pytest.raises(UsageError, match="belong together"):
-        Place("0.0.0.0", certificate=tmp_path / "c").check()
-    Place("127.0.0.1").check()
-    Place("::1").check()
+        PageAddress("0.0.0.0", certificate=tmp_path / "c").check()
+    PageAddress("127.0.0.1").check()
+    PageAddress("::1").check()
 
 
 def test_a_token_is_known_by_its_role_alone() -> None:
@@ -289,7 +289,7 @@ def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, cl
     subprocess.run(
         [*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True, timeout=60
     )
-    with serving(Place(certificate=certificate, key=key), clerk.desk, tmp_path, lambda narrow: "") as served:
+    with serving(PageAddress(certificate=certificate, key=key), clerk.desk, tmp_path, lambda narrow: "") as served:
         assert served.address.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=certificate)
         with urllib.request.urlopen(served.url("observer"), context=trusted, timeout=10) as answer:
@@ -307,7 +307,7 @@ def test_alerts_of_one_name_have_fingerprints_of_their_own() -> None:
 
 
 def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.Path) -> None:
-    with serving(Place(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
         host, _, port = served.address.removeprefix("http://").rpartition(":")
         for _ in range(205):
             held.enter_context(socket.create_connection((host, int(port)), 5))

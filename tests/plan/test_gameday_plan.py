@@ -83,7 +83,7 @@ def test_too_many_rehearsals_are_refused_before_they_are_all_planned(
     begun: list[object] = []
     whole = gameday.make_plan
     monkeypatch.setattr(gameday, "make_plan", lambda *given: begun.append(given) or whole(*given))
-    with pytest.raises(ScenarioError, match=r"day.yaml:6:5: entries.0: more than the 3 rehearsals of a day"):
+    with pytest.raises(ScenarioError, match=r"day.yaml:6:5: entries.0: more than 3 rehearsals"):
         day_of(tmp_path, "entries:\n  - {random: {scenarios: [rank-kill], rate: 60/h, times: 50}}\n")
     assert len(begun) == 3
 

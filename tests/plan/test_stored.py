@@ -104,8 +104,14 @@ def test_a_plan_of_an_override_is_played_again_as_it_was(tmp_path: pathlib.Path)
             lambda data: data["faults"][0]["targets"][0].update(rank=None),
             "faults.0.targets: fault kill: not all are a rank",
         ),
-        (lambda data: data["faults"][0].update(when={"step": 100}), "faults.0.when: fault kill: step 100 never comes"),
-        (lambda data: data["faults"][0].update(when={"following": "kill"}), "follows 'kill', which is no other fault"),
+        (
+            lambda data: data["faults"][0].update(when={"step": 100}),
+            "faults.0.when: fault kill: step 100 is never reached",
+        ),
+        (
+            lambda data: data["faults"][0].update(when={"following": "kill"}),
+            "follows 'kill', but this plan has no such other fault",
+        ),
         (lambda data: data["faults"][0].update(when={"after_ns": 2**70}), "faults.0.when.after_ns"),
         (lambda data: data.update(limits={"nodes_at_once": 0}), "limits.nodes_at_once: 0 is not allowed"),
         (lambda data: data.update(expect={"recovery": {}}), "expect.recovery: unknown score 'recovery'; did you mean"),

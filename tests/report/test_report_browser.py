@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,17 +60,8 @@ OTHER_PAGES: dict[str, Callable[[], str]] = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    tools.need("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("playwright is missing: pip install playwright")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
-        )
+    with tools.headless_browser() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -126,12 +126,12 @@ def test_the_json_is_strict(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
-    untold = {"sample order": "the log does not tell it", "<b>pace</b>": "a `reason`"}
+    untold = {"sample order": "the log does not report it", "<b>pace</b>": "a `reason`"}
     card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
     report = model.from_scorecard(card)
-    assert "Not judged: sample order (the log does not tell it)" in markdown.render(report)
+    assert "Not judged: sample order (the log does not report it)" in markdown.render(report)
     page = html.render(report, card.evidence)
-    assert "Not judged: sample order (the log does not tell it); &lt;b&gt;pace&lt;/b&gt;" in page
+    assert "Not judged: sample order (the log does not report it); &lt;b&gt;pace&lt;/b&gt;" in page
     assert "sample order, " in junit.render(report)
     told = report.to_json()
     assert told["not_judged"] == list(untold) and told["not_judged_because"] == untold

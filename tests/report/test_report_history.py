@@ -108,7 +108,7 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert page.open == [] and "http://" not in source and "https://" not in source
     assert "Recovery time changed from" in page.text and "History of spot-evict" in page.text
     assert source.count('class="mark-fail"') >= 2 and "spot-evict-25" in page.text
-    assert "No judged run fits" in Page(render([])).text
+    assert "No judged run matches" in Page(render([])).text
 
 
 def test_what_a_run_is_called_is_never_markup() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import light_day
 import pytest
 
 from harness.backends.local.backend import BACKEND
@@ -23,16 +24,6 @@ from harness.run.injection import LiveJob
 
 pytestmark = pytest.mark.slow  # real jobs
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEAD = """version: 1
-name: light-day
-title: A light day
-workload:
-  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
-  nodes: 1
-  steps: {steps}
-fault_free: false
-steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
-"""
 KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}, expect: {wasted_gpu_hours: {max_percent_by_faults: 100}}}}"
 HANG = "{scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 40s}}}}"
 
@@ -43,10 +34,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(tmp_path: pathlib.Path, entries: str, steps: int = 300, **more: str) -> DayPlan:
-    trainer = ROOT / "tests" / "faults" / "light_trainer.py"
-    text = HEAD.format(trainer=trainer, steps=steps, root=ROOT) + f"entries: [{entries}]\n"
-    path = tmp_path / "day.yaml"
-    path.write_text(text + "".join(f"{name}: {value}\n" for name, value in more.items()))
+    path = light_day.write(tmp_path, f"  [{entries}]", steps, **more)
     return plan_day(path, 1, "local", "light-1", ROOT / "scenarios")
 
 
@@ -138,7 +126,7 @@ def test_a_pause_waits_for_a_person_and_inject_does_not_wait_for_steps(tmp_path:
         ("inject", lambda view: view.state == "acting"),
     )
     result = played(tmp_path, planned(tmp_path, f"{{pause: Is everybody there?}}, {late}"), person)
-    assert person.replies[0].reply.result() == "there is nothing to inject now"
+    assert person.replies[0].reply.result() == "nothing to inject now"
     assert [act.outcome for act in result.acts] == ["settled"]
 
 
@@ -147,7 +135,7 @@ def test_a_probe_that_does_not_hold_ends_the_day_and_not_the_job(tmp_path: pathl
     result = played(tmp_path, planned(tmp_path, KILL, steps=60, probes=probes))
     assert told(tmp_path, "fault.injected") == []
     assert result.outcome == "probe" and result.verdict is Verdict.INCONCLUSIVE
-    assert any("probe fails did not hold before: ended with 1" in reason for reason in result.reasons)
+    assert any("probe fails failed (before): ended with 1" in reason for reason in result.reasons)
     assert told(tmp_path, "run.finished")[0]["outcome"] == "completed"
 
 

@@ -172,7 +172,7 @@ def test_nothing_but_the_copies_is_removed(tmp_path: pathlib.Path, name: str) ->
     (tmp_path / "drill").symlink_to(tmp_path)
     with pytest.raises((FaultError, ValueError)):
         drill._undo(tmp_path, [name])
-    with pytest.raises(FaultError, match="no plain folder"):
+    with pytest.raises(FaultError, match="not a plain folder"):
         drill._undo(tmp_path, ["checkpoints"])
     assert (tmp_path / "checkpoints").exists()
 

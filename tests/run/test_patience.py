@@ -43,5 +43,5 @@ def test_a_trigger_beyond_the_last_step_of_the_fault_free_run_is_an_error() -> N
     fault = "{id: k, fault: rank_kill, when: {step: 90}, target: {rank: 0}}"
     plan = planned(f"workload: {{trainer: {{command: [a]}}}}\nfaults: [{fault}]")
     assert plan.workload.steps is None and plan.with_steps(91).workload.steps == 91
-    with pytest.raises(ScenarioError, match="fault k: step 90 never comes; the fault-free run did 90 steps"):
+    with pytest.raises(ScenarioError, match="fault k: step 90 is never reached; the fault-free run did 90 steps"):
         plan.with_steps(90)

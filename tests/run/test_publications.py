@@ -11,7 +11,7 @@ from checkpoint_files import WRITERS, save, state, write
 from harness.faults.contract import CheckpointPlace
 from harness.run.publications import Publications
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
 class Noted:
@@ -77,7 +77,7 @@ def test_a_large_file_is_sampled_from_its_first_to_its_last_byte(
         if changed is not None:
             content[changed] = 1
         path.write_bytes(content)
-        place = Place.look(tmp_path, "checkpoints")
+        place = CheckpointFolder.look(tmp_path, "checkpoints")
         assert digests.is_sampled(place, place.files)
         found.add(digests.digest(place, place.files))
     assert len(found) >= 3

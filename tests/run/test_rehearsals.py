@@ -249,7 +249,7 @@ def test_a_backend_that_breaks_leaves_evidence_that_is_judged(
         monkeypatch.setattr(LocalCluster, "close", cannot)
     plan = plan_of(planned("kill", "rank_kill", {"step": 100}))
     outcome = execute(plan, run_dir, BACKEND)
-    assert outcome == Outcome("broken", "the backend broke: the control host is lost")
+    assert outcome == Outcome("broken", "the backend failed: the control host is lost")
     assert harness_events(run_dir, "cleanup.failed")
     (finished,) = harness_events(run_dir, "run.finished")
     assert finished["outcome"] == "interrupted" and finished["reason"] == outcome.reason

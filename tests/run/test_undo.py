@@ -142,7 +142,7 @@ def test_what_is_put_back_stays_within_the_run(tmp_path: pathlib.Path, part: str
     (run_dir / part).rename(run_dir / "moved")
     (run_dir / part).symlink_to(outside)
     write(run_dir, {"undo": "faults.data_corruption", "arguments": {"path": "data/shard", "kept": "kept/shard"}})
-    with pytest.raises(FaultError, match="no plain folder"):
+    with pytest.raises(FaultError, match="not a plain folder"):
         undo.undo_open(run_dir)
     assert (outside / "shard").read_text() == "outside"
 

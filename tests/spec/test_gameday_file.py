@@ -26,8 +26,8 @@ def problems(text: str) -> str:
     ("text", "told"),
     [
         ("entries: []\n", "day.yaml:4:1: entries: the number of items is 0; allowed: at least 1"),
-        ("entries:\n  - {}\n", "day.yaml:5:5: entries.0: nothing is no entry; write exactly one of: scenario"),
-        ("entries:\n  - {rest: 5s, pause: now}\n", "entries.0: pause + rest is no entry"),
+        ("entries:\n  - {}\n", "day.yaml:5:5: entries.0: nothing given; write exactly one of: scenario"),
+        ("entries:\n  - {rest: 5s, pause: now}\n", "entries.0: pause + rest given"),
         (
             "entries:\n  - {scenaro: rank-kill}\n",
             "day.yaml:5:6: entries.0.scenaro: unknown key; did you mean scenario?",

@@ -183,7 +183,7 @@ def test_a_worker_born_after_the_kill_must_not_die(tmp_path: pathlib.Path) -> No
     logs = killed_once(tmp_path)
     logs.log("agent-0", 19.5, "worker.exit", local_rank=0, rank=0, pid=20, code=1)
     [text] = deaths(logs.finish(25))
-    assert "rank 0 on node0 ended with 1" in text
+    assert "rank 0 on node0 ended with exit code 1" in text
 
 
 def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kill(tmp_path: pathlib.Path) -> None:
@@ -192,7 +192,7 @@ def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kil
     logs.node(0, 1, 0)
     logs.log("harness", 18, "process.exit", node="node0", incarnation=1, code=1)
     [text] = deaths(logs.finish(25))
-    assert "the command on node0 ended with 1" in text
+    assert "the command on node0 ended with exit code 1" in text
 
 
 def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
@@ -215,7 +215,7 @@ def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
 def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(tmp_path: pathlib.Path, incarnation: int) -> None:
     """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
     [text] = deaths(survived_once(tmp_path, incarnation).finish(25))
-    assert "rank 0 on node0 ended with 1" in text
+    assert "rank 0 on node0 ended with exit code 1" in text
 
 
 @pytest.mark.parametrize(
@@ -279,4 +279,4 @@ def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib
     logs.log(agents[1], 15.5, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
     logs.log(agents[0], 14.5, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
     [text] = deaths(logs.finish(25))
-    assert "rank 0 on node0 ended with 1" in text
+    assert "rank 0 on node0 ended with exit code 1" in text

@@ -274,7 +274,7 @@ def test_a_fault_that_never_struck_makes_its_rehearsal_invalid(tmp_path: pathlib
     history, logs = in_sequence(1)
     logs["harness"][:] = [line for line in logs["harness"] if line.get("fault") != "fault2"]
     second = judged(tmp_path, history, logs, "second")
-    assert "fault fault2 never struck: what it waits for did not come" in second.reasons
+    assert "fault fault2 never struck: its trigger never came" in second.reasons
     assert second.verdict is not Verdict.PASS
 
 
@@ -295,11 +295,11 @@ def test_a_single_rehearsal_to_the_end_is_judged_by_the_whole_log(tmp_path: path
 def test_a_rehearsal_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     history, logs = in_sequence(1)
     history.write(tmp_path, logs)
-    with pytest.raises(UsageError, match="no rehearsal 'third' began in this run; those that did: first, second"):
+    with pytest.raises(UsageError, match="unknown rehearsal 'third'; this run began: first, second"):
         load_evidence(tmp_path, "third")
     simulate(JOB, (), 1).write(tmp_path / "old")
     assert window.load(tmp_path / "old").begin == timeline.load(tmp_path / "old").begin
-    with pytest.raises(UsageError, match="those that did: none"):
+    with pytest.raises(UsageError, match="this run began: none"):
         window.load(tmp_path / "old", "first")
 
 

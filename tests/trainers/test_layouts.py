@@ -19,17 +19,17 @@ from harness.errors import UsageError
 from harness.log import hostile
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
 from harness.trainers.checkpoints.shared import names, tensors
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FOLDER = "checkpoints"
 
 
 def look(run_dir: pathlib.Path, layout: str = AUTO) -> Listing:
-    return list_checkpoints(Place.look(run_dir, FOLDER), layout)
+    return list_checkpoints(CheckpointFolder.look(run_dir, FOLDER), layout)
 
 
-def place_of(path: pathlib.Path) -> Place:
-    return Place(path.parent, ".")
+def place_of(path: pathlib.Path) -> CheckpointFolder:
+    return CheckpointFolder(path.parent, ".")
 
 
 def test_each_layout_has_a_writer_here() -> None:
@@ -53,7 +53,7 @@ def test_it_is_recognised_with_steps_newest_first_and_finished(tmp_path: pathlib
 def test_the_spans_hold_the_tensors_bytes_and_nothing_else(tmp_path: pathlib.Path, layout: str) -> None:
     """Each tensor's bytes lie whole in one span, in one of the checkpoint's files; the pickle and the names do not."""
     write(tmp_path / FOLDER, layout, 20)
-    place, newest = Place.look(tmp_path, FOLDER), look(tmp_path).checkpoints[0]
+    place, newest = CheckpointFolder.look(tmp_path, FOLDER), look(tmp_path).checkpoints[0]
     inside = b"".join(
         (tmp_path / path).read_bytes()[start:end] for path in newest.files for start, end in tensors.spans(place, path)
     )
@@ -67,7 +67,7 @@ def test_the_spans_hold_the_tensors_bytes_and_nothing_else(tmp_path: pathlib.Pat
 def test_a_torn_file_is_not_finished(tmp_path: pathlib.Path, layout: str) -> None:
     write(tmp_path / FOLDER, layout, 20, 100)
     newest = look(tmp_path).checkpoints[0]
-    place = Place.look(tmp_path, FOLDER)
+    place = CheckpointFolder.look(tmp_path, FOLDER)
     torn = next(path for path in newest.files if tensors.spans(place, path))
     os.truncate(tmp_path / torn, place.sizes[torn] - 30)
     assert [each.step for each in look(tmp_path).finished] == [20]
@@ -270,7 +270,7 @@ def test_a_hostile_place_is_looked_at_in_bounds(make: Callable[[pathlib.Path], N
     (tmp_path / "checkpoints").mkdir()
     make(tmp_path / "checkpoints")
     begin = time.process_time()
-    found = list_checkpoints(Place.look(tmp_path, "checkpoints")).checkpoints
+    found = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints")).checkpoints
     assert [each.path for each in found] == ["checkpoints/ckpt_5.pt"]
     assert hostile.files_below(tmp_path, "checkpoints") == ["checkpoints/ckpt_5.pt"]
     assert time.process_time() - begin < 30

@@ -38,7 +38,7 @@ OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.
 class NodeLimits(Limits):
     """Limits kept from within the node, whose init is the parent of the strangers that compete there, too."""
 
-    def members(self) -> list[processes.Process]:
+    def members(self) -> list[processes.ProcEntry]:
         strangers = {1, *self._burners, *self._fillers}
         return [each for each in processes.every() if each.running and each.pid not in strangers]
 
@@ -95,7 +95,7 @@ class Init:
 
     # Processes
 
-    def _others(self) -> list[processes.Process]:
+    def _others(self) -> list[processes.ProcEntry]:
         return sorted(self._limits.members(), key=lambda each: each.pid)
 
     def _pids(self) -> list[int]:
@@ -162,7 +162,7 @@ class Init:
 
     def _doom(self, pid: int) -> None:
         if pid not in self._pids():
-            raise UsageError(f"there is no process {pid} on this node")
+            raise UsageError(f"unknown process {pid} on this node")
         pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 

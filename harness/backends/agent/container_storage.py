@@ -60,7 +60,7 @@ class Storage:
     def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         folder = params.pop("folder")
         if folder not in self._systems:
-            raise UsageError(f"{folder}: cannot be disturbed; it is none of the workload's mounts {[*self._systems]}")
+            raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(self._systems)}")
         _, client = self._systems[folder]
         if params.pop("node", None):
             params["pid"] = None  # whatever comes this way comes from this node

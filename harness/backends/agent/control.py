@@ -30,7 +30,7 @@ async def kill(lab: Lab) -> None:
     """It is dead, with everything it started, when this returns."""
     pid, ended = lab.control or (0, None)
     if ended is None or ended.is_set():
-        raise NodeGone("there is no control command running")
+        raise NodeGone("no control command is running")
     os.killpg(pid, signal.SIGKILL)  # it leads a session of its own
     try:
         await asyncio.wait_for(ended.wait(), KILL_S_MAX)

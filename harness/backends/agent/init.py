@@ -132,7 +132,7 @@ class Init:
         self._namespaces = namespaces
         self._main_pid = 0
         self._duty = throttle.DutyCycle(self._turn)
-        self._members: list[processes.Process] = []
+        self._members: list[processes.ProcEntry] = []
         self._looked = 0.0
         self._frozen: set[int | None] = set()  # stopped on purpose; `None`: all of them
         self._calls: dict[str, Callable[..., object]] = {
@@ -189,7 +189,7 @@ class Init:
         self._main_pid = spawn.execute(command, env, log, prepare)
         return self._main_pid
 
-    def _others(self) -> list[processes.Process]:
+    def _others(self) -> list[processes.ProcEntry]:
         if not self._namespaces:
             return processes.descendants(os.getpid())
         return [process for process in processes.every() if process.pid != 1 and process.running]
@@ -224,7 +224,7 @@ class Init:
         for pid in self._frozen if signum == signal.SIGCONT else ():
             self._send(signal.SIGSTOP, pid)
 
-    def _known(self) -> list[processes.Process]:
+    def _known(self) -> list[processes.ProcEntry]:
         """The node's processes as of a moment ago: to look at all of the machine's takes longer than a turn may."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
@@ -242,7 +242,7 @@ class Init:
 
     def _doom(self, pid: int) -> None:
         if pid not in self._pids():
-            raise UsageError(f"there is no process {pid} on this node")
+            raise UsageError(f"unknown process {pid} on this node")
         pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
     def _freeze(self) -> None:

@@ -271,7 +271,7 @@ class PlainNode(LabNode):
             self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
         )
 
-    def _processes(self) -> list[processes.Process]:
+    def _processes(self) -> list[processes.ProcEntry]:
         marks = {
             processes.RUN_ENV: self.lab.run_id,
             "CHAOS_NODE": self.name,
@@ -292,7 +292,7 @@ def _host(lab: Lab, node: str) -> LabNode:
     """The host named `<name>.<incarnation>`."""
     host = lab.hosts.get(node)
     if not isinstance(host, LabNode):
-        raise NodeGone(f"there is no node {node}")
+        raise NodeGone(f"unknown node {node}")
     return host
 
 
@@ -303,7 +303,7 @@ async def create(
     kind = NamespaceNode if lab.namespaces else PlainNode
     host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:
-        raise UsageError(f"there is a node {host.key} already")
+        raise UsageError(f"node {host.key} exists already")
     lab.hosts[host.key] = host
     where = await host.create()
     if lab.namespaces:

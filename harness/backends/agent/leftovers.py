@@ -11,7 +11,7 @@ import pathlib
 from dataclasses import dataclass
 
 from harness.backends.agent import processes
-from harness.backends.agent.processes import OWNER_ENV, RUN_ENV, Process
+from harness.backends.agent.processes import OWNER_ENV, RUN_ENV, ProcEntry
 from harness.errors import BackendError
 
 
@@ -19,7 +19,7 @@ from harness.errors import BackendError
 class Leftover:
     """A process of a lab that should be gone."""
 
-    process: Process
+    process: ProcEntry
     run_id: str
     node: str
     command: str
@@ -52,7 +52,7 @@ def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ..
     Raises `BackendError` when some are still there after `limit_s`.
     """
 
-    def find() -> list[Process]:
+    def find() -> list[ProcEntry]:
         return [item.process for item in leftovers(run_id) if item.process.pid not in exempt]
 
     count = len(find())

@@ -50,7 +50,7 @@ class Limits:
         self._children, self._names = children, names
         self._init_pid = init_pid
         self._groups: dict[str, cgroups.Group] = {}
-        self._burners: dict[int, processes.Process] = {}
+        self._burners: dict[int, processes.ProcEntry] = {}
         self._load_file = -1
         self._affinity: dict[int, set[int]] = {}  # thread → where it might run before it was crowded
         self._watchdog: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Limits:
         self.unwatch_memory()
         self.uncrowd()
 
-    def members(self) -> list[processes.Process]:
+    def members(self) -> list[processes.ProcEntry]:
         """The node's processes, as labd numbers them; its init is not one of them."""
         return processes.descendants(self._init_pid)
 
@@ -176,7 +176,7 @@ class Limits:
             self._looks += 1
             await asyncio.sleep(WATCH_S)
 
-    def _strangers(self) -> list[processes.Process]:
+    def _strangers(self) -> list[processes.ProcEntry]:
         found = (processes.read(pid) for pid in self._fillers)
         return [each for each in found if each is not None and each.running]
 
@@ -233,7 +233,7 @@ def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> N
     os.read(start, 1)  # holds it until it is killed
 
 
-def _threads(members: list[processes.Process]) -> list[int]:
+def _threads(members: list[processes.ProcEntry]) -> list[int]:
     found = []
     for process in members:
         tasks = pathlib.Path(f"/proc/{process.pid}/task")
@@ -244,7 +244,7 @@ def _threads(members: list[processes.Process]) -> list[int]:
     return found
 
 
-def _confine(members: list[processes.Process], cpus: set[int]) -> dict[int, set[int]]:
+def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, set[int]]:
     """Lets the threads run on `cpus` only; returns where each might run before."""
     before = {}
     for thread in _threads(members):
@@ -256,7 +256,7 @@ def _confine(members: list[processes.Process], cpus: set[int]) -> dict[int, set[
     return before
 
 
-def _release(members: list[processes.Process], before: dict[int, set[int]]) -> None:
+def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
     """Threads that came meanwhile get what the others had."""
     if not before:
         return

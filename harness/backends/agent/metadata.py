@@ -28,7 +28,7 @@ TOKEN_TTL_S_MAX = 21600
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     method: str
     path: str
     query: dict[str, str]
@@ -114,7 +114,7 @@ class Endpoint:
             self._writers.discard(writer)
             writer.close()
 
-    async def _reply(self, request: Request) -> Reply:
+    async def _reply(self, request: HttpRequest) -> Reply:
         if request.path.startswith("/latest/"):
             return self._ec2(request)
         if request.path == "/" or request.path.startswith("/computeMetadata/"):
@@ -127,7 +127,7 @@ class Endpoint:
         return self._notice if self._notice and self._notice.provider == provider else None
 
     # EC2 ---------------------------------------------------------------------------------------------------
-    def _ec2(self, request: Request) -> Reply:
+    def _ec2(self, request: HttpRequest) -> Reply:
         if request.path == "/latest/api/token":
             return self._ec2_token(request)
         if request.method != "GET":
@@ -145,7 +145,7 @@ class Endpoint:
         answers = {"instance-life-cycle": "spot", "instance-id": self.node, "hostname": self.node}
         return Reply(200, answers[asked]) if asked in answers else Reply(404)
 
-    def _ec2_token(self, request: Request) -> Reply:
+    def _ec2_token(self, request: HttpRequest) -> Reply:
         ttl = request.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
         if request.method != "PUT":
             return Reply(405)
@@ -158,7 +158,7 @@ class Endpoint:
         return Reply(200, token, {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": ttl})
 
     # GCP ---------------------------------------------------------------------------------------------------
-    async def _gcp(self, request: Request) -> Reply:
+    async def _gcp(self, request: HttpRequest) -> Reply:
         flavor = {"Metadata-Flavor": "Google"}
         if request.path == "/":
             return Reply(200, "computeMetadata/\n", flavor)
@@ -170,7 +170,7 @@ class Endpoint:
         answers = {"maintenance-event": "NONE", "name": self.node, "hostname": self.node}
         return Reply(200, answers[asked], flavor) if asked in answers else Reply(404, headers=flavor)
 
-    async def _gcp_preempted(self, request: Request, flavor: dict[str, str]) -> Reply:
+    async def _gcp_preempted(self, request: HttpRequest, flavor: dict[str, str]) -> Reply:
         known = request.query.get("last_etag")
         if request.query.get("wait_for_change") == "true" and known in (None, self._gcp_etag()):
             limit = request.query.get("timeout_sec", "")
@@ -192,7 +192,7 @@ class Endpoint:
         return notice.event_id[:16].lower() if notice else "0" * 16
 
     # Azure -------------------------------------------------------------------------------------------------
-    def _azure(self, request: Request) -> Reply:
+    def _azure(self, request: HttpRequest) -> Reply:
         if request.headers.get("metadata", "").lower() != "true":
             return _json({"error": "Bad request. Required metadata header not specified"}, status=400)
         if "api-version" not in request.query:
@@ -221,7 +221,7 @@ class Endpoint:
             "DurationInSeconds": -1,
         }
 
-    def _azure_acknowledge(self, request: Request, notice: Notice | None) -> Reply:
+    def _azure_acknowledge(self, request: HttpRequest, notice: Notice | None) -> Reply:
         try:
             starts = [start["EventId"] for start in json.loads(request.body)["StartRequests"]]
         except (ValueError, KeyError, TypeError):
@@ -236,7 +236,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
     return Reply(status, json.dumps(document), {"Content-Type": "application/json"}, notice)
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Request | None:
+async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     """One request; `None` for what is not HTTP."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
@@ -250,7 +250,7 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
         return None
     body = await reader.readexactly(int(length))
     target = urllib.parse.urlsplit(words[1])
-    return Request(words[0], target.path, dict(urllib.parse.parse_qsl(target.query)), headers, body)
+    return HttpRequest(words[0], target.path, dict(urllib.parse.parse_qsl(target.query)), headers, body)
 
 
 def _encode(reply: Reply) -> bytes:

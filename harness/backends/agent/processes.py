@@ -18,7 +18,7 @@ OWNER_ENV = "CHAOS_HARNESS"
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcEntry:
     """A process as /proc shows it. `start` is in clock ticks since boot."""
 
     pid: int
@@ -55,7 +55,7 @@ class Process:
             os.close(descriptor)
 
 
-def read(pid: int) -> Process | None:
+def read(pid: int) -> ProcEntry | None:
     """The process with this id, or `None` when there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
@@ -63,17 +63,17 @@ def read(pid: int) -> Process | None:
         return None
     # The command name may hold spaces and parentheses: the fields start after the last one.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Process(pid, int(fields[19]), int(fields[1]), fields[0].decode(), int(fields[11]) + int(fields[12]))
+    return ProcEntry(pid, int(fields[19]), int(fields[1]), fields[0].decode(), int(fields[11]) + int(fields[12]))
 
 
-def every() -> list[Process]:
+def every() -> list[ProcEntry]:
     found = (read(int(entry.name)) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit())
     return [process for process in found if process is not None]
 
 
-def descendants(root: int) -> list[Process]:
+def descendants(root: int) -> list[ProcEntry]:
     """Running processes below `root`, itself not included."""
-    children: dict[int, list[Process]] = defaultdict(list)
+    children: dict[int, list[ProcEntry]] = defaultdict(list)
     for process in every():
         children[process.parent].append(process)
     found, below = [], [root]
@@ -94,7 +94,7 @@ def environment(pid: int) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def marked(**wanted: str) -> list[Process]:
+def marked(**wanted: str) -> list[ProcEntry]:
     """Running processes started with all of these environment variables; never the caller."""
     own = os.getpid()
     return [
@@ -104,11 +104,11 @@ def marked(**wanted: str) -> list[Process]:
     ]
 
 
-def union(*groups: Iterable[Process]) -> list[Process]:
+def union(*groups: Iterable[ProcEntry]) -> list[ProcEntry]:
     return list({(process.pid, process.start): process for group in groups for process in group}.values())
 
 
-def kill_until_gone(find: Callable[[], list[Process]], limit_s: float) -> list[Process]:
+def kill_until_gone(find: Callable[[], list[ProcEntry]], limit_s: float) -> list[ProcEntry]:
     """SIGKILLs what `find` finds until it finds nothing; returns what is left after `limit_s`."""
     deadline = time.monotonic() + limit_s
     empty = 0

@@ -40,7 +40,7 @@ class JobLimits(Limits):
         super().__init__(lab, f"{name}.1", os.getpid(), lambda: [name])
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
-    def members(self) -> list[processes.Process]:
+    def members(self) -> list[processes.ProcEntry]:
         """What carries the marks, and everything below it. Strangers that crowd the node are not among it."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}

@@ -42,7 +42,7 @@ PROBE = "probe"  # the kind of name that what a probe makes has
 
 
 class DockerCluster(probe.ProbedCluster):
-    def __init__(self, engine: Engine, workload: Workload, place: request.Place):
+    def __init__(self, engine: Engine, workload: Workload, place: request.DockerRun):
         super().__init__(workload)
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
@@ -204,7 +204,7 @@ class DockerBackend(Backend):
         return {self.name: {}}
 
     def render(self, workload: Workload) -> dict[str, Any]:
-        return request.render(workload, request.Place())
+        return request.render(workload, request.DockerRun())
 
     def sweep(self) -> int:
         try:
@@ -229,13 +229,13 @@ class DockerBackend(Backend):
             raise
 
 
-def _place(engine: Engine, workload: Workload, run_dir: pathlib.Path, run_id: str) -> request.Place:
+def _place(engine: Engine, workload: Workload, run_dir: pathlib.Path, run_id: str) -> request.DockerRun:
     image = os.environ.get(IMAGE_ENV, request.IMAGE)
     found = engine.image_labels(image).get(request.TRAINER_LABEL)
     if delivery.runs_reference_trainer(workload) and found != delivery.trainer_digest():
         raise CannotRunError(f"image {image!r} holds another version of the reference trainer: run 'make image' again")
     gpus, egress = (_flag(name) for name in (GPUS_ENV, EGRESS_ENV))
-    return request.Place(run_id, str(run_dir), engine.user, image, gpus, egress)
+    return request.DockerRun(run_id, str(run_dir), engine.user, image, gpus, egress)
 
 
 def _flag(name: str) -> bool:

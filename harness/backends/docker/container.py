@@ -34,7 +34,7 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 class DockerNode(NetworkedNode, StoringNode):
     """A container and the line to its init. `exits` hears of the end of its command."""
 
-    def __init__(self, engine: Engine, place: request.Place, name: str, incarnation: int, exits: Box[Exit]):
+    def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         self.name = name
         self.index = int(name.removeprefix("node")) if name != CONTROL else -1
         self.incarnation = incarnation

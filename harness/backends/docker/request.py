@@ -42,7 +42,7 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 
 @dataclass(frozen=True)
-class Place:
+class DockerRun:
     """What the machine adds to a workload: where the run lives, whose files it writes, and the daemon's image."""
 
     run_id: str = "{run_id}"
@@ -79,7 +79,7 @@ class Place:
         return {RUN_LABEL: self.run_id, NODE_LABEL: node, INCARNATION_LABEL: str(incarnation)}
 
 
-def render(workload: Workload, place: Place) -> Request:
+def render(workload: Workload, place: DockerRun) -> Request:
     """Everything that will be asked of the daemon for the first incarnations, and what then runs where."""
     nodes = node_names(workload)
     names = [*([CONTROL] if workload.control is not None else []), *nodes]
@@ -95,7 +95,7 @@ def node_names(workload: Workload) -> list[str]:
     return [f"node{index}" for index in range(workload.nodes)]
 
 
-def network(place: Place) -> Request:
+def network(place: DockerRun) -> Request:
     """The run's private network. `Internal`: no way out of it and none into it but from the daemon's own host."""
     return {
         "Name": place.network,
@@ -106,7 +106,7 @@ def network(place: Place) -> Request:
     }
 
 
-def container(workload: Workload, place: Place, node: str, incarnation: int) -> Request:
+def container(workload: Workload, place: DockerRun, node: str, incarnation: int) -> Request:
     """One node. It starts with our init alone; the workload's command is a call to that.
 
     Its init is told the names of all nodes: strangers that crowd one of them take its part of the machine only.
@@ -138,7 +138,7 @@ def container(workload: Workload, place: Place, node: str, incarnation: int) -> 
     }
 
 
-def _mounts(workload: Workload, place: Place, node: str, incarnation: int) -> list[Request]:
+def _mounts(workload: Workload, place: DockerRun, node: str, incarnation: int) -> list[Request]:
     """The run's folder is there to be read; on top of it lies what this node may write, and nothing else."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
@@ -153,7 +153,7 @@ def _mounts(workload: Workload, place: Place, node: str, incarnation: int) -> li
     return mounts
 
 
-def sidecar(place: Place, node: str, incarnation: int, container_id: str) -> Request:
+def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) -> Request:
     """Beside a node, in its network: the only container with a privilege, and that one reaches this network alone."""
     return {
         "Image": place.image,
@@ -177,7 +177,7 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
     return {"Type": "bind", "Source": source, "Target": target} | ({"ReadOnly": True} if read_only else {})
 
 
-def gpu_ids(workload: Workload, index: int, place: Place) -> list[str]:
+def gpu_ids(workload: Workload, index: int, place: DockerRun) -> list[str]:
     """One GPU a rank; the nodes of a run share the host's GPUs in order."""
     if not place.gpus:
         return []

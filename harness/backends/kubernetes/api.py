@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.backends.contract import Workload
 from harness.backends.kubernetes import manifests
-from harness.backends.kubernetes.manifests import Dialect, Object, Place
+from harness.backends.kubernetes.manifests import ClusterRun, Dialect, Object
 from harness.backends.kubernetes.settings import Settings
 from harness.backends.kubernetes.stream import PodStream
 from harness.errors import BackendError, CannotRunError
@@ -147,7 +147,7 @@ class Api:
     @functools.cached_property
     def dialect(self) -> Dialect:
         """Asked by dry runs: a server keeps the fields that it knows."""
-        probe = manifests.Place("dialect", Settings(), Dialect())
+        probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Workload(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
         job["metadata"]["name"] = "chaos-probe"
@@ -194,7 +194,7 @@ class Api:
         found: Sequence[Object] = self.get(self.path(version, plural), {"labelSelector": selector})["items"]
         return found
 
-    def pods(self, place: Place) -> Sequence[Object]:
+    def pods(self, place: ClusterRun) -> Sequence[Object]:
         return self.list("v1", "pods", place.selector)
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None) -> bool:
@@ -248,7 +248,7 @@ class Api:
 
     # The end
 
-    def remove_run(self, place: Place) -> int:
+    def remove_run(self, place: ClusterRun) -> int:
         """Removes everything in our namespace with this run's label, and waits until it is gone. Idempotent.
 
         Raises `BackendError` for what could not be removed, after every kind of object was tried.
@@ -270,7 +270,7 @@ class Api:
             time.sleep(0.2)
         return removed
 
-    def _remove_kind(self, version: str, plural: str, place: Place) -> int:
+    def _remove_kind(self, version: str, plural: str, place: ClusterRun) -> int:
         if not self.serves(version, plural):
             return 0
         try:

@@ -40,7 +40,7 @@ from harness.backends.contract import (
 from harness.backends.kubernetes import machines, manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused, chosen_cluster
 from harness.backends.kubernetes.capability import LACKS, capability_of
-from harness.backends.kubernetes.manifests import Object, Place
+from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
 from harness.backends.kubernetes.pod import Clock, KubeNode, Pod
@@ -61,7 +61,7 @@ _KILLED = -int(signal.SIGKILL)
 class KubeCluster(ControlledCluster):
     tells_changes = True
 
-    def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: Place):
+    def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: ClusterRun):
         super().__init__(workload)
         self._api, self._workload, self._place = api, workload, place
         self.run_dir = run_dir
@@ -445,7 +445,7 @@ class KubeCluster(ControlledCluster):
             self._control.call("remove_shared", 60.0, shared=self._place.name)
 
 
-def end_run(api: Api, place: Place) -> int:
+def end_run(api: Api, place: ClusterRun) -> int:
     """Removes what carries this run's label; gives back machines that were taken in its name. Idempotent."""
     removed = api.remove_run(place)
     if place.settings.evict in ("drain", "taint"):
@@ -459,7 +459,7 @@ def _undo(run_id: str, environment: dict[str, str]) -> None:
         settings = read_settings()
         api = Api(settings)
     try:
-        end_run(api, Place(run_id, settings))
+        end_run(api, ClusterRun(run_id, settings))
     finally:
         api.close()
 
@@ -485,7 +485,7 @@ class KubernetesBackend(Backend):
                 settings = read_settings()
                 api = Api(settings)
                 try:
-                    self._capability = capability_of(api, Place("probe", settings, api.dialect))
+                    self._capability = capability_of(api, ClusterRun("probe", settings, api.dialect))
                 finally:
                     api.close()
             except ChaosError as error:
@@ -496,13 +496,13 @@ class KubernetesBackend(Backend):
         return {self.name: LACKS}
 
     def render(self, workload: Workload) -> list[Object]:
-        return manifests.render(workload, Place())
+        return manifests.render(workload, ClusterRun())
 
     def render_as(self, workload: Workload, kind: str, run_id: str) -> list[Object]:
         settings = read_settings()
         if kind and kind not in KINDS:
             raise UsageError(f"--as {kind}: allowed are {', '.join(KINDS)}")
-        return manifests.render(workload, Place(run_id, replaced(settings, kind=kind or settings.kind)))
+        return manifests.render(workload, ClusterRun(run_id, replaced(settings, kind=kind or settings.kind)))
 
     def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
         if not run_dir.is_absolute():
@@ -513,7 +513,7 @@ class KubernetesBackend(Backend):
         settings = read_settings()
         api = Api(settings)
         try:
-            return KubeCluster(api, workload, run_dir, Place(run_id, settings, api.dialect))
+            return KubeCluster(api, workload, run_dir, ClusterRun(run_id, settings, api.dialect))
         except BaseException:
             api.close()
             raise

@@ -8,7 +8,7 @@ from harness.backends.agent import skew
 from harness.backends.contract import Capability, Verb, Workload
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.api import CHAOS_MESH, Api
-from harness.backends.kubernetes.manifests import Place
+from harness.backends.kubernetes.manifests import ClusterRun
 from harness.errors import CannotRunError
 
 LACKS = {
@@ -20,7 +20,7 @@ LACKS = {
 }
 
 
-def capability_of(api: Api, place: Place) -> Capability:
+def capability_of(api: Api, place: ClusterRun) -> Capability:
     """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
     for wanted in (manifests.delivered(place), *manifests.render(Workload(("true",), 1, 1), place)):
         api.create(wanted, dry_run=True)
@@ -35,7 +35,7 @@ def capability_of(api: Api, place: Place) -> Capability:
     return Capability(True, label, frozenset(verbs - missing.keys()), missing)
 
 
-def _missing(api: Api, place: Place) -> Mapping[Verb, str]:
+def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
     found = dict(LACKS)
     if not api.serves(CHAOS_MESH, "networkchaos"):
         reason = (

@@ -47,7 +47,7 @@ class Dialect:
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterRun:
     """One run on one cluster."""
 
     run_id: str = "run"
@@ -89,7 +89,7 @@ def label_value(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
-def delivered(place: Place) -> Object:
+def delivered(place: ClusterRun) -> Object:
     """What runs in the pods, beside their image. Created first; a pod does not start without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = _object("v1", "ConfigMap", place.name, place, {})
@@ -97,7 +97,7 @@ def delivered(place: Place) -> Object:
     return found | {"immutable": True, "binaryData": {delivery.NAME: content}}
 
 
-def render(workload: Workload, place: Place) -> list[Object]:
+def render(workload: Workload, place: ClusterRun) -> list[Object]:
     """Everything that is created for a run besides `delivered`, in the order in which it is created."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
@@ -108,13 +108,13 @@ def render(workload: Workload, place: Place) -> list[Object]:
 # What every kind has
 
 
-def service(place: Place) -> Object:
+def service(place: ClusterRun) -> Object:
     """Headless: gives each pod a name in the cluster's DNS, before it is ready, too."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
     return _object("v1", "Service", place.name, place, spec)
 
 
-def control_pod(place: Place) -> Object:
+def control_pod(place: ClusterRun) -> Object:
     """The control host: holds the rendezvous store, and the checkpoints where no volume does."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
@@ -122,18 +122,18 @@ def control_pod(place: Place) -> Object:
     return _object("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
 
 
-def budget(place: Place) -> Object:
+def budget(place: ClusterRun) -> Object:
     """No drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
-def pod_group(workload: Workload, place: Place) -> Object:
+def pod_group(workload: Workload, place: ClusterRun) -> Object:
     spec = {"minMember": workload.nodes, "queue": place.settings.gang}
     return _object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, spec)
 
 
-def node_pod(workload: Workload, place: Place, index: int, incarnation: int) -> Object:
+def node_pod(workload: Workload, place: ClusterRun, index: int, incarnation: int) -> Object:
     """A pod of its own, where no Indexed Job makes them: we create the next one when it is lost."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
@@ -146,15 +146,15 @@ def node_pod(workload: Workload, place: Place, index: int, incarnation: int) -> 
 # The kinds
 
 
-def _pods(workload: Workload, place: Place) -> list[Object]:
+def _pods(workload: Workload, place: ClusterRun) -> list[Object]:
     return [node_pod(workload, place, index, 1) for index in range(workload.nodes)]
 
 
-def _job(workload: Workload, place: Place) -> list[Object]:
+def _job(workload: Workload, place: ClusterRun) -> list[Object]:
     return [_object("batch/v1", "Job", place.name, place, _job_spec(workload, place))]
 
 
-def _jobset(workload: Workload, place: Place) -> list[Object]:
+def _jobset(workload: Workload, place: ClusterRun) -> list[Object]:
     network = {"enableDNSHostnames": True, "subdomain": place.name, "publishNotReadyAddresses": True}
     spec = {
         "network": network,
@@ -164,7 +164,7 @@ def _jobset(workload: Workload, place: Place) -> list[Object]:
     return [_object("jobset.x-k8s.io/v1alpha2", "JobSet", place.name, place, spec)]
 
 
-def _pytorchjob(workload: Workload, place: Place) -> list[Object]:
+def _pytorchjob(workload: Workload, place: ClusterRun) -> list[Object]:
     """The operator demands a master, which is our node 0, and a container of this name."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
@@ -179,7 +179,7 @@ def _pytorchjob(workload: Workload, place: Place) -> list[Object]:
     return [_object("kubeflow.org/v1", "PyTorchJob", place.name, place, spec)]
 
 
-def _trainjob(workload: Workload, place: Place) -> list[Object]:
+def _trainjob(workload: Workload, place: ClusterRun) -> list[Object]:
     """A TrainJob fills in a runtime; ours is the namespace's own, as none of the stock ones keeps a line open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
@@ -211,12 +211,12 @@ OWNERS = {
 }
 
 
-def _replicated(workload: Workload, place: Place, labels: dict[str, str]) -> Object:
+def _replicated(workload: Workload, place: ClusterRun, labels: dict[str, str]) -> Object:
     job = {"metadata": {"labels": place.labels | labels}, "spec": _job_spec(workload, place)}
     return {"name": _NODES, "replicas": 1, "template": job}
 
 
-def _job_spec(workload: Workload, place: Place) -> Object:
+def _job_spec(workload: Workload, place: ClusterRun) -> Object:
     spec: Object = {
         "completions": workload.nodes,
         "parallelism": workload.nodes,
@@ -231,7 +231,7 @@ def _job_spec(workload: Workload, place: Place) -> Object:
     return spec
 
 
-def _template(workload: Workload, place: Place) -> Object:
+def _template(workload: Workload, place: ClusterRun) -> Object:
     settings = place.settings
     labels = place.labels | {NODE_LABEL: _NODES}
     spec = _pod_spec(place, _NODES, max(GRACE_S_MIN, math.ceil(workload.notice_s) + MARGIN_S))
@@ -259,7 +259,7 @@ def _template(workload: Workload, place: Place) -> Object:
     return {"metadata": metadata, "spec": spec}
 
 
-def _pod_spec(place: Place, role: str, grace_s: int) -> Object:
+def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
     settings = place.settings
     container: Object = {
         "name": role,
@@ -321,7 +321,7 @@ def _toleration(key: str, value: str, effect: str) -> Object:
 
 
 def _object(
-    version: str, kind: str, name: str, place: Place, spec: Object, labels: dict[str, str] | None = None
+    version: str, kind: str, name: str, place: ClusterRun, spec: Object, labels: dict[str, str] | None = None
 ) -> Object:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         raise UsageError(f"{kind} name {name!r}: at most 63 lower-case letters, digits and '-' are allowed")

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from harness.backends.agent.types import Impairment
 from harness.backends.contract import Disturbance
 from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
-from harness.backends.kubernetes.manifests import Object, Place
+from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.errors import BackendError, UsageError
 
 ACTS_S_MAX = 60.0
@@ -32,14 +32,14 @@ class Way:
     peers: tuple[str, ...] | None = None
 
 
-def bandwidth(place: Place, name: str, way: Way, rate_bits: int) -> Object:
+def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
     """Bytes a second, as a whole number of bits would be rounded away; a bucket of 20 ms."""
     limit = max(20_000, rate_bits // 8 // 20)
     rate = {"rate": f"{max(1, rate_bits // 8)}bps", "limit": limit, "buffer": max(1600, rate_bits // 8 // 50)}
     return _network(place, name, way, "bandwidth", {"bandwidth": rate})
 
 
-def impairment(place: Place, name: str, way: Way, wanted: Impairment) -> Object:
+def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Object:
     """Chaos Mesh's `netem` action takes all of it at once. Shares become percentages."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
@@ -53,11 +53,11 @@ def impairment(place: Place, name: str, way: Way, wanted: Impairment) -> Object:
     return _network(place, name, way, "netem", what)
 
 
-def partition(place: Place, name: str, way: Way) -> Object:
+def partition(place: ClusterRun, name: str, way: Way) -> Object:
     return _network(place, name, way, "partition", {})
 
 
-def _network(place: Place, name: str, way: Way, action: str, what: Object) -> Object:
+def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) -> Object:
     spec: Object = {"action": action, "mode": "all", "selector": _pods(place, (way.pod,))}
     spec |= {"direction": DIRECTIONS[way.direction]} | what
     if way.peers is not None:
@@ -67,11 +67,11 @@ def _network(place: Place, name: str, way: Way, action: str, what: Object) -> Ob
     return _chaos(place, "NetworkChaos", name, spec)
 
 
-def _pods(place: Place, names: Sequence[str]) -> Object:
+def _pods(place: ClusterRun, names: Sequence[str]) -> Object:
     return {"pods": {place.settings.namespace or "default": list(names)}}
 
 
-def _chaos(place: Place, kind: str, name: str, spec: Object) -> Object:
+def _chaos(place: ClusterRun, kind: str, name: str, spec: Object) -> Object:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
         raise UsageError(f"{kind} name {name!r}: lower-case letters, digits and '-' are allowed")
     metadata = {"name": name, "labels": place.labels}
@@ -89,7 +89,7 @@ def _percent(share: float) -> str:
 class Mesh:
     """Creates the resources of one run, with names of their own."""
 
-    def __init__(self, api: Api, place: Place):
+    def __init__(self, api: Api, place: ClusterRun):
         self._api = api
         settings = dataclasses.replace(place.settings, namespace=api.namespace)
         self.place = dataclasses.replace(place, settings=settings)

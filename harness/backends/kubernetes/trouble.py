@@ -39,4 +39,4 @@ def describe(pod: Object) -> str:
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]
     conditions = [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
-    return ", ".join(filter(None, [status.get("phase", ""), *reasons, *conditions])) or "no word"
+    return ", ".join(filter(None, [status.get("phase", ""), *reasons, *conditions])) or "no message"

@@ -424,7 +424,7 @@ class SlurmBackend(Backend):
     def lacks(self) -> dict[str, dict[Verb, str]]:
         return {self.name: LACKS}
 
-    def render(self, workload: Workload) -> script.Request:
+    def render(self, workload: Workload) -> script.Submission:
         return script.render(workload)
 
     def sweep(self) -> int:

@@ -24,7 +24,7 @@ FILL_S_MAX = 40.0
 STORAGE_S_MAX = 15.0  # the agent itself waits for the file system to come up
 
 
-class Job(Protocol):
+class NodeCluster(Protocol):
     """What a node asks of its cluster."""
 
     run_dir: pathlib.Path
@@ -38,7 +38,7 @@ class Job(Protocol):
 class SlurmNode(NetworkedNode, StoringNode):
     """One place of the job in one incarnation. `host` is what Slurm calls the node there; empty until it runs."""
 
-    def __init__(self, cluster: Job, index: int, incarnation: int):
+    def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         self.name = f"node{index}"
         self.index = index
         self.incarnation = incarnation

@@ -23,7 +23,7 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 
 @dataclass(frozen=True)
-class Request:
+class Submission:
     """What is submitted. `arguments` hold `{run_id}` and `{run_dir}`; `files` are what it runs, by name."""
 
     arguments: tuple[str, ...]
@@ -100,7 +100,7 @@ _VARIABLES = {
 _CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
-def render(workload: Workload) -> Request:
+def render(workload: Workload) -> Submission:
     """Raises `UsageError` for a placeholder that has no value where it stands."""
     arguments = (
         "--job-name=chaos-{run_id}",
@@ -123,7 +123,7 @@ def render(workload: Workload) -> Request:
         "batch.sh": _BATCH.replace("{watch}", _WATCH).replace("{control}", control),
         "task.sh": _TASK.replace("{start}", _START).replace("{words}", words),
     }
-    return Request(arguments, files, env=dict(workload.env))
+    return Submission(arguments, files, env=dict(workload.env))
 
 
 def _places(workload: Workload, node: str, mounts: Sequence[str]) -> str:

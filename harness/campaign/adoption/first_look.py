@@ -70,7 +70,7 @@ class _Enough:
         if status.step < self._steps:
             return
         if not self._since and not self._saved:
-            self._observer.note(f"  {status.step} steps were seen; its first checkpoint is waited for, {WAIT}")
+            self._observer.note(f"  {status.step} steps were seen; waiting for the first checkpoint, {WAIT}")
         self._since = self._since or now
         if self._saved or now - self._since > SAVE_WAIT_S:
             self._job.ask("enough was seen")

@@ -75,7 +75,7 @@ def _interpreter(program: str) -> str | None:
     """The Python beside a program such as `/opt/env/bin/torchrun`; `None`: the one that runs the harness."""
     found = shutil.which(program)
     if found is None:
-        raise UsageError(f"{program!r}: no such program here; write the command as you type it in your shell")
+        raise UsageError(f"unknown program {program!r}; write the command as you type it in your shell")
     folder = pathlib.Path(found).parent
     python = pathlib.Path(found) if pathlib.Path(found).name.startswith("python") else folder / "python3"
     if not python.exists() or folder == pathlib.Path(sys.executable).parent:
@@ -144,12 +144,12 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
 def _script(options: _Options, command: Sequence[str]) -> tuple[str, list[str]]:
     """The script, or `-m module`, and its arguments."""
     if not options.rest:
-        raise UsageError(f"{' '.join(command)!r}: it names no script")
+        raise UsageError(f"{' '.join(command)!r}: no script is named")
     script, *args = options.rest
     if {"m", "module"} & options.given.keys():
         return f"-m {script}", args
     if not pathlib.Path(script).is_file():
-        raise UsageError(f"{script!r}: no such file here; call chaos init from where you start your training")
+        raise UsageError(f"{script!r}: no such file; call chaos init in the folder from which you start your training")
     return script, args
 
 

@@ -14,9 +14,9 @@ from typing import IO, Literal
 
 from harness.errors import FaultError
 from harness.log import hostile
-from harness.trainers.checkpoints.contract import Checkpoint, Listing
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
 from harness.trainers.checkpoints.shared import tensors
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 from harness.trainers.checkpoints.shared.tensors import Span
 
 PAGE_BYTES = 4096
@@ -60,7 +60,7 @@ class Damage:
     expected: int
     part: str = "pointer"
     tensor_bytes: int = 0
-    checkpoint: Checkpoint | None = None
+    checkpoint: FoundCheckpoint | None = None
 
     def apply(self) -> None:
         if os.path.lexists(self.damaged):
@@ -90,7 +90,7 @@ class Order:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
 
 
-def prepare(place: Place, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
+def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
     """The damaged version, made in `aside`, a folder of the harness below the run's.
 
     Raises `FaultError` where nothing there can be damaged so.
@@ -122,7 +122,7 @@ def part_of(part: Part, spans: Sequence[Span], tensor_bytes: int) -> str:
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
-def choose(place: Place, checkpoint: Checkpoint, order: Order) -> str:
+def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
     """The file to be damaged. Raises `FaultError` where the checkpoint has no such file."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
@@ -136,7 +136,7 @@ def choose(place: Place, checkpoint: Checkpoint, order: Order) -> str:
     return order.dice.choice(files)
 
 
-def _holds(place: Place, path: str, order: Order) -> bool:
+def _holds(place: CheckpointFolder, path: str, order: Order) -> bool:
     if order.kind == "wrong_manifest":
         return holds_checksum(place.read(path, CHECKSUMS_BYTES_MAX)) and not tensors.spans(place, path)
     return order.part == "any" or (order.part == "metadata") != bool(tensors.spans(place, path))
@@ -152,7 +152,7 @@ def _allowed(part: Part, spans: Sequence[Span], size: int) -> list[Span]:
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
-def _older(place: Place, listing: Listing, path: str) -> str:
+def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
     """The same file of the checkpoint before: of the same name inside, or at the same place among as many files."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
@@ -167,7 +167,7 @@ def _older(place: Place, listing: Listing, path: str) -> str:
 # Pointers
 
 
-def _of_pointer(place: Place, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
+def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
     """The pointer's own bytes; a link can only go missing."""
     path = _pointer(listing)
     kept, damaged = aside / "original", aside / "damaged"
@@ -190,7 +190,7 @@ def _pointer(listing: Listing) -> str:
     return listing.pointer.path
 
 
-def _point_elsewhere(place: Place, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
+def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, aside: pathlib.Path) -> Damage:
     """A link to another checkpoint, or a text with another name or number."""
     path = _pointer(listing)
     if stale and len(listing.finished) < 2:

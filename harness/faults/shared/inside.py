@@ -29,7 +29,7 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
         if not context.wait(COMES_WITHIN_S, until=lambda: context.caught() is not None):
             ranks = ", ".join(str(rank) for rank in sorted(rank for rank in waiting if rank is not None))
             raise FaultError(
-                f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s: nothing was struck there"
+                f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s: the fault did not act there"
             )
         rank = context.caught()
         if rank is None:  # killed just now, by something else

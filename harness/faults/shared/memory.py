@@ -21,4 +21,4 @@ def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
     got = node.fill_memory(wanted_bytes, spare=False)
     killed = node.memory_use().kills - before.kills
     ok = got >= wanted_bytes and not killed
-    context.ended(got, wanted_bytes, "bytes to be had", ok=ok, detail=f"{node.name}: {killed} processes killed for it")
+    context.ended(got, wanted_bytes, "bytes available", ok=ok, detail=f"{node.name}: {killed} processes killed for it")

@@ -84,7 +84,7 @@ class NicFault(LastingFault):
             raise UsageError(f"peers: {wrong}: the job has nodes 0 to {len(places) - 1}")
         found = [places[int(index)] for index in self.peers if int(index) != node.index]
         if not found:
-            raise UsageError(f"peers: {list(self.peers)}: none is another node than {node.name}")
+            raise UsageError(f"peers: {list(self.peers)}: it names no other node than {node.name}")
         return found
 
 

@@ -52,7 +52,7 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
             return found
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise FaultError(f"{path}: a trainer's answer to an order has the integers `step` and `changed`; this has not")
+    raise FaultError(f"{path}: a trainer's answer to an order has the integers `step` and `changed`; this one does not")
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:

@@ -42,7 +42,7 @@ class Rhythm(Score):
         usable = fault_free is not None and not comparable.flaw(run, fault_free)
         usual = _committed(fault_free) if fault_free is not None and usable else np.zeros(0, np.int64)
         if not len(usual):
-            return ScoreResult(values, not_judged=[(ITEM, "no fault-free run tells when a checkpoint is due")])
+            return ScoreResult(values, not_judged=[(ITEM, "no fault-free run shows when a checkpoint is due")])
         made = _after_the_fault(run, usual)
         missed, in_a_row = int((~made).sum()), _longest(~made)
         values = {"due": len(made), "missed": missed, "missed_in_a_row": in_a_row}
@@ -57,7 +57,7 @@ class Rhythm(Score):
 def _lines(run: Timeline, made: Bools, bounds: RhythmBounds) -> list[Expectation]:
     missed, in_a_row, due = int((~made).sum()), _longest(~made), len(made)
     worse = Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL
-    text = f"{missed} of the {due} checkpoints that the fault-free run makes there were not made"
+    text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
     lost = f"; {run.dropped} events were lost to a full disk" if run.dropped else ""
     good = in_a_row <= bounds.max_missed
     reason = "" if good else f"{text}, {in_a_row} in a row{lost}"

@@ -28,7 +28,7 @@ class EffectEnd(Score):
         if bounds is None:
             return ScoreResult(values)
         untold = ", ".join(dict.fromkeys(fault.id for fault in lasting if not fault.ends))
-        unknown = [(ITEM, f"nobody measured whether the effect was over: {untold}")] if untold else []
+        unknown = [(ITEM, f"the end of the effect was not measured: {untold}")] if untold else []
         return ScoreResult(values, list(_lines(measured)), not_judged=unknown)
 
 
@@ -38,7 +38,7 @@ def _lines(faults: list[FaultRecord]) -> Iterator[Expectation]:
         end = bad or fault.ends[-1]
         observed = f"{end.get('measured')} {end.get('unit', '')}".strip()
         bound = f"{end.get('expected')} {end.get('unit', '')}".strip()
-        reason = f"fault {fault.id} was healed, and its effect was not over: {observed} measured, {bound} expected"
+        reason = f"fault {fault.id} was healed, but its effect did not end: measured {observed}, expected {bound}"
         verdict = Verdict.PASS if bad is None else Verdict.INVALID
         yield Expectation(f"effect_end.{fault.id}", bound, observed, verdict, "" if bad is None else reason)
 

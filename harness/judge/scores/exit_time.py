@@ -37,7 +37,7 @@ class ExitTime(Score):
         why = _not_judged(run, taken)
         limit = bounds.max if bounds.max is not None else max(LEAST_NS, FACTOR * (usual or 0))
         if not why and taken is not None and taken > limit and usual is None and bounds.max is None:
-            why = "no fault-free run tells how long it takes"
+            why = "no fault-free run shows how long the exit takes"
         if why or taken is None:
             return ScoreResult(values, not_judged=[(ITEM, why)])
         reason = f"the job took {format_duration(taken)} to end after its last step" if taken > limit else ""
@@ -61,8 +61,8 @@ def _not_judged(run: Timeline, taken: int | None) -> str:
     if taken is not None:
         return ""
     if run.outcome != "completed":
-        return "the job did not come to its end"
-    return "a fault was at work until the end, or nobody told when the commands ended"
+        return "the job did not finish"
+    return "a fault was active until the end, or the ends of the commands were not recorded"
 
 
 def _seconds(ns: int | None) -> float | None:

@@ -44,7 +44,7 @@ class GpusInUse(Score):
             return ScoreResult(values)
         why = _not_judged(run, evidence.fault_free_runs, slots)
         if not why and idle < bounds.max_idle_steps <= at_all:
-            why = "a GPU came so late that the job may not have had the time to use it"
+            why = "a GPU may have come too late for the job to use it"
         if why:
             return ScoreResult(values, not_judged=[(ITEM, why)])
         good = idle < bounds.max_idle_steps
@@ -56,13 +56,13 @@ class GpusInUse(Score):
 
 def _not_judged(run: Timeline, fault_free_runs: Sequence[Timeline], slots: Sequence[Slot]) -> str:
     if not len(run.progress) or not slots:
-        return "no step, or no GPU, is in the log"
+        return "the log holds no step or no GPU"
     if not fault_free_runs:
-        return "no fault-free run tells how many GPUs the job uses"
+        return "no fault-free run shows how many GPUs the job uses"
     planned = {str(fault.get("id")): fault.get("parameters") or {} for fault in run.plan.get("faults") or ()}
     for fault in run.faults:
         if fault.injected is not None and planned.get(fault.id, {}).get("replacement") == "none":
-            return f"{fault.id} brings no replacement: the job may have to do without others, too"
+            return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
     return ""
 
 

@@ -14,7 +14,7 @@ from harness.emitter import EXIT_LEFT
 from harness.judge import acted, deaths, restores, steps_done
 from harness.judge.acted import place_of
 from harness.judge.analysis import Analysis
-from harness.judge.observable import blindness
+from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
@@ -26,7 +26,7 @@ class JobBounds(Bounds):
     """Nothing to set: a job must do its steps, and every death must be explained."""
 
 
-class Job(Score):
+class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
@@ -34,7 +34,7 @@ class Job(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
-        unexplained = [f"{death.describe(run.begin)}, and no fault did that" for death in deaths.unexplained(run)]
+        unexplained = [f"{death.describe(run.begin)} (no fault explains it)" for death in deaths.unexplained(run)]
         blind = blindness(run, evidence.fault_free)
         reasons = [
             *acted.findings(run),
@@ -65,7 +65,7 @@ def _blind_ending(run: Timeline, blind: str) -> Iterator[Finding]:
     if run.outcome == "failed":
         yield Verdict.FAIL, f"the job failed: {run.outcome_reason}"
     elif run.outcome != "completed":
-        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome or 'nothing'}: {run.outcome_reason}"
+        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome or 'unknown'}: {run.outcome_reason}"
 
 
 def _ending(run: Timeline) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def _ending(run: Timeline) -> Iterator[Finding]:
     stuck = f"{last.phase} for {format_duration(last.end - last.begin)}" if last else "nothing"
     done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
     if run.outcome is None:
-        yield Verdict.INCONCLUSIVE, "the harness's own log has no end: it was killed, or its log was cut"
+        yield Verdict.INCONCLUSIVE, "the harness's log has no end: the harness was killed, or its log was cut"
     elif run.outcome == "interrupted":
         yield Verdict.INCONCLUSIVE, f"the run was interrupted at {done}: {run.outcome_reason or 'stopped by the user'}"
     elif run.outcome == "aborted" and (run.plan.get("faults") and not any(f.injected is not None for f in run.faults)):
@@ -84,15 +84,15 @@ def _ending(run: Timeline) -> Iterator[Finding]:
     elif run.outcome == "failed":
         yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}"
     elif run.outcome == "completed" and not len(run.steps):
-        yield Verdict.INCONCLUSIVE, "no step of the job is in the log: what it did cannot be observed"
+        yield Verdict.INCONCLUSIVE, NO_STEPS
     elif not run.finished and run.dropped:
         yield Verdict.INCONCLUSIVE, f"the log ends at {done}, and {run.dropped} events were lost to a full disk"
     elif run.outcome != "completed":
-        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome!r}, which means nothing here"
+        yield Verdict.INCONCLUSIVE, f"the run ended with the unknown outcome {run.outcome!r}"
     elif not run.finished:
-        yield Verdict.FAIL, f"the job ended without an error at {done}"
+        yield Verdict.FAIL, f"the job ended without an error, but only reached {done}"
     elif len(run.steps) and (kept := _kept_step(run)) < (run.last_told_step or 0):
-        yield Verdict.FAIL, f"the job did {done}, but went back after it: it ended with the state of step {kept}"
+        yield Verdict.FAIL, f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
 
 
 def _kept_step(run: Timeline) -> int:
@@ -111,7 +111,7 @@ def _left_without_notice(run: Timeline) -> Iterator[Finding]:
         left = exit_["code"] == EXIT_LEFT or (exit_["code"] == 0 and exit_["at"] < last)
         if exit_["rank"] is None and left and place in kept - told:
             at = format_duration(exit_["at"] - run.begin)
-            text = f"{exit_['node']} left the job with {exit_['code']} at {at}; it had been given no notice"
+            text = f"{exit_['node']} left the job with exit code {exit_['code']} at {at}, without a notice"
             yield Verdict.FAIL, text
 
 
@@ -130,7 +130,7 @@ def _absent(run: Timeline) -> Iterator[Finding]:
     known = {slot.node for slot in run.slots}
     kept = {slot.node for slot in run.slots if slot.kept and slot.incarnation == 1}
     for node in sorted(kept - worked - aimed) if run.finished and worked <= known else ():
-        yield Verdict.INCONCLUSIVE, f"{node} was there from begin to end, and had no part in any step"
+        yield Verdict.INCONCLUSIVE, f"{node} was allocated from start to end, but took part in no step"
 
 
 def _evidence(run: Timeline) -> Iterator[Finding]:
@@ -165,15 +165,13 @@ def _ledger(run: Timeline) -> Iterator[Finding]:
         if process.first_step is None or not released:
             continue
         if place not in released:
-            text = (
-                f"rank {process.rank} did steps on GPU {process.local_rank} of {process.node}, which the job never had"
-            )
+            text = f"rank {process.rank} did steps on the unallocated GPU {process.local_rank} of {process.node}"
         elif int(begun[row]) > released[place] + run.uncertainty_ns:
-            text = f"rank {process.rank} did steps on {process.node} after it had been given back"
+            text = f"rank {process.rank} did steps on {process.node} after the node was given back"
         else:
             continue
-        yield Verdict.INCONCLUSIVE, f"{text}: the ledger lacks them"
+        yield Verdict.INCONCLUSIVE, f"{text}: the ledger is incomplete"
         return
 
 
-SCORE = Job()
+SCORE = JobScore()

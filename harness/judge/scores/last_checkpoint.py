@@ -22,10 +22,10 @@ NAME = "last_checkpoint.max_steps_behind"
 Finding = tuple[Verdict, str]
 _SPOILING = ("checkpoint_corruption", "checkpoint_torn_write")
 _BAD = {
-    "scratch": (Verdict.FAIL, "the restore drill began from scratch"),
+    "scratch": (Verdict.FAIL, "the restore drill started from scratch"),
     "failed": (Verdict.FAIL, "the restore drill ended before it had restored anything"),
     "timeout": (Verdict.INCONCLUSIVE, "the restore drill restored nothing in time"),
-    "error": (Verdict.INCONCLUSIVE, "the restore drill could not be made"),
+    "error": (Verdict.INCONCLUSIVE, "the restore drill could not be run"),
 }
 
 
@@ -55,7 +55,7 @@ class LastCheckpoint(Score):
         if run.drill is None:
             finding = _from_the_log(run)
             if finding is None:
-                return ScoreResult(values, not_judged=[(ITEM, "no restore drill was made")])
+                return ScoreResult(values, not_judged=[(ITEM, "no restore drill was run")])
             return ScoreResult(values, [Expectation(NAME, bound, "—", *finding)])
         verdict, reason = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
@@ -87,13 +87,13 @@ def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind:
         return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
     ranks = drill.world_size if drill.world_size > 0 else run.planned_size.world_size
     if ranks is None:
-        return Verdict.INCONCLUSIVE, "how many ranks the restore drill had is not told"
+        return Verdict.INCONCLUSIVE, "the number of ranks in the restore drill is not known"
     if len({rank for rank, _ in drill.restored}) < ranks:
         told_by = len({rank for rank, _ in drill.restored})
         return Verdict.INCONCLUSIVE, f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
     if step not in committed:
         text = f"the restore drill loaded a checkpoint of step {step}"
-        return Verdict.INCONCLUSIVE, f"{text}, which the job did not tell to have committed"
+        return Verdict.INCONCLUSIVE, f"{text}, which the job did not report as committed"
     return Verdict.PASS, ""
 
 
@@ -107,14 +107,17 @@ def _from_the_log(run: Timeline) -> Finding | None:
     after = [event for event in saves if _is(event, "failed") and event["at"] > (run.begin if last is None else last)]
     disturbed = undisturbed.windows(run)
     if any(not any(begin <= event["at"] <= end for begin, end in disturbed) for event in after):
-        return Verdict.FAIL, f"the last checkpoint that was begun, of step {_step(after[-1])}, failed"
+        return Verdict.FAIL, f"the last checkpoint, of step {_step(after[-1])}, failed"
     begun = _never_ended(run)
     if begun is not None:
-        return Verdict.FAIL, f"the last checkpoint that was begun, of step {begun}, was never committed"
+        return Verdict.FAIL, f"the last checkpoint, of step {begun}, was started but never committed"
     spoilt = [fault for fault in run.faults if fault.kind in _SPOILING and fault.injected is not None]
     for fault in spoilt:
         if last is not None and last <= (fault.injected or 0):
-            return Verdict.INCONCLUSIVE, f"{fault.id} damaged the last checkpoint, and none was committed since"
+            return (
+                Verdict.INCONCLUSIVE,
+                f"{fault.id} damaged the last checkpoint, and no other was committed afterwards",
+            )
     return None
 
 

@@ -81,7 +81,7 @@ class LossContinuity(Score):
             reasons = [*_moved(evidence.consumed, moved), *apart]
         summary = {
             "exact": "losses identical bit for bit",
-            "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run's",
+            "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
         untold = [] if samples.comparable else [("sample order", samples.why)]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
@@ -109,7 +109,7 @@ def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
     if bounds.mode in ("exact", "ulp") or not ranks_agree.own_losses(evidence):
         return ""
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    return f" (of rank {int(told.min())}; each rank tells its own)" if len(told) else ""
+    return f" (of rank {int(told.min())}; each rank reports its own)" if len(told) else ""
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,7 @@ def _samples(evidence: Analysis) -> Samples:
 def _in_passing(samples: Samples) -> list[tuple[str, str]]:
     """What a scenario that expects nothing of it is told all the same."""
     odd = [text for text in _amounts(samples) if text]
-    return (
-        [("sample order", f"the scenario expects nothing of loss_continuity, though {'; '.join(odd)}")] if odd else []
-    )
+    return [("sample order", f"the scenario has no bound on loss_continuity, but {'; '.join(odd)}")] if odd else []
 
 
 def _amounts(samples: Samples) -> tuple[str, str]:
@@ -165,8 +163,8 @@ def _amounts(samples: Samples) -> tuple[str, str]:
 def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
     """Other samples in these steps than in the fault-free run's; how many in all were repeated is counted elsewhere."""
     if found.moved and not allowed:
-        what = f"{found.moved} steps consumed other samples than the fault-free run's"
-        text = f"{what}, the first is step {found.first_moved}"
+        what = f"{found.moved} steps consumed other samples than the fault-free run"
+        text = f"{what}, first at step {found.first_moved}"
         if found.unproven:
             yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}"
         else:
@@ -215,10 +213,8 @@ def _never_the_same(run: Timeline, comparison: Comparison) -> str:
         return ""
     if int(run.steps.end[run.steps.step == first].max()) >= struck:
         return ""
-    why = f"step {first} already differs from the fault-free run's, before any fault struck"
-    return (
-        f"{why}: the trainer does not do the same in every run; fix its seeds, or compare with mode: envelope or final"
-    )
+    why = f"step {first} differs from the fault-free run before any fault struck"
+    return f"{why}: the trainer is not deterministic; fix its seeds, or use mode: envelope or final"
 
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
@@ -229,16 +225,16 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     if int(comparison.step[-1]) == comparison.fault_free_last:
         gap = comparison.final_gap_percent
     if comparison.near_zero:
-        reason = "the final loss is so near to zero that a gap in percent of it says nothing"
+        reason = "the final loss is too close to zero for a gap in percent"
         return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason)
     if gap is None:
         return Expectation(
-            name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the fault-free run's"
+            name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the fault-free run"
         )
     numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
-    reason = f"the final loss is {_percent(gap)} off the fault-free run's"
+    reason = f"the final loss is {_percent(gap)} off the fault-free run"
     return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
 
 
@@ -263,21 +259,21 @@ def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
         or fault_free.outcome != "completed"
         or any(deaths.unexplained(fault_free))
     ):
-        return "the fault-free run is not an undisturbed, finished run"
+        return "the fault-free run was disturbed or did not finish"
     if _shape(run) != _shape(fault_free):
-        return "the fault-free run is of another seed or another number of ranks"
+        return "the fault-free run has another seed or another number of ranks"
     if not len(comparison.step):
-        return "no step survived that could be compared with the fault-free run"
+        return "no surviving step can be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:
         return f"{comparison.run_steps - len(comparison.step)} steps are not in the fault-free run"
     if not np.isfinite(comparison.fault_free.loss).any():
         return "the trainer reports no loss"
     if _never_change(comparison):
-        return "the fault-free run's losses never change: that the run's are the same proves nothing"
+        return "the losses of the fault-free run never change, so equal losses prove nothing"
     told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
     gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
     if len(comparison.step) - 1 - int(told[-1]) > gap:
-        return f"the fault-free run itself tells no finite loss after step {comparison.step[told[-1]]}"
+        return f"the fault-free run reports no finite loss after step {comparison.step[told[-1]]}"
     return ""
 
 
@@ -302,7 +298,7 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     names = ", ".join(WORDS[c] for c in found)
     reason = (
-        f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run's: at step {comparison.step[row]} "
+        f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run: at step {comparison.step[row]} "
         f"{WORDS[curve]} {_apart(mine, other)}"
     )
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
@@ -326,8 +322,8 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
     repeats = [t for t, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if not repeats:
         if flaws:
-            return None, f"no band can be drawn from the fault-free runs there are: {'; '.join(dict.fromkeys(flaws))}"
-        return None, "the envelope needs fault-free runs to calibrate the band, and there are none"
+            return None, f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
+        return None, "mode envelope needs fault-free runs to calibrate its band, but there are none"
     band = {c: FLOOR_ULPS * ulp[c] for c in CURVES}
     for repeat in repeats:
         spread = compare(surviving(repeat.steps), fault_free)
@@ -338,7 +334,7 @@ def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) 
             both = np.isfinite(mine) & np.isfinite(other)  # a hole tells nothing of the spread
             seen[rows] = np.where(both, distance(mine, other), 0.0)
             if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(fault_free):
-                return None, "fault-free runs differ by as much as the loss moves: no band can be drawn from them"
+                return None, "fault-free runs differ by as much as the loss changes, so they give no band"
             # Runs that once differ drift apart further: the band never narrows again.
             band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
     sizes = sorted({int(e.size) for t in repeats for e in t.epochs})
@@ -360,7 +356,7 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
     for what, observed, bound, which in (repeated, skipped):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
-            text = "the losses are the fault-free run's, bit for bit"
+            text = "the losses equal the fault-free run's, bit for bit"
             yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
             yield Expectation(
@@ -385,11 +381,11 @@ def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> I
     bad = np.flatnonzero(differ)
     untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
     if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
-        text = f"{untold} steps do not tell which samples they consumed, though the fault-free run's do"
+        text = f"{untold} steps do not report their samples, but the fault-free run does"
         yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}"
     if len(bad):
         first = comparison.step[bad[0]]
-        text = f"{len(bad)} steps consumed other samples than the fault-free run's, the first is step {first}"
+        text = f"{len(bad)} steps consumed other samples than the fault-free run, first at step {first}"
         yield Verdict.FAIL, f"loss_continuity: {text}"
 
 

@@ -92,23 +92,23 @@ def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
         if pace.tail > TAIL_FACTOR * allowed:
             return Verdict.INCONCLUSIVE, f"the job was {pace.tail:.2f} times slower again in its last steps"
         if pace.before < FAST_BEFORE and pace.slowdown > TAIL_FACTOR * bound * pace.before:
-            return Verdict.INCONCLUSIVE, "the fault-free run was much slower than this one was before its first fault"
+            return Verdict.INCONCLUSIVE, "the fault-free run was much slower than this run before its first fault"
         return Verdict.PASS, ""
     if not pace.known:
-        return Verdict.INCONCLUSIVE, f"{slow}, though none of them had as many ranks"
+        return Verdict.INCONCLUSIVE, f"{slow}, but no fault-free run had as many ranks"
     if pace.best <= allowed:
-        return Verdict.INCONCLUSIVE, f"{slow}, though not all the time (a busy host?)"
+        return Verdict.INCONCLUSIVE, f"{slow}, but not all the time: the host may have been busy"
     if pace.at_least <= allowed * max(pace.worst, HOST_FACTOR):
-        return Verdict.INCONCLUSIVE, f"{slow}, which may be the host's doing as well"
+        return Verdict.INCONCLUSIVE, f"{slow}, but a busy host could also explain it"
     return Verdict.FAIL, f"still {slow}"
 
 
 def _unmeasurable(pace: Pace, bound: float) -> str:
     """Why it proves nothing that the job is not slower than allowed, or an empty text."""
     if not pace.known:
-        return "no fault-free run had as many ranks as the job had in the end"
+        return "no fault-free run had as many ranks as the job had at the end"
     if pace.at_least > bound and pace.before > bound:
-        return f"the job was {pace.before:.2f} times slower than its fault-free run before the first fault, too"
+        return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
     return ""
 
 
@@ -128,7 +128,7 @@ def measure(evidence: Evidence) -> Pace | str:
     known = [reference for reference in references if (reference.size == size).any()]
     ratios = _ratios(mine, after, known or references, size if known else None)
     if len(ratios) < STEPS_MIN:
-        return "no fault-free run tells how long these steps take"
+        return "no fault-free run shows how long these steps take"
     before = np.flatnonzero(peace & (mine.end <= disturbed[0][0]))
     prior = _ratios(mine, before, references, None)
     return Pace(

@@ -129,7 +129,7 @@ def _expectations(
         spans = [
             _Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e), doubt) for e in run.episodes
         ]
-        why = unmeasured or ("" if run.episodes else "progress was slowed and not stopped: no phase was measured")
+        why = unmeasured or ("" if run.episodes else "progress slowed but never stopped, so no phase was measured")
         why = why or tells.unmeasured_phase(run, phase)
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
@@ -166,8 +166,8 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     if run.aborted is not None:
         return f"{text}: stuck in {last.phase} for {format_duration(last.end - last.begin)}"
     starts = Counter(process.rank for process in run.processes if process.started >= episode.t_stop)
-    tries = f"{max(starts.values())} new starts failed, " if starts else ""
-    return f"{text}: {tries}longest in {longest.phase} ({format_duration(longest.end - longest.begin)})"
+    tries = f"{max(starts.values())} restarts failed, " if starts else ""
+    return f"{text}: {tries}longest phase {longest.phase} ({format_duration(longest.end - longest.begin)})"
 
 
 def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasured: str) -> Expectation:
@@ -187,7 +187,7 @@ def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasu
     if not ended:
         return Expectation(name, text, observed, *_never(evidence, why, length, bound), **numbers)
     if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts
-        doubt = f"the clocks are only known to {format_duration(evidence.run.uncertainty_ns)}"
+        doubt = f"the clocks are only known to within {format_duration(evidence.run.uncertainty_ns)}"
         return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, **numbers)
     if length > bound:
         reason = f"{observed} is more than {format_duration(bound)}"
@@ -215,11 +215,11 @@ def _unmeasured(evidence: Analysis) -> str:
         return "no fault struck, so there was nothing to recover from"
     for fault in injected:
         if fault.kills and fault.id not in named:
-            return f"{fault.id} struck, but progress never stopped: nothing was recovered from"
+            return f"{fault.id} struck, but progress never stopped, so no recovery was measured"
         if fault.id not in named and evidence.fault_free is None:
-            return f"{fault.id} stopped nothing, and without a fault-free run its slowdown cannot be judged"
+            return f"{fault.id} did not stop progress, and its slowdown cannot be judged without a fault-free run"
     for fault in evidence.unmeasurable_slowdowns:
-        return f"{fault.id} stopped nothing, and how slow its steps were {slowdown.UNMEASURABLE}"
+        return f"{fault.id} did not stop progress, and its slowdown {slowdown.UNMEASURABLE}"
     return ""
 
 

@@ -11,7 +11,7 @@ class ToldBounds(Bounds):
     """Nothing to set: what was promised must be there."""
 
 
-class Told(Score):
+class ToldScore(Score):
     name = "told"
     section = "metrics"
     order = 5
@@ -29,4 +29,4 @@ class Told(Score):
         return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
 
 
-SCORE = Told()
+SCORE = ToldScore()

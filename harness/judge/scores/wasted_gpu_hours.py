@@ -76,7 +76,7 @@ def _line(
     line = at_most(name, observed, bound, show, unit="GPU-s" if "gpu_seconds" in name else "%")
     reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
     if abs(observed - bound) < doubt:
-        reason = f"the clocks are only known to {format_duration(run.uncertainty_ns)}"
+        reason = f"the clocks are only known to within {format_duration(run.uncertainty_ns)}"
     if not reason:
         return line
     return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None)
@@ -142,7 +142,7 @@ def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
 
 def _unmeasurable(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
     names = ", ".join(fault.id for fault in faults)
-    reason = f"wasted_gpu_hours: how slow the steps with {names} were {slowdown.UNMEASURABLE}"
+    reason = f"wasted_gpu_hours: the slowdown by {names} {slowdown.UNMEASURABLE}"
     return [(Verdict.INCONCLUSIVE, reason)] if names else []
 
 

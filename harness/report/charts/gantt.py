@@ -40,7 +40,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointMark:
     at: float  # seconds since the start of the run
     step: object
     result: Literal["committed", "failed"]
@@ -72,7 +72,7 @@ class Chronicle:
     duration: float
     phases: Sequence[Phase]
     faults: Sequence[Fault]
-    checkpoints: Sequence[Checkpoint]
+    checkpoints: Sequence[CheckpointMark]
     recoveries: Sequence[Recovery]
 
 
@@ -231,7 +231,7 @@ def _recovery_shade(recovery: Recovery, x: svg.Scale, top: float, bottom: float)
     return svg.rect(left, top, max(right - left, 1), bottom - top, "episode")
 
 
-def _checkpoints(checkpoints: Sequence[Checkpoint], x: svg.Scale, y: float) -> Markup:
+def _checkpoints(checkpoints: Sequence[CheckpointMark], x: svg.Scale, y: float) -> Markup:
     """A diamond for each committed checkpoint, a cross for a failed one; neighbours share one mark."""
     kinds: list[tuple[str, Callable[[float, float], str]]] = [
         ("committed", lambda at, y: f"M{at:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"),
@@ -248,8 +248,8 @@ def _checkpoints(checkpoints: Sequence[Checkpoint], x: svg.Scale, y: float) -> M
     return svg.join(parts)
 
 
-def _near(checkpoints: Sequence[Checkpoint], x: svg.Scale) -> list[list[Checkpoint]]:
-    groups: list[list[Checkpoint]] = []
+def _near(checkpoints: Sequence[CheckpointMark], x: svg.Scale) -> list[list[CheckpointMark]]:
+    groups: list[list[CheckpointMark]] = []
     last = float("-inf")
     for checkpoint in sorted(checkpoints, key=lambda one: one.at):
         at = x(checkpoint.at)

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from harness.plugins import Family
 from harness.trainers.checkpoints.shared import names, pickled, tensors
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 AUTO = "auto"
 POINTER_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class FoundCheckpoint:
     """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` where nothing tells it."""
 
     path: str
@@ -49,11 +49,11 @@ class Listing:
     """What lies in a place, newest first."""
 
     layout: str
-    checkpoints: Sequence[Checkpoint]
+    checkpoints: Sequence[FoundCheckpoint]
     pointer: Pointer | None = None
 
     @property
-    def finished(self) -> list[Checkpoint]:
+    def finished(self) -> list[FoundCheckpoint]:
         return [each for each in self.checkpoints if each.whole]
 
 
@@ -63,19 +63,19 @@ class Layout(abc.ABC):
     order: int  # `auto` asks the layout with the smallest first
 
     @abc.abstractmethod
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         """The checkpoints that this layout recognises: path → its files. Empty where it recognises none."""
 
-    def step(self, place: Place, path: str, files: Sequence[str]) -> int | None:
+    def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
         """By default what its name says, else what a file of it says."""
         named = names.step_in(path.rpartition("/")[2])
         return _first(pickled.step_in(place, file) for file in files) if named is None else named
 
-    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+    def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Whether it was written to its end. By default: whether every file of a known format is complete."""
         return bool(files) and all(tensors.is_complete(place, file) for file in files)
 
-    def pointer(self, place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
         """By default a link to a checkpoint, or a small text that holds the name of one, beside them."""
         return find_pointer(place, checkpoints)
 
@@ -83,24 +83,24 @@ class Layout(abc.ABC):
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
-    def list(self, place: Place) -> Listing:
+    def list(self, place: CheckpointFolder) -> Listing:
         """Everything of this layout in the place."""
         found = [self._checkpoint(place, path, files) for path, files in self.groups(place).items()]
         ordered = sorted(found, key=lambda each: _age(place, each), reverse=True)
         return Listing(self.name, ordered, self.pointer(place, ordered))
 
-    def _checkpoint(self, place: Place, path: str, files: Sequence[str]) -> Checkpoint:
+    def _checkpoint(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> FoundCheckpoint:
         whole = not names.is_temporary(path) and self.whole(place, path, files)
-        return Checkpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
+        return FoundCheckpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
 
 
-def _age(place: Place, checkpoint: Checkpoint) -> tuple[int, int, str]:
+def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
     """Later is larger: by step, and by the time of the last write where no step is known."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
-def find_pointer(place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
     """The first one by name. One whose target is gone is found by the usual names of pointers alone."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
@@ -116,7 +116,7 @@ def find_pointer(place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | N
     return dangling
 
 
-def _named_by(place: Place, path: str) -> str | None:
+def _named_by(place: CheckpointFolder, path: str) -> str | None:
     """The last part of what a link leads to, or of what a small text says."""
     if path in place.links:
         return place.links[path].rstrip("/").rpartition("/")[2]
@@ -150,7 +150,7 @@ def check_layout(name: str) -> str:
     return _FAMILY.known(name, also=(AUTO,))
 
 
-def list_checkpoints(place: Place, layout: str = AUTO) -> Listing:
+def list_checkpoints(place: CheckpointFolder, layout: str = AUTO) -> Listing:
     """What lies in the place, by this layout; by `auto` of the first one that recognises anything."""
     if layout != AUTO:
         return load_layout(layout).list(place)

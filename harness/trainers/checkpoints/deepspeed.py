@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping, names
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 _FOLDER = re.compile(r"global_step\d+")
 _RANK_FILE = re.compile(r"_(?:model|optim)_states\.pt$")
@@ -16,11 +16,11 @@ _RANK_FILE = re.compile(r"_(?:model|optim)_states\.pt$")
 class DeepSpeed(Layout):
     order = 30
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_named(place, _FOLDER)
         return {path: files for path, files in found.items() if any(_RANK_FILE.search(file) for file in files)}
 
-    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+    def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Begun before the one that `latest` names, or that one."""
         parent, _, name = path.rpartition("/")
         latest = names.step_in(place.read(f"{parent}/latest", 256).decode(errors="replace").strip())

@@ -6,7 +6,7 @@ import re
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 _NAME = re.compile(r".*\.ckpt")
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r".*\.ckpt")
 class Lightning(Layout):
     order = 50
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         single = {path: [path] for path in place.files if _NAME.fullmatch(path.rpartition("/")[2])}
         return single | grouping.folders_named(place, _NAME)
 

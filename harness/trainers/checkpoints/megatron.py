@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from harness.trainers.checkpoints.contract import Checkpoint, Layout, Pointer
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Layout, Pointer
 from harness.trainers.checkpoints.shared import grouping, names
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_\d{7,}")
@@ -16,15 +16,15 @@ _FOLDER = re.compile(r"iter_\d{7,}")
 class Megatron(Layout):
     order = 20
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         return grouping.folders_named(place, _FOLDER)
 
-    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+    def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Begun before the one that the tracker names, or that one."""
         told, step = _told(place, _tracker(path)), names.step_in(path.rpartition("/")[2])
         return told is not None and step is not None and step <= told and super().whole(place, path, files)
 
-    def pointer(self, place: Place, checkpoints: Sequence[Checkpoint]) -> Pointer | None:
+    def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
         for path in dict.fromkeys(_tracker(each.path) for each in checkpoints):
             if path in place.sizes:
                 told = _told(place, path)
@@ -36,7 +36,7 @@ def _tracker(path: str) -> str:
     return f"{path.rpartition('/')[0]}/{TRACKER}"
 
 
-def _told(place: Place, tracker: str) -> int | None:
+def _told(place: CheckpointFolder, tracker: str) -> int | None:
     text = place.read(tracker, 64).strip()
     return int(text) if text.isdigit() else None
 

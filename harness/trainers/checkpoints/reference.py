@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 _FOLDER = re.compile(r"step-\d+")
 
@@ -15,11 +15,11 @@ _FOLDER = re.compile(r"step-\d+")
 class Reference(Layout):
     order = 10
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_named(place, _FOLDER)
         return found if any(_manifest(path, files) for path, files in found.items()) else {}
 
-    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+    def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         return any(place.sizes[file] for file in _manifest(path, files))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 INDEX_BYTES_MAX = 16 * 2**20  # that of a model of 670 billion parameters has 9
 
@@ -20,7 +20,7 @@ class _Index(msgspec.Struct):
 class Safetensors(Layout):
     order = 70
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_holding(place, lambda path: path.endswith(".safetensors"))
         here = grouping.within(place.files, place.folder)
         single = {path: [path] for path in here if path.endswith(".safetensors")}
@@ -28,13 +28,13 @@ class Safetensors(Layout):
             return found | ({place.folder: here} if single else {})
         return found | single
 
-    def whole(self, place: Place, path: str, files: Sequence[str]) -> bool:
+    def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Every file is complete, and all that an index names are there."""
         named = [name for file in files if file.endswith(".index.json") for name in _named(place, file)]
         return all(name in place.sizes for name in named) and super().whole(place, path, files)
 
 
-def _named(place: Place, index: str) -> set[str]:
+def _named(place: CheckpointFolder, index: str) -> set[str]:
     try:
         names = set(msgspec.json.decode(place.read(index, INDEX_BYTES_MAX), type=_Index).weight_map.values())
         return {f"{index.rpartition('/')[0]}/{name}" for name in names}

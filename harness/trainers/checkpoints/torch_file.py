@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import names, torch_files
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
 class TorchFile(Layout):
     order = 90
 
-    def groups(self, place: Place) -> dict[str, list[str]]:
+    def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for path in place.files:
             if torch_files.is_one(place, path):

@@ -50,9 +50,9 @@ def _checked_pattern(pattern: str) -> str:
         raise ValueError(f"{pattern!r} must begin with {RUN_DIR} and stay below it")
     for part in _PART.findall(pattern.removeprefix(RUN_DIR)):
         if part not in _WILD:
-            raise ValueError(f"{part} means nothing there; allowed are {', '.join(_WILD)}")
+            raise ValueError(f"unknown placeholder {part}; allowed are {', '.join(_WILD)}")
         if part.startswith("{") and pattern.count(part) > 1 and part in _WILD:
-            raise ValueError(f"{part} may stand there once")
+            raise ValueError(f"{part} may be used only once")
     return pattern
 
 

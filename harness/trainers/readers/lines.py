@@ -38,7 +38,7 @@ def _checked(pattern: str) -> str:
     try:
         groups = set(regex.compile(pattern).groupindex)
     except regex.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
     if "step" not in groups or groups - set(GROUPS):
         raise ValueError(f"{pattern!r} must have a group (?P<step>…); it may have {', '.join(GROUPS[1:])} and no other")
     return pattern

@@ -31,14 +31,14 @@ class CustomTrainer(Trainer):
         {}, description='Environment of its commands; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
     )
     tells: list[Tell] | None = Field(
-        None, description="What its events tell; the rest is not judged. Default: what the log turns out to hold."
+        None, description="What its events report; the rest is not judged. Default: whatever the log holds."
     )
-    read: Read | None = Field(None, description="What the trainer writes by itself, where it tells no events.")
+    read: Read | None = Field(None, description="What the trainer writes by itself, if it reports no events.")
     digest: list[str] = Field(
         [], description="Files that decide what the trainer does, besides those its commands name."
     )
     observe: Literal["auto", "off"] = Field(
-        "auto", description="auto: watch it from within Python, without changing it; off: its own events are all."
+        "auto", description="auto: watch it from within Python, without changing it; off: only its own events count."
     )
     scenario_dir: str | None = Field(None, description="Where its files are; default: the scenario file's folder.")
 
@@ -98,7 +98,7 @@ class CustomTrainer(Trainer):
         for word in self.scripts():
             if beside_scenario(word) != word and not os.path.isfile(os.path.join(self.scenario_dir or ".", word)):
                 folder = f"in {self.scenario_dir}, the folder of the scenario"
-                yield ("trainer", self.name), f"there is no file {word!r} {folder}; an absolute path is one on the node"
+                yield ("trainer", self.name), f"no file {word!r} {folder}; an absolute path is a path on the node"
         for place, word in places.items():
             if (why := placeholders.unknown_in(word)) is not None:
                 yield ("trainer", *place), why
@@ -106,7 +106,7 @@ class CustomTrainer(Trainer):
             yield ("trainer", "env", "PYTHONPATH"), "may only hold what the plan knows, such as {scenario_dir}"
         used = self._used()
         if "steps" in used and workload.steps is None:
-            yield ("trainer",), "{steps} stands in its command, and the workload does not say how many: write steps:"
+            yield ("trainer",), "{steps} is in its command, but the workload has no steps: key"
         yield from _ignored(workload, used, list(places.values()))
 
     def _places(self) -> dict[Path, str]:
@@ -164,15 +164,15 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
     if workload.data is not None and "data" not in used and not any("{run_dir}/data" in word for word in words):
-        yield ("data",), "makes files that this trainer does not read: nowhere in its command is {data}"
+        yield ("data",), "makes files that this trainer does not read: its command has no {data}"
     checkpoint = workload.checkpoint
     for key, name in (("every_steps", "checkpoint_every"), ("keep", "keep")):
         handed = name in used or any(_holds(word, getattr(checkpoint, key)) for word in words)
         if key in checkpoint.model_fields_set and not handed:
-            text = f"nothing hands this to the trainer: write {{{name}}} into its arguments, or leave the key out"
+            text = f"the trainer never gets this value: write {{{name}}} into its arguments, or remove the key"
             yield ("checkpoint", key), text
     if checkpoint.store != "directory":
-        yield ("checkpoint", "store"), "is for the reference trainer: this one is not told of a store"
+        yield ("checkpoint", "store"), "is for the reference trainer: this trainer does not get a store"
 
 
 def _holds(word: str, number: int) -> bool:

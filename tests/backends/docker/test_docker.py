@@ -403,7 +403,7 @@ def test_what_a_killed_probe_leaves_is_swept_without_a_journal(engine: Engine) -
 
 def test_a_living_probe_is_left_alone(engine: Engine) -> None:
     run_id = owned.new_name(backend.PROBE)
-    engine.create_network(request_of_docker.network(request_of_docker.Place(run_id)))
+    engine.create_network(request_of_docker.network(request_of_docker.DockerRun(run_id)))
     try:
         backend.BACKEND.sweep()
         assert len(things(engine, run_id)) == 1

@@ -99,11 +99,11 @@ def test_rendering_knows_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_control_command_there_is_no_control_container() -> None:
-    assert "control" not in request.render(Workload(("true",), 1, 1), request.Place())["containers"]
+    assert "control" not in request.render(Workload(("true",), 1, 1), request.DockerRun())["containers"]
 
 
 def test_every_rank_gets_a_gpu_of_its_own() -> None:
-    asked = request.render(TRAINING, request.Place(gpus=True))["containers"]
+    asked = request.render(TRAINING, request.DockerRun(gpus=True))["containers"]
     gpus = {name: each["HostConfig"].get("DeviceRequests") for name, each in asked.items()}
     assert gpus["control"] is None
     assert [gpus[name][0]["DeviceIDs"] for name in ("node0", "node1")] == [["0", "1"], ["2", "3"]]
@@ -111,7 +111,7 @@ def test_every_rank_gets_a_gpu_of_its_own() -> None:
 
 
 def test_a_way_out_is_given_only_when_asked_for() -> None:
-    place = request.Place(egress=True)
+    place = request.DockerRun(egress=True)
     assert request.network(place)["Internal"] is False
     assert "/etc/resolv.conf" not in [
         mount["Target"] for mount in request.container(TRAINING, place, "node0", 1)["HostConfig"]["Mounts"]
@@ -120,24 +120,24 @@ def test_a_way_out_is_given_only_when_asked_for() -> None:
 
 @given(st.text(min_size=1, max_size=300))
 def test_no_run_id_can_break_out_of_a_name(run_id: str) -> None:
-    name = request.Place(run_id=run_id).container("node0", 1)
+    name = request.DockerRun(run_id=run_id).container("node0", 1)
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-{}")
     assert set(name) <= allowed and len(name) < 128
 
 
 def test_two_run_ids_never_share_a_name() -> None:
-    assert request.Place(run_id="a/b").prefix != request.Place(run_id="a b").prefix
+    assert request.DockerRun(run_id="a/b").prefix != request.DockerRun(run_id="a b").prefix
 
 
 @pytest.mark.parametrize("containers_of", [lambda place: request.render(TRAINING, place)["containers"].values()])
 def test_no_container_is_privileged(containers_of: object) -> None:
-    for asked in containers_of(request.Place(gpus=True, egress=True)):  # type: ignore[operator]
+    for asked in containers_of(request.DockerRun(gpus=True, egress=True)):  # type: ignore[operator]
         host = asked["HostConfig"]
         assert "Privileged" not in host and "CapAdd" not in host and host["CapDrop"] == ["ALL"]
 
 
 def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
-    assert request.sidecar(request.Place(run_id="r"), "node0", 1, "abc") == {
+    assert request.sidecar(request.DockerRun(run_id="r"), "node0", 1, "abc") == {
         "Image": "chaos-node",
         "User": "0:0",
         "Entrypoint": boot.command("python3", "{run_dir}/agent.zip", "harness.backends.agent.sidecar"),

@@ -13,7 +13,7 @@ import pytest
 
 from harness.backends.kubernetes import api as apis
 from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.manifests import Place
+from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import Settings
 from harness.errors import BackendError
 
@@ -114,7 +114,7 @@ def test_one_kind_that_cannot_be_removed_keeps_no_other(serve: Callable[[Answer]
 
     api, _ = serve(answer)
     with pytest.raises(BackendError, match="etcd is away"):
-        api.remove_run(Place("a-run", Settings()))
+        api.remove_run(ClusterRun("a-run", Settings()))
     assert deleted == {"a-pods", "a-services"}
     api.close()
 

@@ -20,7 +20,7 @@ import pytest
 from harness.backends.contract import Node, Verb, Workload
 from harness.backends.kubernetes import backend, manifests
 from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.manifests import Place
+from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import NodeGone
 
@@ -228,7 +228,7 @@ def test_a_killed_harness_leaves_nothing_after_heal(tmp_path: pathlib.Path) -> N
     harness.wait()
     harness.stdout.close()
     api = Api(read_settings())
-    place = Place(run_id, read_settings())
+    place = ClusterRun(run_id, read_settings())
     assert api.pods(place), "the harness had no chance to remove them"
     backend.UNDO(run_id, backend.BACKEND.whereabouts())
     assert api.pods(place) == []
@@ -261,6 +261,6 @@ def test_the_server_takes_every_request_that_it_knows() -> None:
     """As a dry run, with every setting that changes what a server must understand."""
     settings = read_settings({**os.environ, "CHAOS_KUBE_TOLERATIONS": "spot=yes:NoSchedule", "CHAOS_KUBE_GPUS": "1"})
     api = Api(settings)
-    for wanted in manifests.render(Workload(("true",), 2, 4, notice_s=120), Place("dry", settings, api.dialect)):
+    for wanted in manifests.render(Workload(("true",), 2, 4, notice_s=120), ClusterRun("dry", settings, api.dialect)):
         api.create(wanted, dry_run=True)
     api.close()

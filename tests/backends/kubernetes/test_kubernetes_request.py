@@ -19,7 +19,7 @@ from harness.backends.agent.places import RUN_LABEL
 from harness.backends.agent.types import Impairment
 from harness.backends.contract import Workload
 from harness.backends.kubernetes import api, backend, manifests, mesh
-from harness.backends.kubernetes.manifests import Dialect, Place
+from harness.backends.kubernetes.manifests import ClusterRun, Dialect
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
 from harness.backends.request_text import native_text
 from harness.cli.main import make_app
@@ -55,7 +55,7 @@ MODELS = {
 
 def rendered(kind: str, settings: Settings = EVERYTHING, **place: Any) -> list[dict[str, Any]]:
     chosen = Settings(**{**settings.__dict__, "kind": kind})
-    return manifests.render(TRAINING, Place("spot-evict-1", chosen, **place))
+    return manifests.render(TRAINING, ClusterRun("spot-evict-1", chosen, **place))
 
 
 def templates(value: Any) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def snapshot() -> str:
     """A job with every setting; of the other kinds what makes the pods, with none; and all for an old server."""
     parts = {"as job, with every setting": rendered("job")}
     parts |= {f"as {kind}": rendered(kind, Settings())[3:] for kind in ("jobset", "pytorchjob", "trainjob")}
-    old = Place(dialect=Dialect(False, False, "policy/v1beta1"))
+    old = ClusterRun(dialect=Dialect(False, False, "policy/v1beta1"))
     parts["on an old server"] = manifests.render(Workload(("true",), 1, 1), old)
     return "---\n".join(f"# {title}\n{native_text(objects, 'yaml')}" for title, objects in parts.items())
 
@@ -146,7 +146,7 @@ def test_the_control_host_is_kept_from_eviction() -> None:
 
 
 def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
-    objects = manifests.render(TRAINING, Place("r", dialect=Dialect(indexed_jobs=False)))
+    objects = manifests.render(TRAINING, ClusterRun("r", dialect=Dialect(indexed_jobs=False)))
     pods = [each for each in objects if each["kind"] == "Pod"][1:]
     found = [{e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]} for pod in pods]
     assert [each["JOB_COMPLETION_INDEX"] for each in found] == ["0", "1", "2", "3"]
@@ -157,7 +157,7 @@ def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
 @given(st.text(max_size=300))
 def test_no_run_id_injects_a_name(run_id: str) -> None:
     label = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-    for wanted in manifests.render(Workload(("true",), 2, 1), Place(run_id)):
+    for wanted in manifests.render(Workload(("true",), 2, 1), ClusterRun(run_id)):
         assert re.fullmatch(label, wanted["metadata"]["name"])
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", wanted["metadata"]["labels"][RUN_LABEL])
 
@@ -166,8 +166,8 @@ def test_no_run_id_injects_a_name(run_id: str) -> None:
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_run_ids_that_differ_have_names_and_labels_that_differ(one: str, other: str) -> None:
     if one != other:
-        assert Place(one).name != Place(other).name
-        assert Place(one).selector != Place(other).selector
+        assert ClusterRun(one).name != ClusterRun(other).name
+        assert ClusterRun(one).selector != ClusterRun(other).selector
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_chaos_mesh_is_asked_for_one_pod_and_certain_peers() -> None:
-    place, way = Place("r", EVERYTHING), mesh.Way("a", "ingress", ("b", "c"))
+    place, way = ClusterRun("r", EVERYTHING), mesh.Way("a", "ingress", ("b", "c"))
     wanted = mesh.impairment(place, "chaos-r-1", way, Impairment(delay_s=0.02, loss=0.1, loss_burst=4))
     assert wanted["metadata"] == {"name": "chaos-r-1", "labels": {RUN_LABEL: "r"}}
     assert wanted["spec"] == {

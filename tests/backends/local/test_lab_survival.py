@@ -134,7 +134,7 @@ def test_a_reused_process_id_is_not_hit() -> None:
     with subprocess.Popen(["sleep", "300"]) as bystander:
         now = processes.read(bystander.pid)
         assert now is not None
-        before = processes.Process(now.pid, now.start - 1, now.parent, now.state)
+        before = processes.ProcEntry(now.pid, now.start - 1, now.parent, now.state)
         assert not before.signal(signal.SIGKILL)
         assert now.signal(signal.SIGKILL)
     assert not now.signal(signal.SIGKILL)

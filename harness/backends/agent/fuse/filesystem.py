@@ -23,7 +23,7 @@ from typing import Any
 from harness.backends.agent import kernel, rpc
 from harness.backends.agent.fuse import wire
 from harness.backends.agent.fuse.rules import Rule, Verdict
-from harness.backends.agent.fuse.wire import Code, Request
+from harness.backends.agent.fuse.wire import Code, FuseRequest
 from harness.backends.agent.types import StorageRule
 from harness.errors import UsageError
 
@@ -115,7 +115,7 @@ class FileSystem:
         self._rules: tuple[Rule, ...] = ()
         self._interrupted: dict[int, threading.Event] = {}  # of the requests that wait
         self._lists: dict[int, list[tuple[int, str, int]]] = {}
-        self._handlers: dict[int, Callable[[Request], bytes]] = {
+        self._handlers: dict[int, Callable[[FuseRequest], bytes]] = {
             code: getattr(self, f"_{code.name.lower()}") for code in Code if hasattr(self, f"_{code.name.lower()}")
         }
 
@@ -161,7 +161,7 @@ class FileSystem:
         for rule in self._rules:
             if rule.number == number:
                 return dict(rule.counts)
-        raise UsageError(f"there is no storage rule {number}")
+        raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
         """How operations of the node of `pid` (`None`: any) fare that such a rule is about: by all rules that are still
@@ -192,7 +192,7 @@ class FileSystem:
             traceback.print_exc()
             os._exit(1)  # without one of its readers it would answer some and hang others
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: FuseRequest) -> None:
         if request.code == Code.INTERRUPT:
             self._interrupt(request)
         elif request.code not in _SILENT:
@@ -203,7 +203,7 @@ class FileSystem:
                 self._interrupted[request.unique] = threading.Event()
                 threading.Thread(target=self._wait_and_answer, args=(request.kept(), verdict), daemon=True).start()
 
-    def _judge(self, request: Request) -> Verdict | None:
+    def _judge(self, request: FuseRequest) -> Verdict | None:
         operation = _OPERATIONS.get(request.code)  # type: ignore[call-overload]
         if operation is None:
             return None
@@ -215,14 +215,14 @@ class FileSystem:
             rule.judge(operation, paths, size, verdict)
         return verdict
 
-    def _concerned(self, request: Request) -> tuple[str, ...]:
+    def _concerned(self, request: FuseRequest) -> tuple[str, ...]:
         if request.code in (Code.RENAME, Code.RENAME2):
             return self._rename_paths(request)
         if request.code in _NAMES:
             return (self._paths.child(request.node, request.names(_NAMES[request.code])[0]),)  # type: ignore[index]
         return (self._paths.of(request.node),)
 
-    def _wait_and_answer(self, request: Request, verdict: Verdict) -> None:
+    def _wait_and_answer(self, request: FuseRequest, verdict: Verdict) -> None:
         if verdict.hold:
             if verdict.allowed:
                 with contextlib.suppress(OSError):  # nobody will be told: the power is off
@@ -240,7 +240,7 @@ class FileSystem:
         else:
             self._answer(request, verdict)
 
-    def _wait(self, request: Request, verdict: Verdict) -> bool:
+    def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
         """Until the delay is over, or the power back. `True` if whoever asked is being killed meanwhile: the kernel
         lets no process die before its request is answered."""
         interrupted = self._interrupted[request.unique]
@@ -256,13 +256,13 @@ class FileSystem:
             else:
                 time.sleep(min(left, DYING_LOOK_S))
 
-    def _interrupt(self, request: Request) -> None:
+    def _interrupt(self, request: FuseRequest) -> None:
         (unique,) = wire.UNIQUE_IN.unpack_from(request.body)
         waiting = self._interrupted.get(unique)
         if waiting is not None:
             waiting.set()
 
-    def _answer(self, request: Request, verdict: Verdict | None) -> None:
+    def _answer(self, request: FuseRequest, verdict: Verdict | None) -> None:
         try:
             if verdict is not None and verdict.error:
                 raise OSError(verdict.error, os.strerror(verdict.error))
@@ -272,7 +272,7 @@ class FileSystem:
         else:
             wire.reply(self._device, request.unique, body)
 
-    def _perform(self, request: Request, verdict: Verdict | None) -> bytes:
+    def _perform(self, request: FuseRequest, verdict: Verdict | None) -> bytes:
         handler = self._handlers.get(request.code)
         if handler is None:
             raise OSError(errno.ENOSYS, "not offered")
@@ -282,7 +282,7 @@ class FileSystem:
 
     # What the kernel asks for, one method a code
 
-    def _init(self, request: Request) -> bytes:
+    def _init(self, request: FuseRequest) -> bytes:
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
         return wire.INIT_OUT.pack(
@@ -303,13 +303,13 @@ class FileSystem:
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)
 
-    def _named(self, request: Request, start: int = 0) -> str:
+    def _named(self, request: FuseRequest, start: int = 0) -> str:
         return self._paths.child(request.node, request.names(start)[0])
 
-    def _lookup(self, request: Request) -> bytes:
+    def _lookup(self, request: FuseRequest) -> bytes:
         return self._entry(self._named(request))
 
-    def _getattr(self, request: Request) -> bytes:
+    def _getattr(self, request: FuseRequest) -> bytes:
         flags, _, handle = wire.GETATTR_IN.unpack_from(request.body)
         return self._attributes(request.node, handle if flags & wire.GETATTR_HANDLE else None)
 
@@ -317,7 +317,7 @@ class FileSystem:
         found = os.fstat(handle) if handle is not None else os.lstat(self._real(self._paths.of(node)))
         return wire.ATTRIBUTES_VALID.pack(0, 0, 0) + self._shown(found)
 
-    def _setattr(self, request: Request) -> bytes:
+    def _setattr(self, request: FuseRequest) -> bytes:
         values = wire.SETATTR_IN.unpack_from(request.body)
         valid, _, handle, size = values[:4]
         times, nanoseconds, mode, uid, gid = values[5:7], values[8:10], values[11], values[13], values[14]
@@ -340,51 +340,51 @@ class FileSystem:
             os.utime(path, ns=(given[0], given[1]), follow_symlinks=False)
         return self._attributes(request.node, open_handle)
 
-    def _readlink(self, request: Request) -> bytes:
+    def _readlink(self, request: FuseRequest) -> bytes:
         return os.fsencode(os.readlink(self._real(self._paths.of(request.node))))
 
-    def _symlink(self, request: Request) -> bytes:
+    def _symlink(self, request: FuseRequest) -> bytes:
         name, target = request.names(0)
         path = self._paths.child(request.node, name)
         os.symlink(target, self._real(path))
         return self._entry(path)
 
-    def _link(self, request: Request) -> bytes:
+    def _link(self, request: FuseRequest) -> bytes:
         (old,) = wire.HANDLE_IN.unpack_from(request.body)
         path = self._named(request, wire.HANDLE_IN.size)
         os.link(self._real(self._paths.of(old)), self._real(path), follow_symlinks=False)
         return self._entry(path)
 
-    def _mknod(self, request: Request) -> bytes:
+    def _mknod(self, request: FuseRequest) -> bytes:
         mode, device, _, _ = wire.MKNOD_IN.unpack_from(request.body)
         path = self._named(request, wire.MKNOD_IN.size)
         os.mknod(self._real(path), mode, device)
         return self._entry(path)
 
-    def _mkdir(self, request: Request) -> bytes:
+    def _mkdir(self, request: FuseRequest) -> bytes:
         mode, _ = wire.MKDIR_IN.unpack_from(request.body)
         path = self._named(request, wire.MKDIR_IN.size)
         os.mkdir(self._real(path), mode)
         return self._entry(path)
 
-    def _unlink(self, request: Request) -> bytes:
+    def _unlink(self, request: FuseRequest) -> bytes:
         path = self._named(request)
         os.unlink(self._real(path))
         self._paths.forget(path)
         return b""
 
-    def _rmdir(self, request: Request) -> bytes:
+    def _rmdir(self, request: FuseRequest) -> bytes:
         path = self._named(request)
         os.rmdir(self._real(path))
         self._paths.forget(path)
         return b""
 
-    def _rename_paths(self, request: Request) -> tuple[str, str]:
+    def _rename_paths(self, request: FuseRequest) -> tuple[str, str]:
         layout = wire.RENAME_IN if request.code == Code.RENAME else wire.RENAME2_IN
         old, new = request.names(layout.size)
         return self._paths.child(request.node, old), self._paths.child(layout.unpack_from(request.body)[0], new)
 
-    def _rename(self, request: Request) -> bytes:
+    def _rename(self, request: FuseRequest) -> bytes:
         old, new = self._rename_paths(request)
         self._move(old, new)
         for rule in self._rules:
@@ -392,30 +392,30 @@ class FileSystem:
                 rule.note_rename(old, new)
         return b""
 
-    def _rename2(self, request: Request) -> bytes:
+    def _rename2(self, request: FuseRequest) -> bytes:
         if wire.RENAME2_IN.unpack_from(request.body)[1]:
             raise OSError(errno.EINVAL, "exchanging names is not offered")
         return self._rename(request)
 
-    def _open(self, request: Request) -> bytes:
+    def _open(self, request: FuseRequest) -> bytes:
         flags, _ = wire.OPEN_IN.unpack_from(request.body)
         handle = os.open(self._real(self._paths.of(request.node)), flags & ~os.O_NOFOLLOW | os.O_CLOEXEC)
         return wire.OPEN_OUT.pack(handle, 0, 0)
 
-    def _create(self, request: Request) -> bytes:
+    def _create(self, request: FuseRequest) -> bytes:
         flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
         path = self._named(request, wire.CREATE_IN.size)
         handle = os.open(self._real(path), flags | os.O_CREAT | os.O_CLOEXEC, mode)
         return self._entry(path) + wire.OPEN_OUT.pack(handle, 0, 0)
 
-    def _read(self, request: Request) -> bytes:
+    def _read(self, request: FuseRequest) -> bytes:
         handle, offset, size, *_ = wire.TRANSFER_IN.unpack_from(request.body)
         return os.pread(handle, size, offset)
 
-    def _write(self, request: Request) -> bytes:
+    def _write(self, request: FuseRequest) -> bytes:
         return self._write_part(request, wire.TRANSFER_IN.unpack_from(request.body)[2])
 
-    def _write_part(self, request: Request, allowed: int) -> bytes:
+    def _write_part(self, request: FuseRequest, allowed: int) -> bytes:
         handle, offset, *_ = wire.TRANSFER_IN.unpack_from(request.body)
         data = request.body[wire.TRANSFER_IN.size :][:allowed]
         written = os.pwrite(handle, data, offset) if allowed else 0
@@ -424,7 +424,7 @@ class FileSystem:
                 rule.note_write((self._paths.of(request.node),), handle, offset, written)
         return wire.WRITE_OUT.pack(written, 0)
 
-    def _statfs(self, request: Request) -> bytes:
+    def _statfs(self, request: FuseRequest) -> bytes:
         found = os.statvfs(self._root)
         full = any(rule.errno == errno.ENOSPC and rule.covers(request.pid) for rule in self._rules)
         free = 0 if full else found.f_bfree
@@ -441,11 +441,11 @@ class FileSystem:
             0,
         )
 
-    def _release(self, request: Request) -> bytes:
+    def _release(self, request: FuseRequest) -> bytes:
         os.close(wire.HANDLE_IN.unpack_from(request.body)[0])
         return b""
 
-    def _fsync(self, request: Request) -> bytes:
+    def _fsync(self, request: FuseRequest) -> bytes:
         (handle,) = wire.HANDLE_IN.unpack_from(request.body)
         os.fsync(handle)
         for rule in self._rules:
@@ -453,7 +453,7 @@ class FileSystem:
                 rule.note_fsync(handle)
         return b""
 
-    def _fsyncdir(self, request: Request) -> bytes:
+    def _fsyncdir(self, request: FuseRequest) -> bytes:
         descriptor = os.open(self._real(self._paths.of(request.node)), os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -461,14 +461,14 @@ class FileSystem:
             os.close(descriptor)
         return b""
 
-    def _fallocate(self, request: Request) -> bytes:
+    def _fallocate(self, request: FuseRequest) -> bytes:
         handle, offset, size, mode, _ = wire.FALLOCATE_IN.unpack_from(request.body)
         if mode:
             raise OSError(errno.EOPNOTSUPP, "holes are not offered")
         os.posix_fallocate(handle, offset, size)
         return b""
 
-    def _opendir(self, request: Request) -> bytes:
+    def _opendir(self, request: FuseRequest) -> bytes:
         with os.scandir(self._real(self._paths.of(request.node))) as found:
             entries = [(entry.inode(), entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in found]
         with self._lock:
@@ -477,15 +477,15 @@ class FileSystem:
         self._lists[handle] = entries
         return wire.OPEN_OUT.pack(handle, 0, 0)
 
-    def _readdir(self, request: Request) -> bytes:
+    def _readdir(self, request: FuseRequest) -> bytes:
         handle, offset, size, *_ = wire.TRANSFER_IN.unpack_from(request.body)
         return wire.pack_entries(self._lists[handle], offset, size)
 
-    def _releasedir(self, request: Request) -> bytes:
+    def _releasedir(self, request: FuseRequest) -> bytes:
         self._lists.pop(wire.HANDLE_IN.unpack_from(request.body)[0], None)
         return b""
 
-    def _destroy(self, request: Request) -> bytes:
+    def _destroy(self, request: FuseRequest) -> bytes:
         return b""
 
 

@@ -66,7 +66,7 @@ async def try_out(lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> dic
 def why_no_device() -> str:
     """Why this process cannot serve a file system; empty if it can."""
     if not pathlib.Path("/dev/fuse").exists():
-        return "there is no /dev/fuse: load the module fuse; in a container, add the device"
+        return "/dev/fuse is missing: load the module fuse; in a container, add the device"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "/dev/fuse is not open to this user: root, or chmod 666 /dev/fuse"
     return ""
@@ -105,7 +105,7 @@ def _unmount(folder: str) -> None:
 def _system(lab: Lab, folder: str) -> rpc.AsyncClient:
     system = lab.storage.get(folder)
     if system is None:
-        raise UsageError(f"{folder}: cannot be disturbed; it is none of the workload's mounts {list(lab.storage)}")
+        raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(lab.storage)}")
     return system
 
 

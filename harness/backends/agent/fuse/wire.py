@@ -81,7 +81,7 @@ class Code(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Request:
+class FuseRequest:
     """One message of the kernel. `body` is what follows the header, valid only until the next one is read."""
 
     code: int
@@ -90,16 +90,16 @@ class Request:
     pid: int
     body: memoryview
 
-    def kept(self) -> Request:
+    def kept(self) -> FuseRequest:
         """The same, for longer."""
-        return Request(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
+        return FuseRequest(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
 
     def names(self, start: int) -> list[str]:
         """The zero-terminated names after `start` bytes of the body."""
         return [os.fsdecode(name) for name in bytes(self.body[start:]).split(b"\0")[:-1]]
 
 
-def read_request(device: int, buffer: bytearray) -> Request | None:
+def read_request(device: int, buffer: bytearray) -> FuseRequest | None:
     """The next request; `None` once the file system is unmounted."""
     while True:
         try:
@@ -111,7 +111,7 @@ def read_request(device: int, buffer: bytearray) -> Request | None:
                 continue
             raise
         _, code, unique, node, _, _, pid, _, _ = IN_HEADER.unpack_from(buffer)
-        return Request(code, unique, node, pid, memoryview(buffer)[IN_HEADER.size : size])
+        return FuseRequest(code, unique, node, pid, memoryview(buffer)[IN_HEADER.size : size])
 
 
 def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int = 0) -> None:

@@ -91,7 +91,7 @@ def transmitted_bytes(device: str, table: str) -> int:
         name, _, counters = line.partition(":")
         if name.strip() == device:
             return int(counters.split()[8])
-    raise OSError(f"there is no device {device}")
+    raise OSError(f"unknown device {device}")
 
 
 def _traffic_header(device: str, handle: int, parent: int, info: int = 0) -> bytes:

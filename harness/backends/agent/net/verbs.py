@@ -282,7 +282,7 @@ async def heal(lab: Lab, number: int) -> None:
 
 async def counts(lab: Lab, number: int) -> dict[str, int]:
     if number not in lab.disturbances:
-        raise UsageError(f"there is no disturbance {number}")
+        raise UsageError(f"unknown disturbance {number}")
     return await lab.disturbances[number].counts()
 
 

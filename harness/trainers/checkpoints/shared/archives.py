@@ -89,7 +89,7 @@ def _archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Entr
     size, offset, ends_at = _directory(file, end, budget)
     begin = ends_at - size - offset
     if not begin >= 0 or size > DIRECTORY_BYTES_MAX:
-        raise ValueError("no archive")
+        raise ValueError("not an archive")
     budget.searched -= size
     file.seek(ends_at - size)
     listed = file.read(size)
@@ -106,7 +106,7 @@ def _directory(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, int, in
         return size, offset, end
     at = _find_last(file, END64, end, budget)
     if at is None or end - at > 4096:
-        raise ValueError("no archive")
+        raise ValueError("not an archive")
     file.seek(at)
     size, offset = struct.unpack_from("<QQ", file.read(56), 40)
     return size, offset, at
@@ -116,7 +116,7 @@ def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterat
     at = 0
     while at < len(directory):
         if directory[at : at + 4] != b"PK\x01\x02":
-            raise ValueError("no archive")
+            raise ValueError("not an archive")
         (method,) = struct.unpack_from("<H", directory, at + 10)
         packed, unpacked, name_bytes, extra_bytes, comment_bytes = struct.unpack_from("<IIHHH", directory, at + 20)
         (offset,) = struct.unpack_from("<I", directory, at + 42)
@@ -127,7 +127,7 @@ def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterat
         if method == 0:
             start = _content(file, begin + offset)
             if not begin <= start <= start + packed <= limit:
-                raise ValueError("no archive")
+                raise ValueError("not an archive")
             yield Entry(name.decode(errors="replace"), start, start + packed)
 
 
@@ -148,6 +148,6 @@ def _content(file: IO[bytes], header: int) -> int:
     file.seek(header)
     head = file.read(30)
     if head[:4] != b"PK\x03\x04":
-        raise ValueError("no archive")
+        raise ValueError("not an archive")
     name_bytes, extra_bytes = struct.unpack_from("<HH", head, 26)
     return int(header + 30 + name_bytes + extra_bytes)

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 WHOLE_BYTES_MAX = 256 * 2**20  # a larger file is sampled
 SAMPLES, SAMPLE_BYTES = 64, 2**20
 
 
-def digest(place: Place, files: Sequence[str]) -> str:
+def digest(place: CheckpointFolder, files: Sequence[str]) -> str:
     """Of names, sizes and bytes. Raises `OSError` or `FaultError` where a file cannot be read."""
     found = hashlib.sha256()
     for path in sorted(files):
@@ -25,7 +25,7 @@ def digest(place: Place, files: Sequence[str]) -> str:
     return found.hexdigest()
 
 
-def is_sampled(place: Place, files: Sequence[str]) -> bool:
+def is_sampled(place: CheckpointFolder, files: Sequence[str]) -> bool:
     return any(place.sizes.get(path, 0) > WHOLE_BYTES_MAX for path in files)
 
 

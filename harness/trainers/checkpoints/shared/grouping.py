@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
-def folders_named(place: Place, pattern: re.Pattern[str]) -> dict[str, list[str]]:
+def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str, list[str]]:
     """The outermost folders whose names match as a whole: path → all files below it."""
     found: dict[str, list[str]] = {}
     for path in place.files:
@@ -19,7 +19,7 @@ def folders_named(place: Place, pattern: re.Pattern[str]) -> dict[str, list[str]
     return found
 
 
-def folders_holding(place: Place, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
+def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
     """The folders, other than the place itself, that hold such a file directly: path → all files below it.
 
     A folder below one of them belongs to the outer one.

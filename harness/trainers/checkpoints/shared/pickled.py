@@ -10,14 +10,14 @@ from typing import IO, Any
 from harness.errors import FaultError
 from harness.trainers.checkpoints.shared import archives
 from harness.trainers.checkpoints.shared.names import STEP_MAX
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 PICKLE_BYTES_MAX = 4 * 2**20
 KEYS = ("global_step", "step", "iteration", "iter_num", "iter", "steps", "global_steps")
 _PUTS, _GETS = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"), ("GET", "BINGET", "LONG_BINGET")
 
 
-def step_in(place: Place, path: str) -> int | None:
+def step_in(place: CheckpointFolder, path: str) -> int | None:
     """The integer under one of `KEYS` in the outermost dictionary; `None` where there is none or the file is damaged.
 
     In a JSON file, the same.
@@ -38,10 +38,10 @@ def _chosen(found: Any) -> int | None:
 
 def _pickle(file: IO[bytes]) -> bytes:
     if file.read(4) != b"PK\x03\x04":
-        raise ValueError("no archive of torch")
+        raise ValueError("not an archive of torch")
     entry = next((each for each in archives.entries(file) if each.name.endswith("data.pkl")), None)
     if entry is None:
-        raise ValueError("no archive of torch")
+        raise ValueError("not an archive of torch")
     file.seek(entry.start)
     return file.read(min(entry.end - entry.start, PICKLE_BYTES_MAX))
 

@@ -16,7 +16,7 @@ ENTRIES_MAX = 100_000
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointFolder:
     """`folder` below `root`. `root` is ours, what is below is written by nodes. All paths are relative to `root`."""
 
     root: pathlib.Path
@@ -26,7 +26,7 @@ class Place:
     links: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def look(cls, root: pathlib.Path, folder: str) -> Place:
+    def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
         """What is there now; at most `ENTRIES_MAX` entries. Nothing is there where the folder is missing."""
         place = cls(root, os.path.normpath(folder))
         with contextlib.suppress(FileNotFoundError), hostile.opened_folder(root, folder) as descriptor:

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.errors import FaultError
 from harness.trainers.checkpoints.shared import archives
-from harness.trainers.checkpoints.shared.place import Place
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 Span = tuple[int, int]  # from the first byte up to, not with, the second
 
@@ -21,7 +21,7 @@ _TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
 _OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,19}\s*,\s*(\d{1,19})\s*\]')  # a quote in a text is escaped
 
 
-def spans(place: Place, path: str) -> list[Span]:
+def spans(place: CheckpointFolder, path: str) -> list[Span]:
     """Sorted, disjoint, none empty. None where the format is not known, or the file holds no tensor."""
     try:
         with place.open(path) as file:
@@ -43,7 +43,7 @@ def spans_of(file: IO[bytes]) -> list[Span]:
     return []
 
 
-def is_complete(place: Place, path: str) -> bool:
+def is_complete(place: CheckpointFolder, path: str) -> bool:
     """Whether a file of a known format has its end. A file of another format is taken as it is."""
     try:
         with place.open(path) as file:

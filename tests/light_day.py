@@ -1,0 +1,28 @@
+"""The plan of a game day of a light trainer that does its steps without torch."""
+
+from __future__ import annotations
+
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PLAN = """version: 1
+name: light-day
+title: A light day
+workload:
+  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
+  nodes: 1
+  steps: {steps}
+fault_free: false
+steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
+entries:
+{entries}
+"""
+
+
+def write(folder: pathlib.Path, entries: str, steps: int, **more: str) -> pathlib.Path:
+    """The file `day.yaml` in `folder`. `entries` is an indented YAML list; `more` are further keys with their values."""
+    trainer = ROOT / "tests" / "faults" / "light_trainer.py"
+    text = PLAN.format(trainer=trainer, steps=steps, root=ROOT, entries=entries)
+    path = folder / "day.yaml"
+    path.write_text(text + "".join(f"{name}: {value}\n" for name, value in more.items()))
+    return path
