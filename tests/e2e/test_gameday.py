@@ -120,7 +120,7 @@ def test_a_mistake_is_one_clear_message(words: list[str], told: str, tmp_path: p
 
 
 def test_a_pause_that_nobody_could_end_is_refused(tmp_path: pathlib.Path) -> None:
-    path = plan(
+    path = light_day.write(
         tmp_path, PAUSE + "  - {scenario: silent-hang, overrides: {faults: {silence: {target: {rank: 0}}}}}\n", 100
     )
     command = chaos(str(path), "--no-page", "--reports", str(tmp_path))
