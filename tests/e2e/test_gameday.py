@@ -108,7 +108,7 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(started: Callable[[str, 
     [
         (["no-such-plan"], "unknown scenario 'no-such-plan'"),
         (["resume", "no-such-run"], "holds no game day"),
-        (["note", "no-such-run", "x"], "no game day 'no-such-run' is going on"),
+        (["note", "no-such-run", "x"], "no game day 'no-such-run' is running here"),
         (["pre-launch", "--address", "0.0.0.0"], "give --tls-cert and --tls-key"),
         (["pre-launch", "--backend", "moon"], "moon"),
     ],
