@@ -33,6 +33,25 @@ abort: {if_no_step_for: 60s, wall_clock: 4m}
 """
 
 
+_FEWER = "args: [--layers, '2']\n  steps: "
+_LIGHTER = {
+    "spot-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45", "by_faults: 70": "by_faults: 95"},
+    "node-loss": {"steps: 240": _FEWER + "120", "step: 70": "step: 35", "by_faults: 60": "by_faults: 90"},
+    "double-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45", "by_faults: 80": "by_faults: 95"},
+}
+
+
+def lighter(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """A shipped scenario with half its steps and a smaller model; `make chaos` and the gate run it whole."""
+    text = (ROOT / "scenarios" / f"{name}.yaml").read_text()
+    for shipped, less in _LIGHTER[name].items():
+        assert shipped in text
+        text = text.replace(shipped, less, 1)
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return path
+
+
 @dataclass
 class Done:
     code: int

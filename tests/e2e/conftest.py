@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
-from chaos_cli import SHORT, Done, chaos
+from chaos_cli import SHORT, Done, chaos, lighter
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +29,9 @@ def reports(tmp_path: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Pa
 
 @pytest.fixture(scope="session")
 def spot_evict(tmp_path_factory: pytest.TempPathFactory, fault_free_runs: pathlib.Path) -> Done:
-    """The main job: a run of the shipped scenario, which tests read and leave as it is."""
-    return chaos(_reports(tmp_path_factory.mktemp("main job"), fault_free_runs), "run", "spot-evict")
+    """The main job, once for all tests, which leave it as it is."""
+    folder = tmp_path_factory.mktemp("main job")
+    return chaos(_reports(folder, fault_free_runs), "run", lighter("spot-evict", folder))
 
 
 @pytest.fixture
