@@ -85,31 +85,37 @@ def green(answers: list[Answer]) -> bool:
     return all(answer.verdict is Verdict.PASS for answer in answers)
 
 
+@pytest.mark.slow  # hundreds of gates
 @pytest.mark.parametrize("scenarios", [1, 7])
 @pytest.mark.parametrize("noise", NOISES)
 def test_false_alarms_of_a_whole_gate_are_at_most_one_in_twenty(noise: str, scenarios: int) -> None:
     assert share_of_gates(NOISES[noise], scenarios, 1.0, red) <= 0.05
 
 
+@pytest.mark.slow  # hundreds of gates
 @pytest.mark.parametrize("noise", ["3 %", "7 %", "10 %", "by heartbeat", "counted in beats"])
 def test_half_as_slow_again_is_found_at_five_repeats(noise: str) -> None:
     assert share_of_gates(NOISES[noise], 1, 1.5, red) >= 0.9
 
 
+@pytest.mark.slow  # hundreds of gates
 def test_half_as_slow_again_is_mostly_found_on_a_busy_host() -> None:
     assert share_of_gates(disturbed, 1, 1.5, red) >= 0.8
 
 
+@pytest.mark.slow  # hundreds of gates
 @pytest.mark.parametrize("noise", ["3 %", "7 %"])
 def test_it_is_found_among_seven_scenarios(noise: str) -> None:
     assert share_of_gates(NOISES[noise], 7, 1.5, red) >= 0.9
 
 
+@pytest.mark.slow  # hundreds of gates
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_gate_is_hardly_ever_green_over_half_as_slow_again(noise: str) -> None:
     assert share_of_gates(NOISES[noise], 1, 1.5, green) <= 0.05
 
 
+@pytest.mark.slow  # hundreds of gates
 @pytest.mark.parametrize("noise", ["3 %", "7 %", "10 %", "disturbed", "by heartbeat"])
 def test_the_same_stack_is_green(noise: str) -> None:
     assert share_of_gates(NOISES[noise], 1, 1.0, green) >= 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -290,12 +291,11 @@ def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]
         return data_pass, [[changed[step, rank], 1], [first + stride, count - 1, stride]]
 
     run, fault_free = run_of(in_order, odd), fault_free_of(in_order)
-    ours, usual = sorted(in_pass(run, 0)), sorted(in_pass(fault_free, 0))
-    extra = [index for index in set(ours) for _ in range(ours.count(index) - usual.count(index))]
-    lacking = [index for index in set(usual) for _ in range(usual.count(index) - ours.count(index))]
+    ours, usual = Counter(in_pass(run, 0)), Counter(in_pass(fault_free, 0))
+    extra, lacking = list((ours - usual).elements()), list((usual - ours).elements())
     result = found(run, fault_free)
     assert (result.repeated or 0) + result.others == len(extra)
-    assert result.repeated == sum(ours.count(index) > 1 for index in extra)
+    assert result.repeated == sum(ours[index] > 1 for index in extra)
     assert result.skipped == len(lacking)
 
 

@@ -73,20 +73,24 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-@pytest.fixture(params=CARDS, ids=lambda make: make.__name__)
+@pytest.fixture(scope="module", params=CARDS, ids=lambda make: make.__name__)
 def card(request: pytest.FixtureRequest) -> Scorecard:
     made: Scorecard = request.param()
     return made
 
 
-def test_every_element_is_closed_and_the_page_is_small(card: Scorecard) -> None:
-    source = page_of(card)
+@pytest.fixture(scope="module")
+def source(card: Scorecard) -> str:
+    """The page of the card."""
+    return page_of(card)
+
+
+def test_every_element_is_closed_and_the_page_is_small(source: str) -> None:
     assert Page(source).open == []
     assert len(source.encode()) < LIMIT_BYTES
 
 
-def test_nothing_can_be_loaded(card: Scorecard) -> None:
-    source = page_of(card)
+def test_nothing_can_be_loaded(source: str) -> None:
     for tag, attributes in Page(source).elements:
         assert tag not in {"img", "iframe", "object", "embed", "base", "form", "use", "image"}
         for name, value in attributes.items():
@@ -139,8 +143,8 @@ def test_the_four_verdicts_have_four_shapes() -> None:
     assert len(signs) == len(Verdict)
 
 
-def test_every_expectation_is_in_the_table(card: Scorecard) -> None:
-    rows = Page(page_of(card)).rows
+def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None:
+    rows = Page(source).rows
     for e in card.expectations:
         shown = [
             row
@@ -167,8 +171,7 @@ def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
         assert re.search(rf'class="(seconds|on .*)" text-anchor="\w+">{took}<', source), phase
 
 
-def test_the_account_table_adds_up_to_what_was_allocated(card: Scorecard) -> None:
-    source = page_of(card)
+def test_the_account_table_adds_up_to_what_was_allocated(source: str) -> None:
     table = re.search(r'<table id="accounts">.*?</table>', source, re.DOTALL)
     assert table
     rows = Page(table[0]).rows[1:]
