@@ -48,7 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report.words",
     },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
-    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "report.charts"},
+    "monitoring": {"emitter", "run", "campaign"},  # metrics of a job: counts what an observer hears
+    "cli": _ACTING
+    | _JUDGING
+    | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},
     "__main__": {"cli"},
     "": set(),
 }

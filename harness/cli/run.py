@@ -13,6 +13,7 @@ from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
+from harness.cli.monitoring import MetricsOption, watched
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -45,6 +46,7 @@ def run(
         int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
     ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
+    metrics: MetricsOption = "",
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -68,7 +70,7 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics))
 
 
 def _only_the_plan(context: typer.Context) -> None:
@@ -79,10 +81,10 @@ def _only_the_plan(context: typer.Context) -> None:
             raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> int:
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str) -> int:
     """Runs them one after the other; returns the exit code."""
-    with Display(out) as display:
-        cards, interrupted = run_repeatedly(plans, reports, engine, display, stop)
+    with Display(out) as display, watched(display, metrics) as observer:
+        cards, interrupted = run_repeatedly(plans, reports, engine, observer, stop)
     if interrupted:
         return INTERRUPTED
     result = repeat_verdict(cards)
