@@ -128,7 +128,7 @@ doctor: $(VENV)/.ready ## What works on this machine
 
 .PHONY: engines
 engines: ## Installs what tests need, and starts the real engines (Debian, as root): ENGINES=docker for one of them
-	@engines/provision.sh $(ENGINES) browser tests || exit 4
+	@engines/provision.sh $(ENGINES) browser monitoring tests || exit 4
 	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
 
 .PHONY: fresh
