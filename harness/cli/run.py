@@ -11,9 +11,10 @@ import typer
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.observers import Together
 from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
-from harness.cli.monitoring import MetricsOption, watched
+from harness.cli.monitoring import MetricsOption, OtlpOption, SummaryOption, Telling, watched
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -47,6 +48,8 @@ def run(
     ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Make the fault-free run anew.")] = False,
     metrics: MetricsOption = "",
+    otlp: OtlpOption = "",
+    summary: SummaryOption = None,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -70,7 +73,7 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, summary)))
 
 
 def _only_the_plan(context: typer.Context) -> None:
@@ -81,10 +84,10 @@ def _only_the_plan(context: typer.Context) -> None:
             raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str) -> int:
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str, telling: Telling) -> int:
     """Runs them one after the other; returns the exit code."""
     with Display(out) as display, watched(display, metrics) as observer:
-        cards, interrupted = run_repeatedly(plans, reports, engine, observer, stop)
+        cards, interrupted = run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
     if interrupted:
         return INTERRUPTED
     result = repeat_verdict(cards)
