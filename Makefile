@@ -22,7 +22,7 @@ help: ## This list
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
-EXTRAS := trainer,docker,kubernetes,load,s3,gameday
+EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
@@ -110,6 +110,10 @@ backends: $(VENV)/.ready-dev ## Writes docs/backends.md again: which backend can
 events-doc: $(VENV)/.ready-dev ## Writes docs/events.md again: the vocabulary of the event log
 	@PYTHONPATH=tests $(VENV)/bin/python -m docs.events_page
 
+.PHONY: metrics-doc
+metrics-doc: $(VENV)/.ready-dev ## Writes the table of live metrics in docs/metrics.md again
+	@PYTHONPATH=tests $(VENV)/bin/python -m docs.metrics_table
+
 .PHONY: fuzz-inputs
 fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
 	@PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
@@ -124,7 +128,7 @@ doctor: $(VENV)/.ready ## What works on this machine
 
 .PHONY: engines
 engines: ## Installs what tests need, and starts the real engines (Debian, as root): ENGINES=docker for one of them
-	@engines/provision.sh $(ENGINES) browser tests || exit 4
+	@engines/provision.sh $(ENGINES) browser monitoring tests || exit 4
 	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
 
 .PHONY: fresh

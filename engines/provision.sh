@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs programs from the distribution's own packages, by what they are for. Idempotent.
-#   engines/provision.sh docker slurm browser tests      harness/programs.py has the list
+#   engines/provision.sh docker slurm browser monitoring tests      harness/programs.py has the list
 . "$(dirname "$0")/common.sh"
 
 LIST=$(dirname "$0")/../harness/programs.py
@@ -20,10 +20,22 @@ install() { # PACKAGE…
     apt-get "${options[@]}" install "$@" >&2 || { apt-get update >&2; apt-get "${options[@]}" install "$@" >&2; }
 }
 
-[ $# -gt 0 ] || set -- docker slurm browser tests
+keep_quiet() { # PACKAGE…: what was just installed for tests alone does not start with the machine either
+    command -v systemctl >/dev/null || return 0
+    for package in "$@"; do
+        case $package in
+            prometheus | prometheus-alertmanager) systemctl disable --now "$package" >&2 || true ;;
+        esac
+    done
+}
+
+[ $# -gt 0 ] || set -- docker slurm browser monitoring tests
 # Only what is not there: somebody who has a Docker daemon of their own needs none of ours.
 listed=$("${PYTHON:-python3}" "$LIST" "$@") || die "nothing was installed"
 mapfile -t wanted < <(xargs --no-run-if-empty --max-args 1 <<<"$listed")
 mapfile -t wanted < <(missing "${wanted[@]}")
-[ ${#wanted[@]} -eq 0 ] || install "${wanted[@]}"
+if [ ${#wanted[@]} -gt 0 ]; then
+    install "${wanted[@]}"
+    keep_quiet "${wanted[@]}"
+fi
 say "ready: $*"

@@ -31,7 +31,7 @@ MAY_BE_SKIPPED = {
 }
 
 JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "backends/local/", "faults/")
-ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/")
+ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/", "monitoring/test_prometheus")
 
 
 def room_of(nodeid: str) -> str:

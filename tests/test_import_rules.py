@@ -48,7 +48,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report.words",
     },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
-    "cli": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "report.charts"},
+    # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
+    "monitoring": {"log", "emitter", "timeline", "run", "campaign", "report", "report.words"},
+    "cli": _ACTING
+    | _JUDGING
+    | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},
     "__main__": {"cli"},
     "": set(),
 }

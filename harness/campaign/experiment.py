@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterable
+from typing import Literal
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
@@ -77,7 +78,7 @@ class _Experiment:
                 return self.run_dir, outcome.outcome == "interrupted"
             kept |= outcome is None
         before = _digests(held)
-        outcome = self._run(_with_its_steps(self.plan, held))
+        outcome = self._run(_with_its_steps(self.plan, held), held)
         changed = _digests(held) != before
         for evidence in [] if changed else held.iterdir():
             evidence.rename(self.run_dir / evidence.name)
@@ -105,8 +106,9 @@ class _Experiment:
         except FaultError as error:
             self.observer.note(f"{error}. It can no longer be used.")
 
-    def _run(self, plan: Plan) -> Outcome:
-        stage = Stage("run with faults" if plan.faults else "run", plan.workload.nodes)
+    def _run(self, plan: Plan, held: pathlib.Path) -> Outcome:
+        kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
+        stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
         self.observer.stage(stage)
         outcome = execute(plan, self.run_dir, self.backend, self.observer, self.stop)
         self.observer.stage_ended(stage, outcome.outcome)

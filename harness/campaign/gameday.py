@@ -63,7 +63,7 @@ def run_day(
     _store(day, run_dir)
     for name, folder in kept.items():
         copy_fault_free(folder, run_dir / name)
-    stage = Stage("run with faults", day.job.workload.nodes)
+    stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
     observer.stage(stage)
     outcome = run_job(day.job, director.rehearsals, run_dir, backend, observer, stop, director)
     observer.stage_ended(stage, outcome.outcome)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from harness.judge.score import Scorecard
-from harness.run.observers import Observer, Silent
+from harness.run.observers import Heard, Observer, Silent, Status
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: the fault-free run that was kept went at another pace, so it is made anew."""
+    """One job of a campaign. `again`: the fault-free run that was kept went at another pace, so it is made anew.
+
+    `folder`: where its log will be, if that is known before. `fault_free`: the folder with its fault-free runs.
+    """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "canary"]
     nodes: int
     again: bool = False
+    folder: pathlib.Path | None = field(default=None, compare=False)
+    fault_free: pathlib.Path | None = field(default=None, compare=False)
 
 
 class CampaignObserver(Observer, Protocol):
@@ -74,6 +79,57 @@ class SilentCampaign(Silent):
 
     def not_run(self, reason: str) -> None:
         return None
+
+
+class Together:
+    """Several observers as one."""
+
+    def __init__(self, *observers: CampaignObserver):
+        self.observers = observers
+
+    def status(self, status: Status) -> None:
+        for each in self.observers:
+            each.status(status)
+
+    def new_events(self, events: Heard) -> None:
+        for each in self.observers:
+            each.new_events(events)
+
+    def left_behind(self, reason: str) -> None:
+        for each in self.observers:
+            each.left_behind(reason)
+
+    def stage(self, stage: Stage) -> None:
+        for each in self.observers:
+            each.stage(stage)
+
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        for each in self.observers:
+            each.stage_ended(stage, how)
+
+    def note(self, text: str) -> None:
+        for each in self.observers:
+            each.note(text)
+
+    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        for each in self.observers:
+            each.judged(card, files)
+
+    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
+        for each in self.observers:
+            each.suite(name, title, scenarios, seed)
+
+    def canary(self, card: Scorecard) -> None:
+        for each in self.observers:
+            each.canary(card)
+
+    def scenario(self, name: str, title: str) -> None:
+        for each in self.observers:
+            each.scenario(name, title)
+
+    def not_run(self, reason: str) -> None:
+        for each in self.observers:
+            each.not_run(reason)
 
 
 SILENT_CAMPAIGN = SilentCampaign()

@@ -17,7 +17,7 @@ from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
 from harness.report import model
 from harness.report.words import plain
-from harness.run.observers import Status
+from harness.run.observers import Heard, Status
 
 REFRESH_S = 0.1
 PHASES = {
@@ -70,6 +70,9 @@ class Display:
             steps = f" of {status.steps}" if status.steps is not None else ""
             phase = PHASES.get(status.phase) or safe(status.phase)
             self._spinner.update(f"{phase} · step {status.step}{steps} done{loss} · {status.elapsed_s:.0f} s so far")
+
+    def new_events(self, events: Heard) -> None:
+        return None
 
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")

@@ -21,6 +21,7 @@ from harness.campaign.experiment import new_run_id
 from harness.campaign.gameday import Ended, load_day, resume_day, run_day, twin_line
 from harness.campaign.gameday_plan import plan_day
 from harness.cli.display import Display
+from harness.cli.monitoring import MetricsOption, watched
 from harness.cli.options import REPORTS, SCENARIOS, BackendOption, ReportsOption, RunArg, ScenariosOption, SeedOption
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.run import stop
@@ -54,6 +55,7 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any free one.")] = 0,
     tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
     tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
+    metrics: MetricsOption = "",
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -80,10 +82,11 @@ def run(
     for act in day.acts:
         check_capabilities(act.plan, engine.probe())
     place = (address, port, tls_cert, tls_key) if page else None
-    with Display(out) as display:
+    budget = day.budget.wasted_percent
+    with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
         director = Director(day)
         with _page(day, director, reports.resolve(), place):
-            ended = run_day(day, reports.resolve(), engine, director, display, stop)
+            ended = run_day(day, reports.resolve(), engine, director, observer, stop)
     raise typer.Exit(_tell(ended))
 
 

@@ -40,13 +40,26 @@ def make_app() -> typer.Typer:
     """The command line with all its commands."""
     import typer
 
-    from harness.cli import gameday, gate, history, init, listing, machine, matrix, options, run, runs, scenarios
+    from harness.cli import (
+        export,
+        gameday,
+        gate,
+        history,
+        init,
+        listing,
+        machine,
+        matrix,
+        options,
+        run,
+        runs,
+        scenarios,
+    )
 
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
     panels: dict[str, list[Callable[..., None]]] = {
         "Run": [run.run, gate.gate, init.init, matrix.matrix],
         "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
-        "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report],
+        "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report, export.export],
         "This machine": [machine.doctor, machine.heal],
     }
     for panel, commands in panels.items():

@@ -11,8 +11,10 @@ import typer
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.observers import Together
 from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
+from harness.cli.monitoring import MetricsOption, OtlpOption, SummaryOption, Telling, watched
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -45,6 +47,9 @@ def run(
         int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
     ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
+    metrics: MetricsOption = "",
+    otlp: OtlpOption = "",
+    summary: SummaryOption = None,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -68,7 +73,7 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, summary)))
 
 
 def _only_the_plan(context: typer.Context) -> None:
@@ -79,10 +84,10 @@ def _only_the_plan(context: typer.Context) -> None:
             raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
-def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend) -> int:
+def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str, telling: Telling) -> int:
     """Runs them one after the other; returns the exit code."""
-    with Display(out) as display:
-        cards, interrupted = run_repeatedly(plans, reports, engine, display, stop)
+    with Display(out) as display, watched(display, metrics) as observer:
+        cards, interrupted = run_repeatedly(plans, reports, engine, Together(observer, telling), stop)
     if interrupted:
         return INTERRUPTED
     result = repeat_verdict(cards)

@@ -38,14 +38,19 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
     Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
     """
-    held = next((run_dir / name for name in _FOLDERS if (run_dir / name / "events").is_dir()), None)
-    whole = Evidence(
-        run=window.load(run_dir, rehearsal),
-        fault_free=timeline.load(held) if held else None,
-        calibration=[timeline.load(path) for path in sorted(run_dir.glob(CALIBRATION + "*"))],
-        drill=load_drill(run_dir),
-    )
+    whole = beside(window.load(run_dir, rehearsal), run_dir)
     return whole if rehearsal is None else part_of(whole)
+
+
+def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
+    """A run beside the fault-free runs that this folder holds. Raises `EventLogError` when they cannot be read."""
+    held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
+    return Evidence(
+        run=run,
+        fault_free=timeline.load(held) if held else None,
+        calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
+        drill=load_drill(folder),
+    )
 
 
 def part_of(whole: Evidence) -> Evidence:

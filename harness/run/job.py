@@ -200,8 +200,10 @@ class RunningJob:
             now_ns = time.monotonic_ns()
             if self.readings:
                 self.readings.poll(now_ns)
-            for header, event in self.tail.poll():
-                self.progress.absorb(header, event, now_ns)
+            if found := self.tail.poll():
+                for header, event in found:
+                    self.progress.absorb(header, event, now_ns)
+                observer.new_events(found)
             self._note_exits()
             self._note_changes()
             if self.director:

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from harness.log.records import Record
+
+Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
+
 
 @dataclass(frozen=True)
 class FaultStatus:
@@ -34,6 +38,9 @@ class Observer(Protocol):
 
     def status(self, status: Status) -> None: ...
 
+    def new_events(self, events: Heard) -> None:
+        """New events of the job's log; in order within a writer."""
+
     def left_behind(self, reason: str) -> None:
         """Something could not be undone at the end of the job."""
 
@@ -42,6 +49,9 @@ class Silent:
     """Watches nothing."""
 
     def status(self, status: Status) -> None:
+        return None
+
+    def new_events(self, events: Heard) -> None:
         return None
 
     def left_behind(self, reason: str) -> None:

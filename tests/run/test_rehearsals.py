@@ -18,7 +18,7 @@ from harness.log.events import read_log
 from harness.log.journal import is_closed
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute, run_job
-from harness.run.observers import Status
+from harness.run.observers import Silent, Status
 from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
 from harness.run.stop import StopRequest
 from harness.run.undo import heal
@@ -92,7 +92,7 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
     assert episodes(judged(tmp_path / "run", None)) == [("kill-kill",), ("again-kill",)]
 
 
-class Reborn:
+class Reborn(Silent):
     """Watches for the process that comes after the one that a fault has killed; a rehearsal can follow that."""
 
     def __init__(self, fault: str, before_step: int):
@@ -150,7 +150,7 @@ def test_faults_that_follow_each_other_still_do_under_their_new_names() -> None:
     assert (first.id, second.id, second.when.following) == ("x-a", "x-b", "x-a")
 
 
-class Watching:
+class Watching(Silent):
     """An observer that asks for the end when it has seen a fault act."""
 
     def __init__(self, stop: StopRequest):
@@ -197,13 +197,11 @@ def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
     assert injected + 1_400_000_000 < after[0] < effect
 
 
-class Watcher:
+class Watcher(Silent):
     """An observer that remembers what could not be undone."""
 
     def __init__(self) -> None:
         self.left: list[str] = []
-
-    def status(self, status: Status) -> None: ...
 
     def left_behind(self, reason: str) -> None:
         self.left.append(reason)

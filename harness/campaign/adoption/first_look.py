@@ -16,7 +16,7 @@ from harness.judge import tells
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
-from harness.run.observers import Status
+from harness.run.observers import Heard, Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
@@ -74,6 +74,9 @@ class _Enough:
         self._since = self._since or now
         if self._saved or now - self._since > SAVE_WAIT_S:
             self._job.ask("enough was seen")
+
+    def new_events(self, events: Heard) -> None:
+        self._observer.new_events(events)
 
     def left_behind(self, reason: str) -> None:
         self._observer.left_behind(reason)

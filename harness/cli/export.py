@@ -1,0 +1,45 @@
+"""`chaos export`: a stored run in the formats of other tools."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from harness.campaign.store import Store
+from harness.cli.monitoring import OtlpOption, sender
+from harness.cli.options import REPORTS, ReportsOption, RunArg
+from harness.cli.output import say
+from harness.errors import UsageError
+from harness.report import perfetto
+from harness.timeline import timeline
+
+
+def export(
+    run: RunArg,
+    perfetto_file: Annotated[
+        pathlib.Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev into this file.")
+    ] = None,
+    otlp: OtlpOption = "",
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Write a stored run in the formats of other tools. Exits 0 whatever the verdict.
+
+    Example: chaos export last --perfetto trace.json
+    """
+    if perfetto_file is None and not otlp:
+        raise UsageError("say what to write: --perfetto FILE, or --otlp URL")
+    send = sender(otlp) if otlp else None
+    folder = Store(reports).find(run)
+    if perfetto_file is not None:
+        _trace(folder, perfetto_file)
+    if send is not None:
+        say(f"Trace {send(folder)} was sent.")
+
+
+def _trace(folder: pathlib.Path, perfetto_file: pathlib.Path) -> None:
+    with perfetto_file.open("w") as file:
+        together = perfetto.write(timeline.load(folder), file)
+    shared = f"; {together} consecutive steps share a slice" if together > 1 else ""
+    say(f"{perfetto_file}: open it at ui.perfetto.dev{shared}")

@@ -1,0 +1,94 @@
+"""The options of `chaos run` and `chaos gameday` by which other people's monitoring sees a job."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated
+
+import typer
+
+from harness.campaign.observers import CampaignObserver, SilentCampaign, Together
+from harness.cli.output import say
+from harness.errors import CannotRunError
+from harness.judge.score import Scorecard
+from harness.report import markdown, model
+
+MetricsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="[ADDRESS]:PORT",
+        help="Serve Prometheus metrics there meanwhile, e.g. :9464 (for this host alone). Needs the extra metrics.",
+    ),
+]
+OtlpOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Send runs as OpenTelemetry spans to this collector, e.g. http://127.0.0.1:4318. Needs the extra otel.",
+    ),
+]
+SummaryOption = Annotated[
+    pathlib.Path | None,
+    typer.Option(help="Append the report of each run to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY."),
+]
+SUMMARY_BYTES_MAX = 1_000_000  # of one run; GitHub takes 1 MiB of a step
+
+
+class Telling(SilentCampaign):
+    """Tells others of each run that was judged. What goes wrong with that is told, and changes no verdict."""
+
+    def __init__(self, otlp: str = "", summary: pathlib.Path | None = None) -> None:
+        self._send = sender(otlp) if otlp else None
+        self._summary = summary
+
+    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        try:
+            if self._summary is not None:
+                append_summary(self._summary, card)
+            if self._send is not None:
+                say(f"Trace: {self._send(files['report.json'].parent)}", "dim")
+        except Exception as error:  # whatever breaks here, the verdict is already known
+            say(f"The verdict stands, but others could not be told of it: {error}")
+
+
+def sender(url: str) -> Callable[[pathlib.Path], str]:
+    """Sends a run's folder to that collector, and returns the id of its trace.
+
+    Raises `UsageError` for a URL that is none, `CannotRunError` without the extra.
+    """
+    try:
+        from harness.monitoring import traces
+    except ImportError as error:
+        raise CannotRunError(f"--otlp needs {error.name}: pip install 'chaos-harness[otel]'") from error
+    traces.endpoint(url)
+    return lambda run_dir: traces.send(run_dir, url)
+
+
+def append_summary(path: pathlib.Path, card: Scorecard) -> None:
+    """Appends a run's report as Markdown, cut where it is too long for a job summary."""
+    text = markdown.render(model.from_scorecard(card)).encode()
+    if len(text) > SUMMARY_BYTES_MAX:
+        text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in the run's folder)\n"
+    with path.open("ab") as file:
+        file.write(text + b"\n")
+
+
+@contextlib.contextmanager
+def watched(observer: CampaignObserver, metrics: str, budget: float | None = None) -> Iterator[CampaignObserver]:
+    """The observer, joined by one that serves the metrics as long as this lasts, if an address is given.
+
+    `budget`: the part of the GPU time that may be wasted, where the plan of the job does not say it.
+    """
+    if not metrics:
+        yield observer
+        return
+    try:
+        from harness.monitoring.server import serving
+    except ImportError as error:
+        extra = "pip install 'chaos-harness[metrics]'"
+        raise CannotRunError(f"--metrics needs {error.name}: {extra}, or leave the option out") from error
+    with serving(metrics, budget) as (monitor, address):
+        say(f"  metrics: {address}", "dim")
+        yield Together(observer, monitor)

@@ -1,0 +1,1 @@
+"""What monitoring that people already have can see of a job: metrics while it runs."""

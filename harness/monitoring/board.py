@@ -1,0 +1,103 @@
+"""The values of all metrics. What was never measured is not there; a metric has a limited number of series."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.utils import floatToGoString
+
+from harness.monitoring.metrics import BY_NAME, METRICS, Metric
+
+SERIES_MAX = 200  # of one metric
+LABEL_CHARS_MAX = 200
+REFUSED = "chaos_exporter_series_refused_total"
+
+Labels = tuple[str, ...]
+T = TypeVar("T")
+
+
+@dataclass
+class Distribution:
+    """A histogram: how many values fell into each bucket, the last of which has no upper end, and their sum."""
+
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass
+class Board:
+    """Not safe for threads: whoever shares it takes a lock."""
+
+    values: dict[str, dict[Labels, float]] = field(default_factory=dict)
+    distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Replaces a gauge. `labels` are the values in the order of the declaration."""
+        series = self._series(name, labels, self.values)
+        if series is not None:
+            series[_short(labels)] = value
+
+    def add(self, name: str, amount: float = 1, *labels: str) -> None:
+        """Adds to a counter, or to a gauge. A counter takes no negative amount, and none that is not finite."""
+        series = self._series(name, labels, self.values)
+        if series is not None and math.isfinite(amount) and (amount >= 0 or BY_NAME[name].kind == "gauge"):
+            series[_short(labels)] = series.get(_short(labels), 0) + amount
+
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Counts a value in a histogram."""
+        series = self._series(name, labels, self.distributions)
+        if series is None or not math.isfinite(value):
+            return
+        buckets = BY_NAME[name].buckets
+        found = series.setdefault(_short(labels), Distribution([0] * (len(buckets) + 1)))
+        found.counts[bisect.bisect_left(buckets, value)] += 1
+        found.total += value
+
+    def value(self, name: str, *labels: str) -> float | None:
+        """`None` where it was not measured."""
+        return self.values.get(name, {}).get(labels)
+
+    def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
+        """The series of a metric, if one with these labels may be among them."""
+        assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
+        series = kept.setdefault(name, {})
+        if len(series) < SERIES_MAX or _short(labels) in series:
+            return series
+        self.add(REFUSED, 1, name)
+        return None
+
+    def families(self) -> Iterator[Family]:
+        """All that was measured, as Prometheus' client library takes it."""
+        for metric in METRICS:
+            if metric.kind == "histogram":
+                if series := self.distributions.get(metric.name):
+                    yield _histogram(metric, series)
+            elif values := self.values.get(metric.name):
+                make = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
+                family = make(metric.name, metric.meaning, labels=metric.label_names)
+                for labels, value in values.items():
+                    family.add_metric(labels, value)
+                yield family
+
+
+def _histogram(metric: Metric, series: dict[Labels, Distribution]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.label_names)
+    edges = [*map(floatToGoString, metric.buckets), "+Inf"]
+    for labels, found in series.items():
+        sums = [sum(found.counts[: place + 1]) for place in range(len(edges))]
+        family.add_metric(labels, list(zip(edges, sums, strict=True)), found.total)
+    return family
+
+
+def _short(labels: Labels) -> Labels:
+    return tuple(label[:LABEL_CHARS_MAX] for label in labels)

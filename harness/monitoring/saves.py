@@ -1,0 +1,94 @@
+"""Checkpoints as they come, live: which are whole, which failed, and how often one is committed.
+
+Each rank may commit its own part. A checkpoint is whole with the last part of those who began it, and with as many
+parts as the ones before it. A live count: the judge counts again from the whole log, and knows more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN_MAX = 64  # checkpoints that are being saved; of more, the oldest is forgotten
+COMMITS_KEPT = 21
+COMMITS_MIN = 3
+
+
+@dataclass
+class _Save:
+    began: set[int] = field(default_factory=set)
+    parts: set[int] = field(default_factory=set)
+    begun_ns: int | None = None
+    took_ns: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """A checkpoint that is over. `took_s` is `None` where neither its begin nor its duration was told."""
+
+    step: int
+    whole: bool
+    took_s: float | None = None
+
+
+@dataclass
+class Saves:
+    _open: dict[int, _Save] = field(default_factory=dict)  # by step
+    _parts: int = 1  # so many ranks have committed a part of the checkpoints so far
+    _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
+
+    def new_world(self) -> None:
+        """Workers were replaced: those that saved are gone."""
+        self._open.clear()
+        self._parts = 1
+
+    def absorb(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
+        """What is over with this event, if it is the one that ends it."""
+        step = int(event["step"])
+        if name == "checkpoint.started":
+            self._begin(rank, step, event)
+            return None
+        save = self._open.setdefault(step, _Save())
+        self._forget()
+        if save.over:
+            self._parts = max(self._parts, len(save.parts | {rank}))
+            save.parts.add(rank)
+            return None
+        if name == "checkpoint.failed":
+            save.over = True
+            return Done(step, whole=False)
+        return self._commit(rank, step, save, event, now_s) if name == "checkpoint.committed" else None
+
+    def _begin(self, rank: int, step: int, event: Mapping[str, Any]) -> None:
+        save = self._open.get(step)
+        if save is None or rank in save.began:  # the same step is saved once more
+            save = self._open[step] = _Save(begun_ns=int(event["mono_ns"]))
+        save.began.add(rank)
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._open) > OPEN_MAX:
+            del self._open[next(iter(self._open))]
+
+    def _commit(self, rank: int, step: int, save: _Save, event: Mapping[str, Any], now_s: float) -> Done | None:
+        save.parts.add(rank)
+        told_ns = event.get("duration_ns")
+        since_ns = int(event["mono_ns"]) - save.begun_ns if save.begun_ns is not None and rank in save.began else 0
+        save.took_ns = max(save.took_ns, int(told_ns if told_ns is not None else since_ns))
+        if not save.began <= save.parts or len(save.parts) < self._parts:
+            return None
+        save.over = True
+        self._parts = max(self._parts, len(save.parts))
+        self._commits_s.append(now_s)
+        return Done(step, whole=True, took_s=save.took_ns / 1e9 if save.took_ns > 0 else None)
+
+    def interval_s(self, every_steps: int | None, usual_step_s: float | None) -> float | None:
+        """The usual time between two commits; `None` while it cannot be known."""
+        if len(self._commits_s) >= COMMITS_MIN:
+            return statistics.median(after - before for before, after in itertools.pairwise(self._commits_s))
+        return every_steps * usual_step_s if every_steps and usual_step_s else None

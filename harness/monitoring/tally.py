@@ -1,0 +1,242 @@
+"""Counts the events of one job into the board. What a trainer tells is believed only as far as it can be a measurement.
+
+Works on events that were checked by `harness.log.records`, each in constant time, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.monitoring.board import Board
+from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
+from harness.monitoring.saves import Saves
+from harness.run.observers import Status
+
+STEP_TIMES_KEPT = 64
+RECENT_S = 60
+ROLES = ("trainer", "agent", "harness")
+_SPENT = {
+    "sync_ns": "chaos_gradient_sync_seconds_total",
+    "data_ns": "chaos_data_wait_seconds_total",
+    "checkpoint_ns": "chaos_checkpoint_stall_seconds_total",
+}
+
+
+@dataclass
+class _Worker:
+    """The newest process of a rank, and what all processes of this rank did."""
+
+    who: tuple[str, int, int]  # node, incarnation, process id
+    step: int | None = None  # the last one it did or restored
+    ended_ns: int = 0
+    steps: int = 0
+    samples: int = 0
+    restarts: int = 0
+
+
+@dataclass
+class Tally:
+    """One job. `now_s` is the harness's wall clock when the events were read."""
+
+    board: Board
+    workers: dict[int, _Worker] = field(default_factory=dict)
+    saves: Saves = field(default_factory=Saves)
+    every_steps: int | None = None  # a checkpoint is planned so often
+    _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
+    _norms: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT_S))  # second, its largest
+    _lowest: int | None = None  # the lowest rank that has told a step
+    _restarts: int = 0
+    _furthest: int = 0
+    _faults: dict[str, str] = field(default_factory=dict)  # those at work → their kind
+    _nodes: dict[tuple[str, int], int] = field(default_factory=dict)  # node, incarnation → its GPUs
+    _steps: int = 0
+    _samples: int = 0
+
+    def note(self, status: Status, now_s: float) -> None:
+        """The job as it is now."""
+        board = self.board
+        board.set("chaos_job_up", 1)
+        if board.value("chaos_job_start_time_seconds") is None:
+            board.set("chaos_job_start_time_seconds", now_s - status.elapsed_s)
+        board.set("chaos_job_step", status.step)
+        if status.steps is not None:
+            board.set("chaos_job_planned_steps", status.steps)
+        for phase in PHASES:
+            board.set("chaos_job_phase", (status.phase if status.phase in PHASES else OTHER) == phase, phase)
+        if status.step > self._furthest:
+            self._furthest = status.step
+            board.set("chaos_job_last_progress_timestamp_seconds", now_s)
+        self._note_recent(now_s)
+
+    def _note_recent(self, now_s: float) -> None:
+        while self._norms and self._norms[0][0] < now_s - RECENT_S:
+            self._norms.popleft()
+        if self._norms:
+            self.board.set("chaos_gradient_norm_recent_max", max(norm for _, norm in self._norms))
+        usual = statistics.median(self._step_times) if self._step_times else None
+        interval = self.saves.interval_s(self.every_steps, usual)
+        if interval is not None:
+            self.board.set("chaos_checkpoint_interval_seconds", interval)
+
+    def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
+        """Counts one event. One that makes no sense changes nothing but the count of those."""
+        role, name = header.get("role"), event["event"]
+        self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
+        try:
+            if role == "trainer":
+                self._of_trainer(header, name, event, now_s)
+            elif role == "harness":
+                self._of_harness(name, event)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            self.board.add("chaos_harness_events_odd_total")
+
+    # What trainers tell
+
+    def _of_trainer(self, header: Mapping[str, Any], name: str, event: Mapping[str, Any], now_s: float) -> None:
+        rank = int(header["rank"])
+        worker = self._meet(rank, header)
+        if name == "step":
+            self._step(rank, worker, event, now_s)
+        elif name == "restored":
+            worker.step = event.get("step")
+        elif name == "anomaly":
+            kind = event.get("kind")
+            self.board.add("chaos_anomalies_total", 1, kind if kind in ANOMALIES else OTHER)
+        elif name.startswith("checkpoint."):
+            self._save(rank, name, event, now_s)
+
+    def _meet(self, rank: int, header: Mapping[str, Any]) -> _Worker:
+        who = str(header["node"]), int(header["incarnation"]), int(header["pid"])
+        known = self.workers.get(rank)
+        if known is not None and known.who == who:
+            return known
+        if known is None:
+            self.workers[rank] = _Worker(who)
+            self.board.add("chaos_exporter_ranks_folded", rank >= RANKS_SHOWN)
+            return self.workers[rank]
+        known.who, known.step, known.ended_ns = who, None, 0
+        known.restarts += 1
+        self.board.add("chaos_worker_restarts_total")
+        if known.restarts > self._restarts:
+            self._restarts = known.restarts
+            self.saves.new_world()
+            self.board.add("chaos_job_restarts_total")
+        return known
+
+    def _step(self, rank: int, worker: _Worker, event: Mapping[str, Any], now_s: float) -> None:
+        label = str(rank) if rank < RANKS_SHOWN else OTHER
+        step, ended_ns = int(event["step"]), int(event["mono_ns"])
+        if worker.ended_ns and ended_ns > worker.ended_ns:
+            took_s = (ended_ns - worker.ended_ns) / 1e9
+            self.board.observe("chaos_step_duration_seconds", took_s, label)
+            self._step_times.append(took_s)
+        for told, name in _SPENT.items():
+            if told in event:
+                self.board.add(name, event[told] / 1e9, label)
+        ahead = step - worker.step if worker.step is not None else 1
+        worker.steps += ahead if ahead > 0 else 1
+        worker.samples += _samples_of(event)
+        worker.step, worker.ended_ns = step, ended_ns
+        self._count(worker)
+        if self._lowest is None or rank <= self._lowest:
+            self._lowest = rank
+            self._show(event, now_s)
+
+    def _count(self, worker: _Worker) -> None:
+        if worker.steps > self._steps:
+            self.board.add("chaos_steps_total", worker.steps - self._steps)
+            self._steps = worker.steps
+        if worker.samples > self._samples:
+            self.board.add("chaos_samples_total", worker.samples - self._samples)
+            self._samples = worker.samples
+
+    def _show(self, event: Mapping[str, Any], now_s: float) -> None:
+        for told, name in (("loss", "loss"), ("grad_norm", "gradient_norm"), ("lr", "learning_rate")):
+            if told not in event:
+                continue
+            value = float(event[told])
+            self.board.set(f"chaos_{name}", value)
+            if not math.isfinite(value) and told != "lr":
+                self.board.add("chaos_nonfinite_total", 1, name)
+            if told == "grad_norm":
+                self._keep_norm(math.inf if math.isnan(value) else value, int(now_s))
+
+    def _keep_norm(self, norm: float, second: int) -> None:
+        if self._norms and self._norms[-1][0] == second:
+            norm = max(norm, self._norms.pop()[1])
+        self._norms.append((second, norm))
+
+    def _save(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> None:
+        done = self.saves.absorb(rank, name, event, now_s)
+        if done is None:
+            return
+        self.board.add("chaos_checkpoints_total", 1, "success" if done.whole else "failure")
+        if not done.whole:
+            return
+        self.board.set("chaos_checkpoint_last_committed_timestamp_seconds", now_s)
+        self.board.set("chaos_checkpoint_last_committed_step", done.step)
+        if done.took_s is not None:
+            self.board.observe("chaos_checkpoint_duration_seconds", done.took_s)
+
+    # What the harness tells
+
+    def _of_harness(self, name: str, event: Mapping[str, Any]) -> None:
+        if name == "plan":
+            self._plan(event)
+        elif name in ("node.allocated", "node.released"):
+            self._node(name == "node.allocated", event)
+        elif name == "fault.injected":
+            self._injected(str(event["fault"]), str(event.get("kind", OTHER)))
+        elif name == "fault.healed":
+            self._healed(str(event["fault"]))
+
+    def _plan(self, event: Mapping[str, Any]) -> None:
+        plan = event["plan"]
+        for fault in plan.get("faults") or ():
+            self.board.add("chaos_faults_active", 0, str(fault.get("fault", OTHER)))
+            self.board.add("chaos_faults_injected_total", 0, str(fault.get("fault", OTHER)))
+        if event.get("rehearsal") is not None:
+            return
+        scenario = (plan.get("scenario") or {}).get("name", "")
+        self.board.set("chaos_job_info", 1, *map(str, (plan.get("run_id", ""), scenario, plan.get("backend", ""))))
+        for name in ("job_restarts", "worker_restarts", "preemptions", "node_replacements"):
+            self.board.add(f"chaos_{name}_total", 0)
+        self.every_steps = ((plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
+        budget = (plan.get("expect") or {}).get("wasted_gpu_hours") or {}
+        for scope, key in (("all", "max_percent"), ("faults", "max_percent_by_faults")):
+            if budget.get(key) is not None:
+                self.board.set("chaos_waste_budget_ratio", float(budget[key]) / 100, scope)
+
+    def _node(self, came: bool, event: Mapping[str, Any]) -> None:
+        node = str(event["node"]), int(event.get("incarnation", 1))
+        if came:
+            self._nodes[node] = int(event.get("gpus", 1))
+            self.board.add("chaos_node_replacements_total", node[1] > 1)
+        else:
+            self._nodes.pop(node, None)
+        self.board.set("chaos_nodes", len(self._nodes))
+        self.board.set("chaos_gpus", sum(self._nodes.values()))
+
+    def _injected(self, fault: str, kind: str) -> None:
+        self.board.add("chaos_faults_injected_total", 1, kind)
+        self.board.add("chaos_preemptions_total", kind == "preemption")
+        if fault not in self._faults:
+            self._faults[fault] = kind
+            self.board.add("chaos_faults_active", 1, kind)
+
+    def _healed(self, fault: str) -> None:
+        kind = self._faults.pop(fault, None)
+        if kind is not None:
+            self.board.add("chaos_faults_active", -1, kind)
+
+
+def _samples_of(event: Mapping[str, Any]) -> int:
+    """Of the global batch, where it is told; else those that this rank consumed."""
+    if event.get("count", -1) >= 0:
+        return int(event["count"])
+    return sum(int(run[1]) for run in event.get("samples") or ())

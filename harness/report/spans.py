@@ -1,0 +1,84 @@
+"""A run as spans: the run, its recoveries with their phases, its faults, its checkpoints. Plain data for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.timeline.saves import COMMITTED, STARTED
+from harness.timeline.timeline import FaultRecord, Timeline
+
+Value = str | int | float | bool
+Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Times in ns on the harness's monotonic clock; `parent` is a place in the same list, -1: none."""
+
+    kind: Kind
+    name: str
+    begin: int
+    end: int
+    parent: int = 0
+    ok: bool = True
+    attributes: dict[str, Value] = field(default_factory=dict)
+
+
+def spans_of(run: Timeline) -> list[Span]:
+    """The run first, then all that happened in it."""
+    plan, scenario = run.plan, run.plan.get("scenario") or {}
+    told = {"run_id": plan.get("run_id"), "scenario": scenario.get("name"), "backend": plan.get("backend")}
+    told |= {"seed": plan.get("seed"), "outcome": run.outcome, "reached_step": run.reached_step}
+    attributes: dict[str, Value] = {key: value for key, value in told.items() if isinstance(value, (str, int))}
+    name = f"run {scenario.get('name') or plan.get('run_id') or ''}".strip()
+    spans = [Span("run", name, run.begin, run.end, -1, run.outcome == "completed", attributes)]
+    spans += [Span("phase", each.phase, each.begin, each.end) for each in run.segments]
+    _add_recoveries(run, spans)
+    spans += [_fault(run, fault) for fault in run.faults if fault.injected is not None]
+    spans += _checkpoints(run)
+    return spans
+
+
+def _add_recoveries(run: Timeline, spans: list[Span]) -> None:
+    for episode in run.episodes:
+        end = run.end if episode.t_regained is None else episode.t_regained
+        told: dict[str, Value] = {"faults": ", ".join(episode.faults), "furthest_step": episode.furthest_step}
+        spans.append(Span("recovery", "recovery", episode.t_stop, end, 0, episode.t_regained is not None, told))
+        parent = len(spans) - 1
+        spans += [Span("recovery phase", each.phase, each.begin, each.end, parent) for each in episode.segments]
+
+
+def _fault(run: Timeline, fault: FaultRecord) -> Span:
+    assert fault.injected is not None
+    told: dict[str, Value] = {"kind": fault.kind, "targets": ", ".join(map(_target, fault.targets))}
+    for effect in fault.effects[:1]:
+        known = {name: effect.get(name) for name in ("measured", "expected", "unit")}
+        told |= {name: value for name, value in known.items() if isinstance(value, (str, int, float))}
+    if fault.error is not None:
+        told["error"] = fault.error
+    acted = any(effect.get("ok") for effect in fault.effects)
+    end = run.end if fault.healed is None else max(fault.healed, fault.injected)
+    return Span("fault", f"{fault.kind} {fault.id}".strip(), fault.injected, end, 0, acted, told)
+
+
+def _target(target: dict[str, Value]) -> str:
+    rank = target.get("rank")
+    return str(target.get("node", "")) if rank is None else f"rank {rank} on {target.get('node', '')}"
+
+
+def _checkpoints(run: Timeline) -> Iterator[Span]:
+    """From the first begin of a step's checkpoint to its commit; one that never ended lasts until another begins."""
+    begun: dict[int, int] = {}
+    for event in run.checkpoints:
+        step = int(event.get("step", -1))
+        if event["event"] == STARTED:
+            begun.setdefault(step, event["at"])
+        elif event["event"] == COMMITTED or event["event"] == "checkpoint.failed":
+            begin = begun.pop(step, event["at"] - int(event.get("duration_ns") or 0))
+            told: dict[str, Value] = {"step": step, "rank": int(event["rank"])}
+            ok = event["event"] == COMMITTED
+            yield Span("checkpoint", f"checkpoint {step}", min(begin, event["at"]), event["at"], 0, ok, told)
+    for step, begin in begun.items():
+        yield Span("checkpoint", f"checkpoint {step}", begin, run.end, 0, False, {"step": step})

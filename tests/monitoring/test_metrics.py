@@ -1,0 +1,400 @@
+"""What `--metrics` serves: figures that are right, nothing that was not measured, and nothing that a trainer can blow up."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from docs.metrics_table import PAGE, page
+from hypothesis import given
+from hypothesis import strategies as st
+from monitoring import telling
+from monitoring.telling import S, harness, plan, save, served, status, step, trainer
+
+from harness.campaign import ledger_so_far
+from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
+from harness.emitter.vocabulary import EVENTS
+from harness.errors import CannotRunError, UsageError
+from harness.judge.ledger import ACCOUNTS
+from harness.log import records
+from harness.monitoring import metrics
+from harness.monitoring.board import SERIES_MAX, Board
+from harness.monitoring.metrics import METRICS, RANKS_SHOWN
+from harness.monitoring.monitor import Monitor, show_ledger
+from harness.monitoring.server import place, serving
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def heard(*events: tuple[dict[str, Any], dict[str, Any]], now: Any = None) -> telling.Samples:
+    monitor = Monitor()
+    monitor.new_events(list(events))
+    monitor.status(now or status())
+    return served(monitor)
+
+
+def test_the_page_has_the_table_of_metrics() -> None:
+    assert metrics.table() in PAGE.read_text() and page() == PAGE.read_text(), "run `make metrics-doc`"
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: metrics.Metric) -> None:
+    assert metric.name.startswith("chaos_") and metric.name == metric.name.lower()
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert not any(unit in metric.name for unit in ("_ms", "_ns", "_percent", "_hours", "_minutes"))
+    assert metric.meaning.endswith(".") and bool(metric.buckets) == (metric.kind == "histogram")
+
+
+def test_what_was_not_measured_is_absent() -> None:
+    found = {name for name, _ in served(Monitor())}
+    assert found == {"chaos_harness_info", "chaos_job_up"}
+    found = {name for name, _ in heard((trainer(), step(1, 1.0)), (trainer(), step(2, 1.5)))}
+    assert "chaos_step_duration_seconds_count" in found
+    for name in ("loss", "gradient_norm", "gradient_sync_seconds_total", "goodput_ratio", "samples_total"):
+        assert f"chaos_{name}" not in found
+    assert not any("checkpoint" in name for name in found)
+
+
+def test_steps_are_counted_with_those_that_were_done_again() -> None:
+    told = [(trainer(rank), step(n, n / 2 + rank / 10, count=8)) for n in range(1, 11) for rank in (0, 1)]
+    told += [(trainer(rank, pid=9), {"event": "restored", "step": 5, "mono_ns": 20 * S}) for rank in (0, 1)]
+    told += [(trainer(rank, pid=9), step(n, 20 + n)) for n in range(6, 13) for rank in (0, 1)]
+    found = heard(*told)
+    assert found["chaos_steps_total", ()] == 17 and found["chaos_samples_total", ()] == 80
+    for rank in ("0", "1"):
+        labels = (("rank", rank),)
+        assert found["chaos_step_duration_seconds_count", labels] == 9 + 6, "no step lasts across a restart"
+        assert found["chaos_step_duration_seconds_sum", labels] == pytest.approx(9 * 0.5 + 6 * 1)
+        assert found["chaos_step_duration_seconds_bucket", (("le", "0.5"), ("rank", rank))] == 9
+        assert found["chaos_step_duration_seconds_bucket", (("le", "+Inf"), ("rank", rank))] == 15
+
+
+def test_an_outage_is_one_restart_of_the_job() -> None:
+    told = [(trainer(rank, pid=life), step(1, life)) for life in (1, 2, 3) for rank in (0, 1)]
+    found = heard(plan(), *told)
+    assert found["chaos_worker_restarts_total", ()] == 4
+    assert found["chaos_job_restarts_total", ()] == 2
+    assert heard(plan())["chaos_job_restarts_total", ()] == 0
+
+
+def test_time_that_the_trainer_measures_is_added_up_by_rank() -> None:
+    told = [(trainer(rank), step(n, n, sync_ns=S // 4, data_ns=0)) for n in (1, 2) for rank in (0, 1)]
+    found = heard(*told)
+    assert found["chaos_gradient_sync_seconds_total", (("rank", "1"),)] == 0.5
+    assert found["chaos_data_wait_seconds_total", (("rank", "0"),)] == 0
+    assert ("chaos_checkpoint_stall_seconds_total", (("rank", "0"),)) not in found
+
+
+def test_the_curves_are_those_of_the_lowest_rank() -> None:
+    found = heard((trainer(1), step(1, 1, loss=7.0, grad_norm=9.0)), (trainer(0), step(1, 1, loss=5.0, grad_norm=2.0)), (trainer(1), step(2, 2, loss=7.0)))  # fmt: skip
+    assert found["chaos_loss", ()] == 5 and found["chaos_gradient_norm", ()] == 2
+    assert found["chaos_gradient_norm_recent_max", ()] == 9
+
+
+def test_a_loss_that_is_not_a_number_is_shown_as_such() -> None:
+    found = heard(
+        (trainer(), step(1, 1, loss="nan", grad_norm="inf")), (trainer(), step(2, 2, loss=2.0, grad_norm=1.0))
+    )
+    assert found["chaos_loss", ()] == 2
+    assert found["chaos_nonfinite_total", (("quantity", "loss"),)] == 1
+    assert found["chaos_gradient_norm_recent_max", ()] == math.inf
+    assert math.isnan(heard((trainer(), step(1, 1, loss="nan")))["chaos_loss", ()])
+
+
+def test_a_checkpoint_of_many_parts_is_one() -> None:
+    told = []
+    for number in (20, 40):
+        told += [(trainer(rank), save("started", number, number)) for rank in (0, 1)]
+        told += [(trainer(rank), save("committed", number, number + 1 + rank)) for rank in (0, 1)]
+    found = heard(*told)
+    assert found["chaos_checkpoints_total", (("result", "success"),)] == 2
+    assert found["chaos_checkpoint_duration_seconds_count", ()] == 2
+    assert found["chaos_checkpoint_duration_seconds_sum", ()] == pytest.approx(4), "the last part ends it"
+    assert found["chaos_checkpoint_last_committed_step", ()] == 40
+    assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=60)
+    half = heard(*told[:2], told[2])
+    assert ("chaos_checkpoints_total", (("result", "success"),)) not in half
+
+
+def test_a_checkpoint_that_failed_is_no_success() -> None:
+    found = heard((trainer(), save("started", 5, 1)), (trainer(), save("failed", 5, 2)))
+    assert found["chaos_checkpoints_total", (("result", "failure"),)] == 1
+    assert ("chaos_checkpoint_last_committed_step", ()) not in found
+
+
+def test_the_interval_of_checkpoints_is_the_planned_one_at_first() -> None:
+    told = [(trainer(), step(n, n / 2)) for n in range(1, 6)]
+    found = heard(plan(workload={"checkpoint": {"every_steps": 20}}), *told)
+    assert found["chaos_checkpoint_interval_seconds", ()] == pytest.approx(10)
+
+
+def test_faults_are_active_until_they_are_healed() -> None:
+    planned = plan(faults=[{"id": "a", "fault": "hang"}, {"id": "b", "fault": "preemption"}])
+    begun = [harness("fault.injected", fault="a", kind="hang"), harness("fault.injected", fault="b", kind="preemption")]
+    found = heard(planned, *begun, harness("fault.healed", fault="a"))
+    assert found["chaos_faults_active", (("fault", "hang"),)] == 0
+    assert found["chaos_faults_active", (("fault", "preemption"),)] == 1
+    assert found["chaos_faults_injected_total", (("fault", "hang"),)] == 1
+    assert found["chaos_preemptions_total", ()] == 1
+
+
+def test_nodes_come_and_go() -> None:
+    came = [harness("node.allocated", node=f"node{n}", incarnation=1, gpus=4) for n in (0, 1)]
+    found = heard(plan(), *came, harness("node.released", node="node1", incarnation=1))
+    assert found["chaos_nodes", ()] == 1 and found["chaos_gpus", ()] == 4
+    found = heard(plan(), *came, harness("node.allocated", node="node1", incarnation=2, gpus=4))
+    assert found["chaos_node_replacements_total", ()] == 1
+
+
+def test_progress_is_a_step_that_was_not_done_before() -> None:
+    monitor = Monitor()
+    at = []
+    for number in (10, 5, 10, 11):
+        monitor.status(status(number))
+        at.append(served(monitor)["chaos_job_last_progress_timestamp_seconds", ()])
+        time.sleep(0.01)
+    assert at[0] == at[1] == at[2] < at[3]
+
+
+def test_an_unknown_phase_is_another() -> None:
+    found = heard(now=status(phase="x" * 1000))
+    assert found["chaos_job_phase", (("phase", "other"),)] == 1
+    assert sum(value for (name, _), value in found.items() if name == "chaos_job_phase") == 1
+
+
+def test_the_budget_is_that_of_the_plan() -> None:
+    found = heard(plan(expect={"wasted_gpu_hours": {"max_percent_by_faults": 25}}))
+    assert found["chaos_waste_budget_ratio", (("scope", "faults"),)] == 0.25
+    assert ("chaos_waste_budget_ratio", (("scope", "all"),)) not in found
+
+
+def test_each_job_begins_anew() -> None:
+    monitor = Monitor()
+    monitor.stage(Stage("fault-free run", 1))
+    monitor.new_events([(trainer(), step(n, n)) for n in (1, 2, 3)])
+    monitor.status(status(3))
+    assert served(monitor)["chaos_steps_total", ()] == 3
+    monitor.stage_ended(Stage("fault-free run", 1), "completed")
+    assert served(monitor)["chaos_job_up", ()] == 0
+    monitor.stage(Stage("run with faults", 1))
+    monitor.new_events([(trainer(), step(1, 1))])
+    monitor.status(status(1))
+    assert served(monitor)["chaos_steps_total", ()] == 1
+
+
+def test_ranks_beyond_the_limit_share_their_series() -> None:
+    many = [(trainer(rank), step(n, n, sync_ns=S)) for n in (1, 2) for rank in range(RANKS_SHOWN + 50)]
+    found = heard(*many)
+    assert found["chaos_exporter_ranks_folded", ()] == 50
+    assert found["chaos_step_duration_seconds_count", (("rank", "other"),)] == 50
+    assert found["chaos_gradient_sync_seconds_total", (("rank", "other"),)] == 100
+    assert len({labels for name, labels in found if name == "chaos_step_duration_seconds_count"}) == RANKS_SHOWN + 1
+
+
+def test_a_metric_has_a_limited_number_of_series_and_says_so() -> None:
+    board = Board()
+    for number in range(SERIES_MAX + 7):
+        board.add("chaos_faults_injected_total", 1, f"kind-{number}")
+    assert len(board.values["chaos_faults_injected_total"]) == SERIES_MAX
+    assert board.value("chaos_exporter_series_refused_total", "chaos_faults_injected_total") == 7
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(min_value=0, max_value=10**9), st.floats(), st.text(max_size=5),
+    st.sampled_from(["nan", "inf", "-inf", "x" * 3000, '"\n\\', 10**400, [], {}, [[0, 10**30]]]),
+)  # fmt: skip
+NAMES = st.sampled_from([event.name for event in EVENTS] + ["", "checkpoint.", "made-up"])
+FIELDS = st.sampled_from(["step", "mono_ns", "loss", "grad_norm", "sync_ns", "count", "samples", "kind", "duration_ns", "fault", "node", "gpus", "incarnation", "plan", "rehearsal"])  # fmt: skip
+WRITERS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["trainer", "agent", "harness", "another", None]),
+        "rank": ANYTHING,
+        "node": ANYTHING,
+        "incarnation": ANYTHING,
+        "pid": ANYTHING,
+    }
+)
+TOLD = st.builds(lambda name, fields: fields | {"event": name}, NAMES, st.dictionaries(FIELDS, ANYTHING, max_size=6))
+
+
+@given(st.lists(st.tuples(WRITERS, TOLD), max_size=30))
+def test_nothing_that_is_told_breaks_the_page(told: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Even what the reader of logs would refuse."""
+    found = heard(*told)
+    assert len(found) < 30 * 40 + 200
+    totals = {name: value for (name, _), value in found.items() if name.endswith(("_total", "_count", "_bucket"))}
+    assert all(math.isfinite(value) and value >= 0 for value in totals.values()), totals
+
+
+@given(st.lists(st.integers(min_value=0, max_value=131_071), min_size=1, max_size=400))
+def test_any_ranks_make_a_limited_page(ranks: list[int]) -> None:
+    found = heard(*[(trainer(rank), step(n, n)) for n in (1, 2) for rank in ranks])
+    assert len({labels for name, labels in found if name == "chaos_step_duration_seconds_count"}) <= RANKS_SHOWN + 1
+
+
+def test_events_that_come_too_fast_are_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.monitoring.monitor.WAITING_MAX", 10)
+    monitor = Monitor()
+    for number in range(10):
+        monitor.new_events([(trainer(), step(number, number))] * 5)
+    monitor.status(status())
+    found = served(monitor)
+    assert found["chaos_exporter_events_dropped_total", ()] > 0
+    kept = found["chaos_harness_events_total", (("role", "trainer"),)]
+    assert kept + found["chaos_exporter_events_dropped_total", ()] == 50
+
+
+def test_the_loop_never_waits_for_a_scrape() -> None:
+    """While somebody holds the page, the loop hands over and goes on."""
+    monitor = Monitor()
+    with monitor._lock:
+        done = threading.Event()
+
+        def loop() -> None:
+            for number in range(100):
+                monitor.new_events([(trainer(), step(number, number))])
+                monitor.status(status(number))
+            monitor.left_behind("x")
+            monitor.stage_ended(Stage("run", 1), "completed")
+            monitor.stage(Stage("run", 1))
+            done.set()
+
+        threading.Thread(target=loop, daemon=True).start()
+        assert done.wait(10)
+
+
+def test_several_observers_hear_the_same() -> None:
+    both = [Monitor(), Monitor()]
+    together = Together(*both, SILENT_CAMPAIGN)
+    together.stage(Stage("run", 1))
+    together.new_events([(trainer(), step(1, 1))])
+    together.status(status(1))
+    first, second = (served(each)["chaos_steps_total", ()] for each in both)
+    assert first == second == 1
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [(":9464", ("127.0.0.1", 9464)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:9", ("::1", 9)), ("localhost:0", ("localhost", 0))],
+)  # fmt: skip
+def test_without_an_address_it_is_this_host_alone(where: str, found: tuple[str, int]) -> None:
+    assert place(where) == found
+
+
+@pytest.mark.parametrize("where", ["9464", "", ":", ":x", ":70000", "example.org:1", "[::1:9", "::1", "1.2.3.4.5:1"])
+def test_another_place_is_refused(where: str) -> None:
+    with pytest.raises(UsageError, match="--metrics"):
+        place(where)
+
+
+def got(address: str) -> str:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        return str(answer.read().decode())
+
+
+def test_it_is_served_over_http() -> None:
+    with serving(":0", books=lambda run, fault_free: None) as (monitor, address):
+        monitor.new_events([(trainer(), step(n, n)) for n in (1, 2)])
+        monitor.status(status(2))
+        text = got(address)
+        assert "chaos_steps_total 2.0" in text and "chaos_harness_process_cpu_seconds_total" in text
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            got(address.replace("/metrics", "/plan.json"))
+    with pytest.raises(urllib.error.URLError):
+        got(address)
+
+
+def test_connections_that_ask_nothing_keep_nobody_out() -> None:
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        port = int(address.split(":")[2].split("/")[0])
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        assert "chaos_job_up" in got(address)
+        for each in idle:
+            each.close()
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with (
+            pytest.raises(CannotRunError, match="the metrics cannot be served on"),
+            serving(f":{taken.getsockname()[1]}"),
+        ):
+            pass
+
+
+def test_without_the_extra_the_command_names_it(tmp_path: pathlib.Path) -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; from harness.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "run", "rank-kill", "--metrics", ":0", "--reports", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    assert done.returncode == 4 and "pip install 'chaos-harness[metrics]'" in done.stderr, done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# The ledger
+
+
+def log_of(run_dir: pathlib.Path, name: str, *told: dict[str, Any], **header: Any) -> None:
+    folder = run_dir / "events"
+    folder.mkdir(parents=True, exist_ok=True)
+    first = {"schema": 1, "writer": name, "host": "h", "clock": "c"} | header
+    lines = [{"wall_ns": 10**18 + each["mono_ns"]} | each for each in (first, *told)]
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_ledger_so_far_is_the_judges_and_a_hang_counts(tmp_path: pathlib.Path) -> None:
+    now_ns = time.monotonic_ns()
+    begin_ns = now_ns - 100 * S
+    work = {"nodes": 1, "ranks_per_node": 1, "steps": 100}
+    at = [begin_ns + second * S for second in range(11)]
+    log_of(
+        tmp_path, "harness",
+        {"event": "plan", "mono_ns": at[0], "plan": {"workload": work}},
+        {"event": "node.allocated", "mono_ns": at[0], "node": "node0", "incarnation": 1, "gpus": 1},
+        role="harness", mono_ns=at[0],
+    )  # fmt: skip
+    steps = [{"event": "step", "step": n, "mono_ns": at[n], "begin_ns": at[n - 1]} for n in range(1, 11)]
+    log_of(tmp_path, "trainer-node0.1-0-aa", *steps, role="trainer", node="node0", incarnation=1, rank=0, local_rank=0, world_size=1, pid=5, mono_ns=at[0])  # fmt: skip
+    told = ledger_so_far.ask(tmp_path)
+    assert told is not None
+    assert set(told["accounts"]) == set(ACCOUNTS)
+    assert sum(told["accounts"].values()) == pytest.approx(told["allocated"])
+    assert told["accounts"]["productive"] == pytest.approx(10)
+    assert 100 < told["allocated"] < 200, "nothing was written for 90 s, and the GPU was allocated"
+    assert told["goodput"] == pytest.approx(10 / told["allocated"])
+    board = Board()
+    show_ledger(board, told)
+    assert board.value("chaos_ledger_gpu_seconds", "productive") == pytest.approx(10)
+    assert board.value("chaos_waste_cost_dollars") is None
+
+
+def test_a_ledger_that_cannot_be_worked_out_is_told(tmp_path: pathlib.Path) -> None:
+    assert ledger_so_far.ask(tmp_path) is None
+    monitor = Monitor(lambda run, fault_free: None)
+    monitor.stage(Stage("run", 1, folder=tmp_path))
+    monitor.status(status())
+    monitor.count()
+    monitor._settle(lambda run, fault_free: None)
+    found = served(monitor)
+    assert found["chaos_exporter_ledger_failures_total", ()] == 1
+    assert not any(name.startswith("chaos_ledger") for name, _ in found)
+
+
+def test_events_that_a_reader_lets_pass_are_counted() -> None:
+    record = records.event(records.parse(b'{"event":"step","step":3,"mono_ns":5,"loss":NaN,"extra":[1]}'), "trainer")
+    assert heard((trainer(), record))["chaos_steps_total", ()] == 1

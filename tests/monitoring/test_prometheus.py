@@ -1,0 +1,259 @@
+"""Against the real Prometheus and Alertmanager: metrics, rules and the dashboard, and an alert that reaches a game day."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from monitoring import telling
+from monitoring.dashboard_schema import SCHEMA
+from monitoring.prometheus_servers import alerting, query_range
+from monitoring.telling import S, harness, plan, save, status, step, trainer
+from tools import need
+
+from harness.backends.local.backend import BACKEND
+from harness.campaign.gameday import run_day
+from harness.campaign.gameday_plan import plan_day
+from harness.campaign.observers import Stage
+from harness.judge.gameday import DayResult
+from harness.judge.ledger import ACCOUNTS
+from harness.log.events import read_log
+from harness.monitoring.monitor import Monitor, show_ledger
+from harness.monitoring.server import serving
+from harness.run.director import Director
+from harness.run.injection import LiveJob
+from harness.run.stop import StopRequest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "monitoring"
+LIMIT_S = 150.0
+DAY = """version: 1
+name: watched
+title: A day that Prometheus watches
+workload:
+  trainer: {{command: ["{{python}}", -S, {trainer}, "20000", "1"], env: {{PYTHONPATH: {root}}}}}
+  nodes: 1
+  steps: 20000
+fault_free: false
+steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
+entries:
+  - scenario: silent-hang
+    overrides: {{faults: {{silence: {{when: {{step: 5}}, target: {{rank: 0}}, duration: 12s}}}}}}
+    expect: {{alerts: [{{name: TrainingStalled, within: 30s}}]}}
+"""
+
+
+def shortened(rules: str) -> str:
+    """The rules for a test of seconds: the same questions with shorter times."""
+    for before, after in (
+        ("chaos_job_last_progress_timestamp_seconds > 60", "chaos_job_last_progress_timestamp_seconds > 3"),
+        ("for: 1m", "for: 0s"),
+        ("[30m] offset 2m", "[30m]"),
+    ):
+        assert before in rules
+        rules = rules.replace(before, after)
+    return rules
+
+
+@contextlib.contextmanager
+def made_up_job() -> Iterator[str]:
+    """Serves a job that tells everything there is to tell, step after step. Yields its host and port."""
+    over = threading.Event()
+
+    def tell(monitor: Monitor) -> None:
+        monitor.stage(Stage("run", 2))
+        monitor.new_events([plan(workload={"checkpoint": {"every_steps": 4}}, expect={"wasted_gpu_hours": {"max_percent": 20}}, faults=[{"fault": "hang"}])])  # fmt: skip
+        monitor.new_events([harness("node.allocated", node="node0", incarnation=1, gpus=2)])
+        monitor.new_events([harness("fault.injected", fault="h", kind="hang")])
+        number = 0
+        while not over.wait(0.1):
+            number += 1
+            at_s = number / 10
+            told = {"loss": 5 - number / 100, "grad_norm": 1.0, "lr": 0.1, "count": 8, "sync_ns": S // 50, "data_ns": S // 100, "checkpoint_ns": S // 200}  # fmt: skip
+            monitor.new_events([(trainer(rank), step(number, at_s, **told)) for rank in (0, 1)])
+            if number % 4 == 0:
+                monitor.new_events([(trainer(), save("started", number, at_s - 0.1)), (trainer(), save("committed", number, at_s))])  # fmt: skip
+            if number == 10:
+                monitor.new_events([(trainer(), save("failed", 10, at_s)), (trainer(), {"event": "anomaly", "kind": "hang"})])  # fmt: skip
+            monitor.status(status(number, steps=1000))
+            monitor.count()
+            with monitor._lock:
+                show_ledger(monitor._board, _books(number))
+                monitor._board.add("chaos_exporter_ledger_failures_total", 1)
+                monitor._board.add("chaos_exporter_series_refused_total", 1, "x")
+                monitor._board.add("chaos_harness_events_odd_total", 1)
+
+    with serving(":0", books=lambda run, fault_free: None) as (monitor, address):
+        telling_it = threading.Thread(target=tell, args=(monitor,), daemon=True)
+        telling_it.start()
+        try:
+            yield address.split("/")[2]
+        finally:
+            over.set()
+            telling_it.join(10)
+
+
+def _books(number: int) -> dict[str, Any]:
+    accounts = {name: float(number) * (2 if name == "productive" else 0.1) for name in ACCOUNTS}
+    allocated = sum(accounts.values())
+    waste = allocated - accounts["productive"]
+    told = {"allocated": allocated, "at": time.time(), "goodput": 0.6, "dollars": 1.0}
+    return told | {"accounts": accounts, "wasted_all": waste, "wasted_faults": waste / 2}
+
+
+@dataclass
+class Seen:
+    """What came of the day, and the Prometheus that watched it."""
+
+    prometheus: str
+    result: DayResult
+    alerts: list[dict[str, Any]]
+    begin_s: float
+    end_s: float
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    need("prometheus", "prometheus-alertmanager", "setpriv")
+    from harness.page.server import PageAddress
+    from harness.page.server import serving as page_serving
+
+    folder = tmp_path_factory.mktemp("watched")
+    path = folder / "day.yaml"
+    path.write_text(DAY.format(trainer=ROOT / "tests" / "faults" / "light_trainer.py", root=ROOT))
+    day = plan_day(path, 1, "local", "watched-1", ROOT / "scenarios")
+    director, stop, begin_s = Director(day), StopRequest(), time.time()
+
+    def ends_it(watched: Director, job: LiveJob, now_ns: int) -> None:
+        """The job ends once its alert is over, or never came."""
+        resolved = any("TrainingStalled resolved" in news.text for news in watched.feed)
+        if (watched.state == "over" and resolved) or time.time() > begin_s + LIMIT_S:
+            stop.ask("enough was seen")
+
+    director.watcher = ends_it
+    rules = shortened((EXAMPLES / "alerts.yaml").read_text())
+    run_dir = folder / "reports" / "watched-1"
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as held:
+        patch.setenv("CHAOS_LOCAL_MODE", "plain")
+        patch.setattr("harness.monitoring.monitor.LEDGER_EVERY_S", 1.0)
+        page = held.enter_context(page_serving(PageAddress(), director.desk, run_dir, lambda narrow: ""))
+        monitor, address = held.enter_context(serving(":0", budget=0.4))
+        targets = {"chaos": address.split("/")[2], "made-up": held.enter_context(made_up_job())}
+        webhook = f"{page.address}/alerts"
+        prometheus = held.enter_context(alerting(folder, targets, rules, webhook, page.access.tokens["alerts"]))
+        result = run_day(day, folder / "reports", BACKEND, director, monitor, stop).result
+        (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
+        alerts = [event for event in log.events if event["event"] == "gameday.alert"]
+        yield Seen(prometheus, result, alerts, begin_s, time.time())
+
+
+def test_a_stall_fires_the_alert_and_the_game_day_hears_it(seen: Seen) -> None:
+    told = [(each["name"], each["status"]) for each in seen.alerts if each["name"] == "TrainingStalled"]
+    assert told[0] == ("TrainingStalled", "firing") and ("TrainingStalled", "resolved") in told, seen.alerts
+    assert {"The job makes no progress"} == {e["summary"] for e in seen.alerts if e["name"] == "TrainingStalled"}
+
+
+def test_the_expectation_of_the_alert_passes(seen: Seen) -> None:
+    (act,) = seen.result.acts
+    (watch,) = [watch for watch in act.watches if watch.what.startswith("alert ")]
+    assert watch.verdict.value == "pass", (watch, seen.result.reasons)
+
+
+def test_the_ledger_was_scraped_while_the_job_ran(seen: Seen) -> None:
+    total = query_range(seen.prometheus, 'sum(chaos_ledger_gpu_seconds{job="chaos"})', seen.begin_s, seen.end_s)
+    allocated = query_range(
+        seen.prometheus, 'chaos_ledger_allocated_gpu_seconds{job="chaos"}', seen.begin_s, seen.end_s
+    )
+    assert float(total[0]["values"][-1][1]) == pytest.approx(float(allocated[0]["values"][-1][1]))
+    assert query_range(seen.prometheus, 'chaos_faults_active{job="chaos", fault="hang"} == 1', seen.begin_s, seen.end_s)
+
+
+def panels() -> list[dict[str, Any]]:
+    return list(json.loads((EXAMPLES / "dashboard.json").read_text())["panels"])
+
+
+QUERIES = [(panel["title"], each["expr"]) for panel in panels() for each in panel.get("targets", ())]
+
+
+@pytest.mark.parametrize(("title", "query"), QUERIES, ids=[f"{title}-{n}" for n, (title, _) in enumerate(QUERIES)])
+def test_each_query_of_the_dashboard_has_an_answer(title: str, query: str, seen: Seen) -> None:
+    asked = query.replace("$__rate_interval", "6s").replace("$job", ".*").replace("$instance", ".*")
+    assert "$" not in asked
+    found = query_range(seen.prometheus, asked, seen.begin_s, seen.end_s)
+    numbers = [float(value) for series in found for _, value in series["values"]]
+    assert any(number == number for number in numbers), f"{title}: no answer to {asked}"
+
+
+def test_the_annotation_of_the_dashboard_parses(seen: Seen) -> None:
+    (faults,) = json.loads((EXAMPLES / "dashboard.json").read_text())["annotations"]["list"]
+    asked = faults["expr"].replace("$job", ".*").replace("$instance", ".*")
+    assert query_range(seen.prometheus, asked, seen.begin_s, seen.end_s)
+
+
+# Without a server
+
+
+def test_the_dashboard_has_three_rows_and_keeps_the_schema() -> None:
+    dashboard = json.loads((EXAMPLES / "dashboard.json").read_text())
+    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator(SCHEMA).validate(dashboard)
+    rows = [panel["title"].split(":")[0] for panel in dashboard["panels"] if panel["type"] == "row"]
+    assert rows == ["Executive", "On call", "Debug"]
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_no_two_panels_lie_on_one_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(at["x"] + dx, at["y"] + dy) for dx in range(at["w"]) for dy in range(at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+
+
+def test_a_dashboard_that_breaks_the_schema_is_seen() -> None:
+    dashboard = json.loads((EXAMPLES / "dashboard.json").read_text())
+    dashboard["panels"][1]["targets"][0].pop("expr")
+    assert list(Draft202012Validator(SCHEMA).iter_errors(dashboard))
+
+
+def promtool(*words: str, given: str | None = None) -> None:
+    need("promtool")
+    done = subprocess.run(["promtool", *words], input=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+
+
+def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+    promtool("check", "rules", str(EXAMPLES / "alerts.yaml"))
+
+
+def test_each_alert_fires_and_resolves() -> None:
+    promtool("test", "rules", str(EXAMPLES / "alerts_test.yaml"))
+    tested = (EXAMPLES / "alerts_test.yaml").read_text()
+    alerts = [line.split()[-1] for line in (EXAMPLES / "alerts.yaml").read_text().splitlines() if "- alert:" in line]
+    for alert in alerts:
+        assert tested.count(f"alertname: {alert}") >= 3, f"{alert}: before, while it fires, and after"
+
+
+def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
+    monitor = Monitor(budget=0.1)
+    told = {"loss": 5.0, "grad_norm": 1.0, "lr": 0.1, "count": 8, "sync_ns": 1, "data_ns": 1, "checkpoint_ns": 1}
+    monitor.new_events([plan(faults=[{"fault": "hang"}]), harness("node.allocated", node="n", gpus=1)])
+    monitor.new_events([(trainer(), step(n, n, **told)) for n in (1, 2)])
+    monitor.new_events([(trainer(), save(what, 2, n)) for n, what in enumerate(("started", "committed"), 3)])
+    monitor.status(status(2))
+    monitor.count()
+    show_ledger(monitor._board, _books(5))
+    text = telling.page(monitor)
+    assert text.count("# TYPE") > 40
+    promtool("check", "metrics", given=text)

@@ -1,0 +1,177 @@
+"""Spans of a run, as a collector gets them; and the Markdown that a CI job shows."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.server
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from docs.test_metrics_doc import S, example
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
+from harness.errors import ChaosError, UsageError
+from harness.judge.evidence import load_evidence
+from harness.judge.score import Scorecard, judge
+from harness.monitoring import traces
+from harness.report import markdown, write_reports
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def collector(status: int = 200) -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """A collector of OTLP/HTTP in this process: its address, and what it was sent."""
+    got: list[ExportTraceServiceRequest] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+            if self.path == "/v1/traces":
+                got.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            return None
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", got
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def run_dir(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "example-1"
+    folder.mkdir()
+    example(folder / "events")
+    return folder
+
+
+@pytest.fixture
+def card(run_dir: pathlib.Path) -> Scorecard:
+    return judge(load_evidence(run_dir), run_dir.name)
+
+
+def sent(run_dir: pathlib.Path) -> list[Span]:
+    with collector() as (url, got):
+        told = traces.send(run_dir, url)
+    spans = [span for each in got for resource in each.resource_spans for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
+    assert {span.trace_id.hex() for span in spans} == {told}
+    (service,) = {a.value.string_value for e in got for r in e.resource_spans for a in r.resource.attributes if a.key == "service.name"}  # fmt: skip
+    assert service == "chaos-harness"
+    return spans
+
+
+def kind(span: Span) -> str:
+    return next(each.value.string_value for each in span.attributes if each.key == "chaos.span_kind")
+
+
+def test_run_fault_and_recovery_with_its_phases(run_dir: pathlib.Path) -> None:
+    spans = sent(run_dir)
+    (run,) = [span for span in spans if not span.parent_span_id]
+    (recovery,) = [span for span in spans if kind(span) == "recovery"]
+    (fault,) = [span for span in spans if kind(span) == "fault"]
+    phases = [span for span in spans if span.parent_span_id == recovery.span_id]
+    assert run.name == "run example" and run.end_time_unix_nano - run.start_time_unix_nano == 40 * S
+    assert recovery.parent_span_id == fault.parent_span_id == run.span_id
+    assert fault.name == "rank_kill kill" and fault.start_time_unix_nano == 10**18 + 23 * S, "wall time"
+    assert {kind(each) for each in phases} == {"recovery phase"} and "detect" in {each.name for each in phases}
+    length = sum(each.end_time_unix_nano - each.start_time_unix_nano for each in phases)
+    assert length == recovery.end_time_unix_nano - recovery.start_time_unix_nano == 14 * S
+    assert run.status.code == Status.STATUS_CODE_OK
+
+
+def test_a_run_that_is_sent_twice_is_the_same_trace(run_dir: pathlib.Path) -> None:
+    first, second = sent(run_dir), sent(run_dir)
+    assert [(each.span_id, each.name) for each in first] == [(each.span_id, each.name) for each in second]
+    assert len({each.span_id for each in first}) == len(first)
+
+
+def test_many_spans_are_sent_in_parts(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = len(sent(run_dir))
+    monkeypatch.setattr(traces, "SPANS_AT_ONCE", 3)
+    assert len(sent(run_dir)) == whole
+
+
+def test_a_collector_that_refuses_is_an_error(run_dir: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with collector(400) as (url, _), pytest.raises(ChaosError, match="did not take the spans"):
+        traces.send(run_dir, url)
+    assert capfd.readouterr().err == "", "one message is enough"
+
+
+def test_nobody_there_is_an_error(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "ANSWERED_WITHIN_S", 0.5)
+    with pytest.raises(ChaosError, match="is an OTLP/HTTP collector there"):
+        traces.send(run_dir, "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("http://h:4318", "http://h:4318/v1/traces"),
+        ("http://h:4318/", "http://h:4318/v1/traces"),
+        ("https://h/otlp/v1/traces", "https://h/otlp/v1/traces"),
+    ],
+)
+def test_the_path_of_the_collector(given: str, found: str) -> None:
+    assert traces.endpoint(given) == found
+
+
+@pytest.mark.parametrize("given", ["h:4318", "grpc://h", "http://", "file:///etc/passwd"])
+def test_what_is_no_address_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="--otlp"):
+        traces.endpoint(given)
+
+
+def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
+    code = "import sys; sys.modules['opentelemetry'] = None; from harness.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "export", str(run_dir), "--otlp", "http://127.0.0.1:4318"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    assert done.returncode == 4 and "pip install 'chaos-harness[otel]'" in done.stderr, done.stdout + done.stderr
+
+
+def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("what was there before\n")
+    with collector() as (url, got):
+        Telling(url, summary).judged(card, write_reports(card, run_dir))
+    assert got
+    text = summary.read_text()
+    assert text.startswith("what was there before\n# ") and "## Where the GPU time went" in text
+
+
+def test_a_verdict_is_never_lost_over_telling_it(
+    card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_reports(card, run_dir)
+    with collector(400) as (url, _):
+        Telling(url).judged(card, files)
+    Telling(summary=tmp_path).judged(card, files)
+    assert capsys.readouterr().out.count("The verdict stands, but") == 2
+
+
+def test_a_summary_fits(card: Scorecard, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "render", lambda report: "äöü line\n" * 300_000)
+    append_summary(tmp_path / "summary.md", card)
+    text = (tmp_path / "summary.md").read_text()
+    assert len(text.encode()) < SUMMARY_BYTES_MAX + 200 and text.endswith(
+        "(cut: the whole report is in the run's folder)\n\n"
+    )
