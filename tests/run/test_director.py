@@ -62,7 +62,7 @@ class Asking:
         view = view_of(director, job, now_ns, now_ns)
         self.views.append(view)
         if self.left and self.left[0][1](view):
-            ask = Ask(self.left.pop(0)[0], who="Ada", text="as planned")
+            ask = Ask(self.left.pop(0)[0], "participant", "as planned", "Ada")
             self.replies.append(ask)
             director.desk.hand_in(ask)
 
