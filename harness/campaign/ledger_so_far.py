@@ -47,7 +47,10 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None) -> dict[s
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
-    """GPU-seconds by account, and what follows from them. Raises `ChaosError` for a log that cannot be read."""
+    """GPU-seconds by account, what follows from them, and the CPU time that it took to say so.
+
+    Raises `ChaosError` for a log that cannot be read.
+    """
     at = time.time()
     log = reading.read(run_dir / "events")
     if log.harness:  # a job that hangs writes nothing, and its GPU time runs on
@@ -63,6 +66,7 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
         "wasted_all": values["gpu_seconds_wasted"],
         "wasted_faults": values["gpu_seconds_wasted_by_faults"],
         "dollars": values.get("dollars_wasted"),
+        "cpu_s": time.process_time(),
     }
 
 
