@@ -22,7 +22,7 @@ help: ## This list
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
-EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel
+EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }

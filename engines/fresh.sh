@@ -21,7 +21,7 @@ SHORT_S_MAX=900
 FULL_S_MAX=7200
 # Quick, without an engine, and near to what a machine has or lacks. Picked by name, wherever they are.
 QUICK_TESTS="test_programs test_network test_pod_init test_slurm_storage test_docker_request test_undo"
-ENGINE_TESTS="test_network test_docker test_slurm test_report_browser test_node_control test_pod_init"
+ENGINE_TESTS="test_network test_docker test_slurm test_report_browser test_node_control test_pod_init test_prometheus"
 
 # The base, made once ------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
     # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
-    "monitoring": {"log", "emitter", "timeline", "run", "campaign", "report", "report.words"},
+    "monitoring": {"log", "emitter", "timeline", "judge", "run", "campaign", "report", "report.words"},
     "cli": _ACTING
     | _JUDGING
     | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},

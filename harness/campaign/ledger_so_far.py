@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from harness.log import reading
 from harness.timeline import timeline
 
 LIMIT_S = 120
+MEMORY_BYTES_MAX = 4 * 2**30  # about twenty million steps
 SOURCE = pathlib.Path(__file__).resolve().parents[2]  # never the harness of the folder that the user is in
 
 
@@ -47,7 +49,10 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None) -> dict[s
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
-    """GPU-seconds by account, and what follows from them. Raises `ChaosError` for a log that cannot be read."""
+    """GPU-seconds by account, what follows from them, and the CPU time that it took to say so.
+
+    Raises `ChaosError` for a log that cannot be read.
+    """
     at = time.time()
     log = reading.read(run_dir / "events")
     if log.harness:  # a job that hangs writes nothing, and its GPU time runs on
@@ -63,17 +68,19 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
         "wasted_all": values["gpu_seconds_wasted"],
         "wasted_faults": values["gpu_seconds_wasted_by_faults"],
         "dollars": values.get("dollars_wasted"),
+        "cpu_s": time.process_time(),
     }
 
 
 def main() -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.alarm(LIMIT_S)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     os.nice(19)
     run_dir = pathlib.Path(sys.argv[1])
     try:
         told = so_far(run_dir, pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else run_dir)
-    except (ChaosError, OSError) as error:
+    except (ChaosError, OSError, MemoryError) as error:
         sys.exit(f"the ledger cannot be worked out: {error}")
     sys.stdout.write(json.dumps(told))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.store import Store
-from harness.cli.monitoring import OtlpOption, sender
+from harness.cli.monitoring import MlflowOption, OtlpOption, logger, sender
 from harness.cli.options import REPORTS, ReportsOption, RunArg
 from harness.cli.output import say
 from harness.errors import UsageError
@@ -22,20 +22,24 @@ def export(
         pathlib.Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev into this file.")
     ] = None,
     otlp: OtlpOption = "",
+    mlflow: MlflowOption = "",
     reports: ReportsOption = REPORTS,
 ) -> None:
     """Write a stored run in the formats of other tools. Exits 0 whatever the verdict.
 
     Example: chaos export last --perfetto trace.json
     """
-    if perfetto_file is None and not otlp:
-        raise UsageError("say what to write: --perfetto FILE, or --otlp URL")
+    if perfetto_file is None and not otlp and not mlflow:
+        raise UsageError("say what to write: --perfetto FILE, --otlp URL or --mlflow URI")
     send = sender(otlp) if otlp else None
+    log = logger(mlflow) if mlflow else None
     folder = Store(reports).find(run)
     if perfetto_file is not None:
         _trace(folder, perfetto_file)
     if send is not None:
         say(f"Trace {send(folder)} was sent.")
+    if log is not None:
+        say(f"It is run {log(folder)} of MLflow.")
 
 
 def _trace(folder: pathlib.Path, perfetto_file: pathlib.Path) -> None:

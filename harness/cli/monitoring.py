@@ -29,6 +29,10 @@ OtlpOption = Annotated[
         help="Send runs as OpenTelemetry spans to this collector, e.g. http://127.0.0.1:4318. Needs the extra otel.",
     ),
 ]
+MlflowOption = Annotated[
+    str,
+    typer.Option(metavar="URI", help="Log runs to this MLflow, e.g. http://127.0.0.1:5000. Needs the extra mlflow."),
+]
 SummaryOption = Annotated[
     pathlib.Path | None,
     typer.Option(help="Append the report of each run to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY."),
@@ -39,16 +43,26 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one run; GitHub takes 1 MiB of a step
 class Telling(SilentCampaign):
     """Tells others of each run that was judged. What goes wrong with that is told, and changes no verdict."""
 
-    def __init__(self, otlp: str = "", summary: pathlib.Path | None = None) -> None:
+    def __init__(self, otlp: str = "", mlflow: str = "", summary: pathlib.Path | None = None) -> None:
         self._send = sender(otlp) if otlp else None
+        self._log = logger(mlflow) if mlflow else None
         self._summary = summary
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
+        folder = files["report.json"].parent
+        if self._summary is not None:
+            self._try(lambda path: append_summary(path, card), self._summary)
+        if self._send is not None:
+            self._try(self._send, folder, "Trace")
+        if self._log is not None:
+            self._try(self._log, folder, "Run of MLflow")
+
+    @staticmethod
+    def _try(tell: Callable[[pathlib.Path], str | None], path: pathlib.Path, what: str = "") -> None:
         try:
-            if self._summary is not None:
-                append_summary(self._summary, card)
-            if self._send is not None:
-                say(f"Trace: {self._send(files['report.json'].parent)}", "dim")
+            told = tell(path)
+            if told:
+                say(f"{what}: {told}", "dim")
         except Exception as error:  # whatever breaks here, the verdict is already known
             say(f"The verdict stands, but others could not be told of it: {error}")
 
@@ -64,6 +78,18 @@ def sender(url: str) -> Callable[[pathlib.Path], str]:
         raise CannotRunError(f"--otlp needs {error.name}: pip install 'chaos-harness[otel]'") from error
     traces.endpoint(url)
     return lambda run_dir: traces.send(run_dir, url)
+
+
+def logger(uri: str) -> Callable[[pathlib.Path], str]:
+    """Logs a run's folder to that MLflow, and returns the id that it has there.
+
+    Raises `CannotRunError` without the extra.
+    """
+    try:
+        from harness.monitoring import mlflow
+    except ImportError as error:
+        raise CannotRunError(f"--mlflow needs {error.name}: pip install 'chaos-harness[mlflow]'") from error
+    return lambda run_dir: mlflow.log(run_dir, uri)
 
 
 def append_summary(path: pathlib.Path, card: Scorecard) -> None:

@@ -14,7 +14,7 @@ from harness.campaign.fault_free import forget_fault_free
 from harness.campaign.observers import Together
 from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
-from harness.cli.monitoring import MetricsOption, OtlpOption, SummaryOption, Telling, watched
+from harness.cli.monitoring import MetricsOption, MlflowOption, OtlpOption, SummaryOption, Telling, watched
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -49,6 +49,7 @@ def run(
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
     metrics: MetricsOption = "",
     otlp: OtlpOption = "",
+    mlflow: MlflowOption = "",
     summary: SummaryOption = None,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -73,7 +74,7 @@ def run(
     if fresh_fault_free:
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
-    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, summary)))
+    raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, mlflow, summary)))
 
 
 def _only_the_plan(context: typer.Context) -> None:

@@ -21,7 +21,8 @@ COUNTED_EVERY_S = 0.25
 WAITING_MAX = 500_000  # events that are not counted yet
 TICKS_S = 60
 LEDGER_EVERY_S = 5.0
-LEDGER_SHARE = 20  # working out the ledger takes at most so small a part of the time of one core
+LEDGER_SHARE = 20  # working out the ledger takes at most so small a part of one core
+LEDGER_FAILED_S = 60.0  # until it is tried again
 ENDS_S = 5.0
 
 Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | None]
@@ -106,9 +107,7 @@ class Monitor(SilentCampaign):
         """Works out the ledger again and again until `close`; for a thread."""
         pause_s = LEDGER_EVERY_S
         while self._books is not None and not self._end.wait(pause_s):
-            began_s = time.monotonic()
-            self._settle(self._books)
-            pause_s = max(LEDGER_EVERY_S, LEDGER_SHARE * (time.monotonic() - began_s))
+            pause_s = self._settle(self._books)
 
     def close(self) -> None:
         self._end.set()
@@ -155,19 +154,19 @@ class Monitor(SilentCampaign):
         recent = [pause for second, pause in list(job.pauses) if second >= now_s - TICKS_S]
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))
 
-    def _settle(self, books: Books) -> None:
-        job = self._job
-        stage = job.stage
+    def _settle(self, books: Books) -> float:
+        """Returns in how many seconds to do it again."""
+        job, stage = self._job, self._job.stage
         if stage is None or stage.folder is None or job.status is None or job.over:
-            return
+            return LEDGER_EVERY_S
         found = books(stage.folder, stage.fault_free)
         with self._lock:
-            if self._counted_job is not job:
-                return
-            if found is None:
+            if self._counted_job is job and found is None:
                 self._board.add("chaos_exporter_ledger_failures_total")
-            else:
+            elif self._counted_job is job and found is not None:
                 show_ledger(self._board, found)
+        took_s = None if found is None else found.get("cpu_s")
+        return max(LEDGER_EVERY_S, LEDGER_SHARE * took_s) if isinstance(took_s, (int, float)) else LEDGER_FAILED_S
 
 
 def show_ledger(board: Board, told: Mapping[str, object]) -> None:

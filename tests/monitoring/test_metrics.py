@@ -30,7 +30,7 @@ from harness.log import records
 from harness.monitoring import metrics
 from harness.monitoring.board import SERIES_MAX, Board
 from harness.monitoring.metrics import METRICS, RANKS_SHOWN
-from harness.monitoring.monitor import Monitor, show_ledger
+from harness.monitoring.monitor import LEDGER_EVERY_S, LEDGER_FAILED_S, Monitor, show_ledger
 from harness.monitoring.server import place, serving
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -389,10 +389,21 @@ def test_a_ledger_that_cannot_be_worked_out_is_told(tmp_path: pathlib.Path) -> N
     monitor.stage(Stage("run", 1, folder=tmp_path))
     monitor.status(status())
     monitor.count()
-    monitor._settle(lambda run, fault_free: None)
+    assert monitor._settle(lambda run, fault_free: None) == LEDGER_FAILED_S
     found = served(monitor)
     assert found["chaos_exporter_ledger_failures_total", ()] == 1
     assert not any(name.startswith("chaos_ledger") for name, _ in found)
+
+
+@pytest.mark.parametrize(("cpu_s", "pause_s"), [(0.1, LEDGER_EVERY_S), (3.0, 60.0)])
+def test_the_ledger_takes_a_small_part_of_a_core(cpu_s: float, pause_s: float, tmp_path: pathlib.Path) -> None:
+    monitor = Monitor()
+    monitor.stage(Stage("run", 1, folder=tmp_path))
+    monitor.status(status())
+    monitor.count()
+    told = {"accounts": {"productive": 1.0}, "wasted_all": 0.0, "wasted_faults": 0.0, "cpu_s": cpu_s}
+    assert monitor._settle(lambda run, fault_free: told) == pause_s
+    assert served(monitor)["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
 
 
 def test_events_that_a_reader_lets_pass_are_counted() -> None:

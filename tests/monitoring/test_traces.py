@@ -152,7 +152,7 @@ def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tm
     summary = tmp_path / "summary.md"
     summary.write_text("what was there before\n")
     with collector() as (url, got):
-        Telling(url, summary).judged(card, write_reports(card, run_dir))
+        Telling(url, summary=summary).judged(card, write_reports(card, run_dir))
     assert got
     text = summary.read_text()
     assert text.startswith("what was there before\n# ") and "## Where the GPU time went" in text

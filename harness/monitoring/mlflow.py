@@ -1,0 +1,78 @@
+"""A judged run as a run of MLflow: what it was, its figures, its loss, and its report."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import time
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+
+from harness.errors import ChaosError
+from harness.judge import curves
+from harness.report import model
+from harness.report.model import Report
+from harness.report.words import one_line
+from harness.timeline import timeline
+
+METRICS_AT_ONCE = 1000  # that one call takes
+LOSSES_MAX = 20_000
+TEXT_MAX = 500  # of a parameter
+FILES = ("report.html", "report.json", "report.md")
+
+
+def log(run_dir: pathlib.Path, uri: str) -> str:
+    """Logs a judged run into the experiment of its scenario's name; returns the id that MLflow gave it.
+
+    Raises `ChaosError` where there is no report, or MLflow does not take it.
+    """
+    report = model.read(run_dir / "report.json")
+    losses = _losses(run_dir)
+    client = MlflowClient(tracking_uri=uri)
+    try:
+        return _log(client, run_dir, report, losses)
+    except (MlflowException, OSError) as error:
+        raise ChaosError(f"MLflow at {uri} did not take the run: {one_line(error)[:TEXT_MAX]}") from error
+
+
+def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: list[Metric]) -> str:
+    name = f"chaos/{report.scenario}"
+    known = client.get_experiment_by_name(name)
+    experiment = known.experiment_id if known is not None else client.create_experiment(name)
+    logged = str(client.create_run(experiment, run_name=report.run_id).info.run_id)
+    told = {"backend": report.backend, "seed": str(report.seed), "commit": report.commit or ""}
+    params = [Param(key, one_line(value)[:TEXT_MAX]) for key, value in told.items() if value]
+    tags = [RunTag("verdict", report.verdict.value), RunTag("reason", one_line((report.reasons or [""])[0])[:TEXT_MAX])]
+    client.log_batch(logged, metrics=_figures(report), params=params, tags=tags)
+    for at in range(0, len(losses), METRICS_AT_ONCE):
+        client.log_batch(logged, metrics=losses[at : at + METRICS_AT_ONCE])
+    for file in FILES:
+        if (run_dir / file).is_file():
+            client.log_artifact(logged, str(run_dir / file))
+    client.set_terminated(logged)
+    return logged
+
+
+def _figures(report: Report) -> list[Metric]:
+    """Numbers of the scores and the metrics, one level deep: `wasted_gpu_hours.percent`, `metrics.step_seconds_p50`."""
+    now_ms = int(time.time() * 1000)
+    found = {"metrics": report.metrics, **report.scores}
+    pairs = [(f"{score}.{name}", value) for score, values in found.items() for name, value in values.items()]
+    accounts = report.scores.get("wasted_gpu_hours", {}).get("accounts", {})
+    pairs += [(f"ledger.{name}", value) for name, value in accounts.items()]
+    return [Metric(name, float(value), now_ms, 0) for name, value in pairs if _is_number(value)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _losses(run_dir: pathlib.Path) -> list[Metric]:
+    """The surviving loss by step."""
+    curve = curves.surviving(timeline.load(run_dir).steps)
+    now_ms = int(time.time() * 1000)
+    every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))
+    pairs = zip(curve.step[::every].tolist(), curve.loss[::every].tolist(), strict=True)
+    return [Metric("loss", loss, now_ms, step) for step, loss in pairs if math.isfinite(loss)]

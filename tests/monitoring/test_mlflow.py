@@ -1,0 +1,106 @@
+"""Logging to MLflow, by its own client, against a server in this process that speaks its REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from docs.test_metrics_doc import example
+
+from harness.cli.monitoring import logger
+from harness.errors import ChaosError
+from harness.judge.evidence import load_evidence
+from harness.judge.score import judge
+from harness.report import write_reports
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def tracking(artifacts: pathlib.Path, status: int = 200) -> Iterator[tuple[str, Calls]]:
+    """A tracking server: its address, and what it was asked, in order."""
+    calls: Calls = []
+    info = {
+        "run_id": "r1",
+        "run_uuid": "r1",
+        "experiment_id": "7",
+        "status": "RUNNING",
+        "artifact_uri": artifacts.as_uri(),
+    }
+    run = {"run": {"info": info, "data": {}}}
+    answers = {"experiments/create": {"experiment_id": "7"}, "runs/create": run, "runs/get": run, "runs/update": {"run_info": info}}  # fmt: skip
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            name = self.path.partition("?")[0].partition("/mlflow/")[2]
+            length = int(self.headers.get("Content-Length") or 0)
+            calls.append((name, json.loads(self.rfile.read(length) or b"{}")))
+            unknown = name == "experiments/get-by-name"
+            body = {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"} if unknown else answers.get(name, {})
+            self.send_response(404 if unknown else status)
+            text = json.dumps(body).encode()
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = _answer
+
+        def log_message(self, *args: Any) -> None:
+            return None
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", calls
+        server.shutdown()
+
+
+@pytest.fixture
+def run_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    folder = tmp_path / "example-1"
+    folder.mkdir()
+    example(folder / "events")
+    write_reports(judge(load_evidence(folder), folder.name), folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # those of MLflow's own imports
+def test_a_run_is_logged_with_its_figures_losses_and_report(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with tracking(tmp_path / "artifacts") as (url, calls):
+        assert logger(url)(run_dir) == "r1"
+    asked = dict(calls)
+    assert asked["experiments/create"]["name"] == "chaos/example"
+    assert asked["runs/create"]["run_name"] == "example-1"
+    assert asked["runs/update"]["status"] == "FINISHED"
+    batches = [body for name, body in calls if name == "runs/log-batch"]
+    metrics = {each["key"]: each["value"] for body in batches for each in body.get("metrics", ())}
+    assert metrics["recovery_time.seconds"] == 14 and metrics["ledger.productive"] > 0
+    losses = [(each["step"], each["value"]) for body in batches for each in body["metrics"] if each["key"] == "loss"]
+    assert losses == [(step, pytest.approx(5 - step / 10)) for step in range(1, 7)]
+    assert {each["key"] for each in batches[0]["tags"]} == {"verdict", "reason"}
+    assert {each.name for each in (tmp_path / "artifacts").iterdir()} == {"report.html", "report.json", "report.md"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_server_that_refuses_is_an_error(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with tracking(tmp_path, 400) as (url, _), pytest.raises(ChaosError, match="did not take the run"):
+        logger(url)(run_dir)
+
+
+def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
+    code = "import sys; sys.modules['mlflow'] = None; from harness.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "export", str(run_dir), "--mlflow", "http://127.0.0.1:5000"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    assert done.returncode == 4 and "pip install 'chaos-harness[mlflow]'" in done.stderr, done.stdout + done.stderr
