@@ -103,6 +103,7 @@ def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(
         "steps: 200": "args: [--layers, '2']\n  steps: 60",
         "step: 90": "step: 30",
         "by_faults: 40": "by_faults: 90",
+        "expect:": "expect:\n  pace: {max_slowdown: 10}",
     }
     for shipped, fewer in lighter.items():
         assert shipped in text

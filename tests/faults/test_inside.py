@@ -113,9 +113,9 @@ def test_own_code_may_end_the_process(tmp_path: pathlib.Path) -> None:
     [
         ({"file": "gone.py"}, "no file .*gone.py; paths start at the folder of the scenario"),
         ({"file": "bad.py"}, "not valid Python"),
-        ({"file": "other.py"}, "no def inject"),
+        ({"file": "other.py"}, "it needs def inject"),
         ({"file": "large.py"}, "more than 65536 characters"),
-        ({"source": "def inject(): ..."}, "no def inject"),
+        ({"source": "def inject(): ..."}, "it needs def inject"),
         ({}, "write file: with a Python file"),
     ],
 )

@@ -135,9 +135,9 @@ def test_one_that_never_begins_is_told(tmp_path: pathlib.Path) -> None:
 
 def test_names_must_differ_within_one_job(tmp_path: pathlib.Path) -> None:
     plan = plan_of(planned("kill", "rank_kill", {"step": 20}))
-    with pytest.raises(UsageError, match="rehearsal 'light' is there twice"):
+    with pytest.raises(UsageError, match="rehearsal 'light' is used twice"):
         run_job(plan_of(), [Rehearsal(plan), Rehearsal(named(plan, "b"))], tmp_path / "run", BACKEND)
-    with pytest.raises(UsageError, match="fault 'kill' is there twice"):
+    with pytest.raises(UsageError, match="fault 'kill' is used twice"):
         run_job(plan_of(), [Rehearsal(plan), Rehearsal(plan, "other")], tmp_path / "run", BACKEND)
 
 

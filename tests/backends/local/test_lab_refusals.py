@@ -122,7 +122,7 @@ def test_the_native_request_is_plain_data() -> None:
 def test_placeholders() -> None:
     filled = fill_placeholders(("{index}", "x={address}:{index}", '{"index": {}}'), {"index": 3, "address": "a"})
     assert filled == ("3", "x=a:3", '{"index": {}}')
-    with pytest.raises(UsageError, match=r"\{incarnation\} has no value .* \{index\}"):
+    with pytest.raises(UsageError, match=r"\{incarnation\} is unknown .* \{index\}"):
         fill_placeholders(("{incarnation}",), {"index": 3})
 
 
