@@ -1,6 +1,9 @@
 #!/bin/bash
 # Runs the gate as a Slurm job, and submits the training only if the gate passed.
 #   slurm-pre-job.sh BASELINE train.sbatch [arguments of sbatch…]
+# The gate runs on virtual nodes of one machine of the cluster. Make the baseline on a machine of the same kind:
+#   srun --nodes 1 --ntasks 1 chaos gate pre-launch --repeat 5 && chaos baseline set BASELINE
+# SLURM_PARTITION, SLURM_CPUS_PER_TASK and SLURM_CONSTRAINT choose the machine for srun.
 # SUITE (pre-launch), GATE_TIME (01:00:00) and CHAOS (chaos) may be set.
 set -euo pipefail
 

@@ -52,7 +52,7 @@ def run(
     address: Annotated[
         str, typer.Option(help="Where the page is served; any but this host's own needs TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 0,
     tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
     tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
     metrics: MetricsOption = "",
@@ -151,7 +151,9 @@ def _tell(ended: Ended) -> int:
     return INTERRUPTED if ended.interrupted else EXIT_CODES[result.verdict]
 
 
-def resume(run: RunArg, reports: ReportsOption = REPORTS) -> None:
+def resume(
+    run: Annotated[str, typer.Argument(help="The day's folder, or its id.")], reports: ReportsOption = REPORTS
+) -> None:
     """After a crash of the harness in the middle of a day: heal what was injected, and judge what was done.
 
     Example: chaos gameday resume reports/pre-launch-20260301-120000-1a2b
@@ -243,7 +245,7 @@ class PlanFirst(TyperGroup):
 
 def make_group() -> typer.Typer:
     group = typer.Typer(
-        cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job; a live page."
+        cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job, with a live page."
     )
     commands: list[Callable[..., None]] = [run, resume, note]
     for command in commands:
