@@ -21,6 +21,7 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
     "mitigate": ("mitigated",),
 }
 
+TELLING = ("detected", "acknowledged")  # there is a problem; what is mitigated may be told long after it
 MASTER = "master"
 SETTLED = "settled"  # the one outcome of a rehearsal that can pass
 COMPLETED = "completed"  # and of a day
@@ -339,15 +340,21 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
-    """Who says *detected* as often where no fault is at work as where one is has guessed, and has shown nothing."""
+    """Who tells of a problem as often where there is none as where there is one has guessed, and has shown nothing. A
+    fault may be told of until it is over, and as long as people have time for it."""
     begin = int(events[0]["at"]) if events else 0
+    longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
-    told = [at for at, action, role in _presses(events, begin) if action == "detected" and role != MASTER]
-    wrong = [at for at in told if not any(low <= at and (high is None or at <= high) for low, high in spans)]
+    told = [at for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
+    wrong = [
+        at
+        for at in told
+        if not any(low <= at and (high is None or at <= max(high, low + longest)) for low, high in spans)
+    ]
     right = sum(act.reactions["detect"] is not None for act in acts)
     if not any("detect" in act.expected.people for act in acts) or not wrong or len(wrong) < right:
         return []
-    text = f"people said detected where no fault was at work ({len(wrong)} of {len(told)} times): they may have guessed"
+    text = f"people told of a problem where there was none ({len(wrong)} of {len(told)} times): they may have guessed"
     return [Watch("detect", 0, None, Verdict.INCONCLUSIVE, text)]
 
 

@@ -121,12 +121,19 @@ def test_the_game_master_detects_nothing() -> None:
 
 @pytest.mark.parametrize(("wrong", "verdict"), [(0, Verdict.PASS), (1, Verdict.PASS), (2, Verdict.INCONCLUSIVE)])
 def test_who_says_detected_all_the_time_has_shown_nothing(wrong: int, verdict: Verdict) -> None:
-    presses = [person("detected", 13), person("detected", 53), *(person("detected", 100 + s) for s in range(wrong))]
+    presses = [person("detected", 13), person("detected", 53), *(person("acknowledged", 200 + s) for s in range(wrong))]
     wanted = [Expected(name, scene, people={"detect": 60 * S}) for scene, name in enumerate("ab")]
     result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), *presses), *wanted)
     assert result.sides["people"] is verdict and result.verdict is verdict
     if wrong == 2:
-        assert "no fault was at work (2 of 4 times)" in result.reasons[0]
+        assert "where there was none (2 of 4 times)" in result.reasons[0]
+
+
+def test_who_detects_what_the_job_has_recovered_from_already_has_not_guessed() -> None:
+    events = day(rehearsed("a", 10), person("detected", 45))
+    result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}))
+    assert result.acts[0].over is not None and result.acts[0].over < 45 * S
+    assert result.verdict is Verdict.PASS, result.reasons
 
 
 def test_what_people_do_counts_for_the_newest_fault() -> None:
