@@ -84,6 +84,8 @@ class DataCorruption(Fault):
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """The shard is what it was before. A poisoned batch was that of one step."""
+        if self.kind == "nan_batch":
+            damage.see_withdrawn(context)
         for shard, before in self._sound.items():
             damaged = int(digest(context.run_dir, shard) != before)
             context.ended(damaged, 0, "shards damaged", ok=not damaged, detail=shard)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.backends.contract import Verb
 from harness.emitter.strikes import NEXT_BATCH
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.units import Duration
 
 
-class DataLoaderStall(Fault):
+class DataLoaderStall(inside.InsideFault):
     """A rank asks its data loader for the next batch and waits; heartbeats, watchdogs and its launcher live on.
 
     The trainer must be observed and use torch's loader, or emit our events itself."""
@@ -21,10 +20,6 @@ class DataLoaderStall(Fault):
     duration: Duration = Field(
         Duration("60s"), description="Time until the batch comes, or until the job ends the rank."
     )
-
-    needs = frozenset({Verb.SIGNAL})
-    aims_at = "rank"
-    stops = True
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
@@ -36,13 +31,10 @@ class DataLoaderStall(Fault):
         )
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        victims = self.find_victims(targets, context)
         inside.see_stuck(NEXT_BATCH, list(victims), context)
         there = victims.values()
         context.wait(self.duration.s, until=lambda: not any(node.alive and pid in node.pids() for node, pid in there))
-
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        context.let_go()
 
 
 FAULT = DataLoaderStall

@@ -6,25 +6,20 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.backends.contract import Verb
 from harness.emitter.strikes import LET_GO, SEIZED
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.units import Duration
 
 SHARE_MIN, SLACK_S = 0.9, 5.0
 
 
-class GilHold(Fault):
+class GilHold(inside.InsideFault):
     """The interpreter lock of a rank is held, right after a step: none of its Python threads runs.
 
     The trainer must emit our events itself, or be observed."""
 
     duration: Duration = Field(Duration("5s"), description="For so long.")
-
-    needs = frozenset({Verb.SIGNAL})
-    aims_at = "rank"
-    stops = True
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "seize", self.duration.s)
@@ -35,8 +30,9 @@ class GilHold(Fault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by the rank's own events before and after; a rank that was ended over it held it to its end."""
+        victims = self.find_victims(targets, context)
         for rank in inside.strike_each(targets, context, SEIZED):
-            node, pid = context.pid_of(rank)
+            node, pid = victims[rank]
             begin_ns = context.reached(rank, SEIZED)
 
             def over(rank: int = rank, begin_ns: int = begin_ns) -> bool:
@@ -49,9 +45,6 @@ class GilHold(Fault):
             detail = f"rank {rank}: " + ("the job ended it meanwhile" if ended else f"{steps} long steps")
             ok = ended or held_s >= SHARE_MIN * self.duration.s
             context.effect(held_s, self.duration.s, "s without the interpreter", ok=ok, detail=detail)
-
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        context.let_go()
 
 
 FAULT = GilHold

@@ -13,7 +13,7 @@ from pydantic import Field
 from harness.backends.agent.types import ProcessState
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.faults.shared.launchers import launcher_of
 from harness.units import Duration
@@ -29,17 +29,13 @@ WAYS = {
 }
 
 
-class Hang(Fault):
+class Hang(inside.InsideFault):
     """A rank or its node stands still, alive to all appearances, until it is thawed or the job gets rid of it."""
 
     how: Literal["freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective"] = Field(
         "freeze_rank", description="; ".join(f"{way}: {what}" for way, what in WAYS.items())
     )
     duration: Duration = Field(Duration("60s"), description="Processes that are still there afterwards go on.")
-
-    needs = frozenset({Verb.SIGNAL})
-    aims_at = "rank"
-    stops = True
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
@@ -54,7 +50,7 @@ class Hang(Fault):
         return f"rank {ranks}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        victims = self.find_victims(targets, context)
         if self.how == "freeze_launcher":
             victims = {rank: (node, launcher_of(rank, node, pid)) for rank, (node, pid) in victims.items()}
         if self.how == "stuck_in_collective":
@@ -75,7 +71,9 @@ class Hang(Fault):
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """Nothing there is in the state T any more; who was killed meanwhile is not, either."""
-        for node in {context.node(target) for target in targets if self.how != "stuck_in_collective"}:
+        if self.how == "stuck_in_collective":
+            return super().see_end(targets, context)
+        for node in {context.node(target) for target in targets}:
             context.wait(STOPS_WITHIN_S, until=lambda n=node: not _stopped(n))  # type: ignore[misc]
             context.ended(_stopped(node), 0, "processes stopped", ok=not _stopped(node), detail=node.name)
 

@@ -10,17 +10,16 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from harness.backends.contract import Node, Verb
+from harness.backends.contract import Node
 from harness.emitter.strikes import CALLED, FAILED, RETURNED
-from harness.errors import NodeGone
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.units import Duration
 
 SOURCE_CHARS_MAX = 64 * 2**10
 
 
-class OwnCode(Fault):
+class OwnCode(inside.InsideFault):
     """Python code of the scenario's runs in the training thread of a rank. It may damage, block or end the process.
 
     The trainer must emit our events itself, or be observed. docs/writing-a-scenario.md has an example."""
@@ -28,10 +27,6 @@ class OwnCode(Fault):
     file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
     source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
     duration_max: Duration = Field(Duration("60s"), description="The harness waits no longer than this for the code.")
-
-    needs = frozenset({Verb.SIGNAL})
-    aims_at = "rank"
-    stops = True
 
     @field_validator("source")
     @classmethod
@@ -62,7 +57,7 @@ class OwnCode(Fault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by the rank's own events before and after. Code that raises has not acted."""
-        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        victims = self.find_victims(targets, context)
         ended = {
             rank: self._end(rank, *victims[rank], context) for rank in inside.strike_each(targets, context, CALLED)
         }
@@ -70,19 +65,16 @@ class OwnCode(Fault):
         detail = "; ".join(f"rank {rank}: {how}" for rank, how in ended.items())
         context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        context.let_go()
-
     def _end(self, rank: int, node: Node, pid: int, context: Context) -> str:
         """How the call ended, in words."""
         begun_ns = context.reached(rank, CALLED)
         over = partial(_over, rank, begun_ns, context)
-        context.wait(self.duration_max.s, until=lambda: over(RETURNED) or over(FAILED) or _is_gone(node, pid))
+        context.wait(self.duration_max.s, until=lambda: over(RETURNED) or over(FAILED) or inside.is_gone(node, pid))
         if over(FAILED):
             return "raised an error, see its output"
         if over(RETURNED):
             return "it returned"
-        return "the process ended in it" if _is_gone(node, pid) else f"still at work after {self.duration_max}"
+        return "the process ended in it" if inside.is_gone(node, pid) else f"still at work after {self.duration_max}"
 
 
 def _read(path: pathlib.Path) -> str:
@@ -112,13 +104,6 @@ def check(source: str) -> None:
 
 def _over(rank: int, begun_ns: int, context: Context, failpoint: str) -> bool:
     return context.reached(rank, failpoint) >= begun_ns
-
-
-def _is_gone(node: Node, pid: int) -> bool:
-    try:
-        return pid not in node.pids()
-    except NodeGone:
-        return True
 
 
 FAULT = OwnCode

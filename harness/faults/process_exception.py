@@ -7,25 +7,20 @@ from functools import partial
 
 from pydantic import Field
 
-from harness.backends.contract import Node, Verb
+from harness.backends.contract import Node
 from harness.emitter.strikes import RAISED
-from harness.errors import NodeGone
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 
 ENDS_WITHIN_S = 5.0
 
 
-class ProcessException(Fault):
+class ProcessException(inside.InsideFault):
     """An exception comes up in the training thread of a rank, right after a step.
 
     The trainer must emit our events itself, or be observed."""
 
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
-
-    needs = frozenset({Verb.SIGNAL})
-    aims_at = "rank"
-    stops = True
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "raise", self.text)
@@ -35,26 +30,16 @@ class ProcessException(Fault):
         return f"rank {ranks}: an exception comes up in the training thread after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        victims = {target.rank: context.pid_of(target.rank) for target in targets if target.rank is not None}
+        victims = self.find_victims(targets, context)
         raised = inside.strike_each(targets, context, RAISED)
         ended = [rank for rank in raised if _ends(*victims[rank], context)]
         lived = f"; rank {', '.join(str(r) for r in raised if r not in ended)} lives on" if raised != ended else ""
         ok = len(raised) == len(targets)
         context.effect(len(raised), len(targets), "exceptions raised", ok=ok, detail=f"{len(ended)} ended{lived}")
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        context.let_go()
-
 
 def _ends(node: Node, pid: int, context: Context) -> bool:
-    return context.wait(ENDS_WITHIN_S, until=partial(_is_gone, node, pid))
-
-
-def _is_gone(node: Node, pid: int) -> bool:
-    try:
-        return pid not in node.pids()
-    except NodeGone:
-        return True
+    return context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, node, pid))
 
 
 FAULT = ProcessException

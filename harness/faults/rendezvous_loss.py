@@ -36,5 +36,10 @@ class RendezvousLoss(Fault):
             context.wait(self.restart_after.s)
             context.cluster.restart_control()
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        if self.restart_after != "never":
+            running = int(context.cluster.control_running)
+            context.ended(running, 1, "rendezvous stores running", ok=running == 1)
+
 
 FAULT = RendezvousLoss

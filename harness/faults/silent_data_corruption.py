@@ -44,5 +44,8 @@ class SilentDataCorruption(Fault):
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         damage.withdraw(context.run_dir, context.seed)
 
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        damage.see_withdrawn(context)
+
 
 FAULT = SilentDataCorruption

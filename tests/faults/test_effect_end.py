@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -199,3 +200,26 @@ def test_what_cannot_be_measured_is_not_told_and_is_healed(why: str, monkeypatch
         monkeypatch.setattr(type(injection.fault), "inject" if why == "it never acted" else "see_end", fails)
     injection.run()
     assert "ended" not in events(log) and events(log)[-1] == "healed"
+
+
+@pytest.mark.parametrize(("pids", "times_ns", "told"), [({7}, (), []), ({7}, (5,), [True]), (set(), (), [True])])
+@pytest.mark.parametrize("kind", ["gil_hold", "data_loader_stall", "process_exception", "own_code"])
+def test_a_rank_that_was_struck_does_steps_again_or_is_gone(
+    kind: str, pids: set[int], times_ns: tuple[int, ...], told: list[bool]
+) -> None:
+    """A rank that is there and does no step may only be slow: nothing is told, and its end is not judged."""
+    fault: Any = build_fault(kind, {"source": "def inject(context): ..."} if kind == "own_code" else {})
+    node: Any = SimpleNamespace(pids=lambda: pids)
+    fault._victims[0] = (node, 7)
+    assert [end["ok"] for end in seen(fault, Seeing(times_ns=times_ns))] == told
+
+
+@pytest.mark.parametrize(
+    ("restart_after", "running", "told"), [("2s", True, [True]), ("2s", False, [False]), ("never", False, [])]
+)
+def test_a_rendezvous_store_that_stays_away_is_told(restart_after: str, running: bool, told: list[bool]) -> None:
+    context = Seeing()
+    context.control_running = running  # type: ignore[attr-defined]
+    assert [
+        end["ok"] for end in seen(build_fault("rendezvous_loss", {"restart_after": restart_after}), context)
+    ] == told

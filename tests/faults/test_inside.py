@@ -39,6 +39,7 @@ def test_an_exception_ends_the_process_and_the_launcher_starts_another(tmp_path:
     (effect,) = named(events, "fault.effect")
     assert effect["ok"] and effect["measured"] == 1 and effect["detail"] == "1 ended"
     assert len(named(events, "started")) == 2 and named(events, "fault.healed")
+    assert [end["ok"] for end in named(events, "fault.ended")] == [True]
     logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("*.log"))
     assert "InjectedError: index out of range" in logs
 
@@ -49,6 +50,7 @@ def test_a_held_interpreter_stops_every_thread_and_the_process_lives_on(tmp_path
     assert effect["ok"] and effect["measured"] >= 0.9 and effect["expected"] == 1.0
     (over,) = [event for event in named(events, "failpoint") if event["name"] == "interpreter_let_go"]
     assert over["stood_still_s"] >= 0.9
+    assert [end["ok"] for end in named(events, "fault.ended")] == [True]
     assert len(named(events, "started")) == 1
 
 

@@ -167,6 +167,18 @@ def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(
     assert list((tmp_path / orders.FOLDER).glob("*.json")) == []
 
 
+@pytest.mark.parametrize(
+    "fault", [build_fault("silent_data_corruption", {}), build_fault("data_corruption", {"kind": "nan_batch"})]
+)
+def test_what_one_step_suffered_is_over_when_no_order_is_left(fault: Any, tmp_path: pathlib.Path) -> None:
+    fault.environment(tmp_path)
+    context = Context(tmp_path)
+    fault.see_end([Target(0, 1)], context)
+    (tmp_path / orders.FOLDER / f"{context.seed:016x}-1.json").write_text("{}")
+    fault.see_end([Target(0, 1)], context)
+    assert context.ends == [(0, True), (1, False)]
+
+
 @pytest.mark.parametrize("kind", ["missing", "truncated", "garbage"])
 def test_one_shard_is_damaged_for_a_while(tmp_path: pathlib.Path, kind: str) -> None:
     (tmp_path / "data").mkdir()

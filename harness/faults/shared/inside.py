@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from harness.errors import FaultError
-from harness.faults.contract import Context, Hold, Target
+from pydantic import PrivateAttr
+
+from harness.backends.contract import Node, Verb
+from harness.errors import FaultError, NodeGone
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Target
+
+Victims = Mapping[int, tuple[Node, int]]
+"""The process of each rank: its node, and its id there."""
 
 COMES_WITHIN_S = 60.0
 STUCK_WITHIN_S = 30.0
 WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no step
+
+
+class InsideFault(Fault):
+    """Acts in the processes of the ranks it aims at; the trainer takes part by its events."""
+
+    needs = frozenset({Verb.SIGNAL})
+    aims_at = "rank"
+    stops = True
+    _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
+
+    def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:
+        """The processes that it will act in, remembered until its end is measured."""
+        ranks = [target.rank for target in targets if target.rank is not None]
+        self._victims.update({rank: context.pid_of(rank) for rank in ranks})
+        return self._victims
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        context.let_go()
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        see_over(self._victims, context)
+
+
+def see_over(victims: Victims, context: Context) -> None:
+    """Each victim does steps again, or its process is gone. Told only where that is seen soon: a step may be long."""
+    since_ns = time.monotonic_ns()
+
+    def over() -> bool:
+        return all(is_gone(*where) or context.step_times_ns(rank, since_ns) for rank, where in victims.items())
+
+    if victims and context.wait(END_SEEN_WITHIN_S, until=over):
+        context.ended(0, 0, "ranks stuck or struck", ok=True, detail="each does steps again, or its process is gone")
+
+
+def is_gone(node: Node, pid: int) -> bool:
+    try:
+        return pid not in node.pids()
+    except NodeGone:
+        return True
 
 
 def at_the_next_step(targets: Sequence[Target], does: str, argument: str | float) -> list[Hold]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.errors import FaultError
@@ -55,7 +55,17 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
     raise FaultError(f"{path}: a trainer's answer to an order has the integers `step` and `changed`; this one does not")
 
 
+def see_withdrawn(context: Context) -> None:
+    """What was ordered was that of one step; it is over when no order of this fault is left that could act again."""
+    left = len(list(_orders(context.run_dir, context.seed)))
+    context.ended(left, 0, "orders left", ok=not left)
+
+
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
     """Orders nobody has taken are taken back. Idempotent."""
-    for file in (run_dir / FOLDER).glob(f"{seed:016x}-*.json"):
+    for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
+
+
+def _orders(run_dir: pathlib.Path, seed: int) -> Iterator[pathlib.Path]:
+    return (run_dir / FOLDER).glob(f"{seed:016x}-*.json")
