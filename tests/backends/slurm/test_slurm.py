@@ -133,7 +133,7 @@ def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., Slurm
     until(lambda: cluster.nodes[0].pids())
 
 
-TOLD = shell("[ {incarnation} = 2 ] && sleep 2 && exit 0; trap 'echo told; exit 75' TERM; sleep 600 & wait")
+TOLD = shell("[ {incarnation} = 2 ] && sleep 2 && exit 0; trap 'echo told; exit 75' TERM; echo ready; sleep 600 & wait")
 
 
 def network_of(host: str) -> str:
@@ -211,6 +211,7 @@ def test_slurm_evicts_in_each_of_its_ways(
     monkeypatch.setenv("CHAOS_SLURM_EVICTION", way)
     cluster = opened(TOLD)
     running(cluster)
+    until(lambda: "ready" in said(cluster, "node1.1"))
     victim = cluster.nodes[1]
     host = victim.host
     victim.evict(0)
