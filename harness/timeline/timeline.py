@@ -198,14 +198,6 @@ def build(log: reading.Log) -> Timeline:
     committers = saves.committers(told, places)
     checkpoints = saves.labelled(told, places, committers)
     rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
-    steps = Steps(
-        process=rows.process,
-        rank=rows.rank,
-        survives=rows.survives,
-        epoch=rows.epoch,
-        complete=rows.complete,
-        **rows.columns,
-    )
     timeline = Timeline(
         plan=story.plan,
         environment=story.environment(),
@@ -213,7 +205,7 @@ def build(log: reading.Log) -> Timeline:
         end=story.end,
         outcome=story.finish.get("outcome"),
         outcome_reason=str(story.finish.get("reason") or story.abort.get("reason") or ""),
-        steps=steps,
+        steps=_steps(rows),
         processes=[_process(life, story.launched(life)) for life in story.lives],
         slots=story.slots,
         faults=story.faults,
@@ -227,13 +219,7 @@ def build(log: reading.Log) -> Timeline:
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),
-        problems=[
-            *log.problems,
-            *story.clock_problems,
-            *story.slot_problems,
-            *story.unread(),
-            *_two_worlds_at_once(progress),
-        ],
+        problems=_problems(log, story, progress),
         launchers=frozenset(key_of(agent.header) for agent in story.agents),
         epochs=epochs,
         progress=progress,
@@ -248,6 +234,23 @@ def build(log: reading.Log) -> Timeline:
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
+
+
+def _steps(rows: lineage.Rows) -> Steps:
+    return Steps(
+        process=rows.process,
+        rank=rows.rank,
+        survives=rows.survives,
+        epoch=rows.epoch,
+        complete=rows.complete,
+        **rows.columns,
+    )
+
+
+def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
+    """What is wrong with the evidence itself, one sentence each."""
+    own = [*log.problems, *story.clock_problems, *story.slot_problems, *story.unread()]
+    return [*own, *_two_worlds_at_once(progress)]
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
