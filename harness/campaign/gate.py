@@ -1,4 +1,4 @@
-"""A suite of scenarios as one gate: first the canary that must fail, then every scenario, then one answer.
+"""A suite of scenarios as one gate: first the blindness check that must fail, then every scenario, then one answer.
 
 A scenario that cannot be run is inconclusive and does not keep the others from running.
 """
@@ -65,7 +65,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     baseline that cannot be compared with, and `Stopped`."""
     begun = time.monotonic()
     suite = load_suite(path)
-    canary = load_scenario(find_scenario(suite.canary, path.parent))
+    broken = load_scenario(find_scenario(suite.blindness_check, path.parent))
     every = [(entry, _load(entry, gate)) for entry in suite.entries]
     specs = tagged(every, gate.tag) if gate.tag else every
     _check_twice(path, every)
@@ -77,13 +77,13 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
-    canary_row = _canary(canary, gate, backend)
-    if blind := _blind(canary_row, suite.canary_reason):
-        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, canary_row, part=part), gate)
+    check_row = _blindness_check(broken, gate, backend)
+    if blind := _blind(check_row, suite.blindness_reason):
+        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
     rows, left_out = _run_rows(specs, gate, backend, begun)
     held = _held_against(before, rows, gate) if before else None
     return _report(
-        decided(suite.name, suite.title, run_id, canary_row, rows, held, replace(part, left_out=left_out)), gate
+        decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
     )
 
 
@@ -154,15 +154,15 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
     return found
 
 
-def _blind(canary_row: SuiteRow, asked: str | None) -> str:
-    """Why the canary proves nothing, or an empty text where it failed as it must."""
-    said = canary_row.result.reasons[0]
-    if canary_row.result.verdict is not Verdict.FAIL:
-        return f"the canary did not fail ({canary_row.result.verdict}: {said}), so this gate proves nothing"
-    if idle := _not_struck(canary_row.cards[0]):
-        return f"the canary failed before {idle} struck it ({said}), so this gate proves nothing"
-    if asked and not any(asked in reason for reason in canary_row.cards[0].reasons):
-        return f"the canary failed for another reason than {asked!r} ({said})"
+def _blind(check_row: SuiteRow, asked: str | None) -> str:
+    """Why the blindness check proves nothing, or an empty text where it failed as it must."""
+    said = check_row.result.reasons[0]
+    if check_row.result.verdict is not Verdict.FAIL:
+        return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
+    if idle := _not_struck(check_row.cards[0]):
+        return f"the blindness check failed before {idle} struck it ({said}), so this gate proves nothing"
+    if asked and not any(asked in reason for reason in check_row.cards[0].reasons):
+        return f"the blindness check failed for another reason than {asked!r} ({said})"
     return ""
 
 
@@ -170,7 +170,7 @@ def decided(
     suite: str,
     title: str,
     run_id: str,
-    canary_row: SuiteRow,
+    check_row: SuiteRow,
     rows: tuple[SuiteRow, ...],
     held: Regressions | None,
     part: Part,
@@ -190,7 +190,7 @@ def decided(
         verdict = whole
     elif part.in_words:
         reason = f"{reason}; {part.in_words}"
-    return GateResult(suite, title, run_id, verdict, reason, canary_row, rows, held, part)
+    return GateResult(suite, title, run_id, verdict, reason, check_row, rows, held, part)
 
 
 def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regressions:
@@ -226,7 +226,7 @@ def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     if verdict is Verdict.PASS:
         known = sum(row.known for row in rows)
         failing = f", {known} of them with a known failure" if known else ""
-        return f"all {len(rows)} scenarios passed{failing}, and the canary was caught"
+        return f"all {len(rows)} scenarios passed{failing}, and the blindness check was caught"
     if not rows:
         return "no scenario was run"
     worst = [row for row in rows if row.result.verdict is verdict]
@@ -238,12 +238,12 @@ def _load(entry: Entry, gate: Gate) -> Scenario:
     return load_scenario(find_scenario(entry.scenario, gate.scenarios), entry.profile, entry.overrides)
 
 
-def _canary(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
+def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     """No fault-free run is needed to see that it fails."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
-    stage = Stage("canary", plan.workload.nodes)
+    stage = Stage("blindness check", plan.workload.nodes)
     gate.observer.stage(stage)
     outcome = execute(plan, run_dir, backend, gate.observer, gate.stop)
     gate.observer.stage_ended(stage, outcome.outcome)
@@ -251,14 +251,14 @@ def _canary(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     write_reports(card, run_dir)
     if outcome.outcome == "interrupted" or gate.stop.asked:
         raise Stopped
-    gate.observer.canary(card)
+    gate.observer.blindness_check(card)
     return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
 
 
-def _not_struck(canary: Scorecard) -> str:
+def _not_struck(check: Scorecard) -> str:
     """Its faults that never acted: it failed over something else, at its start perhaps."""
-    struck = {fault["id"] for fault in canary.faults if fault["t_injected"] is not None}
-    planned = [str(fault["id"]) for fault in canary.evidence.run.plan.get("faults") or ()]
+    struck = {fault["id"] for fault in check.faults if fault["t_injected"] is not None}
+    planned = [str(fault["id"]) for fault in check.evidence.run.plan.get("faults") or ()]
     return ", ".join(name for name in planned if name not in struck)
 
 

@@ -76,7 +76,7 @@ class Stored(msgspec.Struct, frozen=True):
     run_id: Text
     verdict: Verdict
     reason: Reason
-    canary: _Row
+    blindness_check: _Row
     scenarios: Annotated[tuple[_Row, ...], msgspec.Meta(max_length=2000)]
     part: _Part
 
@@ -88,7 +88,10 @@ def read(folder: pathlib.Path) -> Stored:
         data = model.read_regular(path)
         if len(data) > figures.BYTES_MAX:
             raise UsageError(f"{path}: larger than {figures.BYTES_MAX // 2**20} MiB")
-        return msgspec.json.decode(data, type=Stored)
+        values = msgspec.json.decode(data)
+        if isinstance(values, dict) and "canary" in values:  # as it was called in files of earlier versions
+            values["blindness_check"] = values.pop("canary")
+        return msgspec.convert(values, Stored)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -98,7 +101,7 @@ def read(folder: pathlib.Path) -> Stored:
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
     """One answer of all shards, written like that of a gate. Raises `UsageError` where they do not belong together.
 
-    A shard that is missing makes the answer inconclusive; one whose canary did not fail makes it invalid.
+    A shard that is missing makes the answer inconclusive; one whose blindness check did not fail makes it invalid.
     """
     parts = [(folder, read(folder)) for folder in folders]
     if not parts:
@@ -110,15 +113,15 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     sets = tuple(each for each in measured if each)
     merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
     part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
-    canary_row = _row(first.canary)
+    check_row = _row(first.blindness_check)
     if blind := next(
-        (stored for _, stored in parts if stored.canary.verdict is not Verdict.FAIL or _is_blind(stored)), None
+        (stored for _, stored in parts if stored.blindness_check.verdict is not Verdict.FAIL or _is_blind(stored)), None
     ):
         reason = f"shard {blind.part.shard}: {blind.reason}"
-        answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, canary_row, part=part)
+        answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
     else:
         held = _held(against, list(zip(rows, measured, strict=True)), reports)
-        answer = decided(first.suite, first.title, merged.source, canary_row, rows, held, part)
+        answer = decided(first.suite, first.title, merged.source, check_row, rows, held, part)
     folder = reports / answer.run_id
     folder.mkdir(parents=True)
     write_files({**render(answer), baseline.FIGURES: merged.to_text()}, folder)
@@ -126,7 +129,7 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
 
 
 def _is_blind(stored: Stored) -> bool:
-    """It stopped after its canary: it has neither run nor left out anything."""
+    """It stopped after its blindness check: it has neither run nor left out anything."""
     return stored.verdict is Verdict.INVALID and not stored.scenarios
 
 

@@ -18,7 +18,7 @@ class Stage:
     `folder`: where its log will be, if that is known before. `fault_free`: the folder with its fault-free runs.
     """
 
-    kind: Literal["first look", "fault-free run", "run with faults", "run", "canary"]
+    kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness_check"]
     nodes: int
     again: bool = False
     folder: pathlib.Path | None = field(default=None, compare=False)
@@ -43,8 +43,8 @@ class CampaignObserver(Observer, Protocol):
     def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
         """A gate begins."""
 
-    def canary(self, card: Scorecard) -> None:
-        """The canary of a gate has its verdict."""
+    def blindness_check(self, card: Scorecard) -> None:
+        """The blindness check of a gate has its verdict."""
 
     def scenario(self, name: str, title: str) -> None:
         """A scenario of a gate begins."""
@@ -71,7 +71,7 @@ class SilentCampaign(Silent):
     def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
         return None
 
-    def canary(self, card: Scorecard) -> None:
+    def blindness_check(self, card: Scorecard) -> None:
         return None
 
     def scenario(self, name: str, title: str) -> None:
@@ -119,9 +119,9 @@ class Together:
         for each in self.observers:
             each.suite(name, title, scenarios, seed)
 
-    def canary(self, card: Scorecard) -> None:
+    def blindness_check(self, card: Scorecard) -> None:
         for each in self.observers:
-            each.canary(card)
+            each.blindness_check(card)
 
     def scenario(self, name: str, title: str) -> None:
         for each in self.observers:

@@ -47,7 +47,7 @@ class Display:
 
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
-        self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "canary"))
+        self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "blindness check"))
         self._faults = ""
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")
@@ -87,7 +87,7 @@ class Display:
     def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
         self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {scenarios} scenarios · seed {seed}")
 
-    def canary(self, card: Scorecard) -> None:
+    def blindness_check(self, card: Scorecard) -> None:
         self._say(f"  {card.verdict}: {card.reasons[0]}")
 
     def scenario(self, name: str, title: str) -> None:

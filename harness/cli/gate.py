@@ -59,7 +59,7 @@ def gate(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Run a suite of scenarios and give one verdict. A canary, which must fail, runs first.
+    """Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.
 
     Exits by the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall or success is a
     fail, and too little evidence is inconclusive.

@@ -91,14 +91,14 @@ class Part:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate says. Without rows it did not get past its canary."""
+    """What a gate says. Without rows it did not get past its blindness check."""
 
     suite: str
     title: str
     run_id: str
     verdict: Verdict
     reason: str
-    canary: SuiteRow
+    blindness_check: SuiteRow
     rows: Sequence[SuiteRow] = ()
     held: Regressions | None = None  # against a baseline
     part: Part = Part(0, 0)
@@ -151,7 +151,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
         "run_id": answer.run_id,
         "verdict": answer.verdict.value,
         "reason": answer.reason,
-        "canary": _json_row(answer.canary),
+        "blindness_check": _json_row(answer.blindness_check),
         "scenarios": [_json_row(row) for row in answer.rows],
         "part": _json_part(answer.part),
         "against": None if answer.held is None else against_json(answer.held),
@@ -210,9 +210,10 @@ def _markdown(answer: GateResult) -> str:
     sign = markdown.SIGNS[answer.verdict]
     head = f"# {sign} {answer.verdict.value.capitalize()}: {markdown.text(answer.reason)}"
     name = f"**{markdown.text(answer.title)}** · suite {markdown.code(answer.suite)} · {markdown.code(answer.run_id)}"
-    canary = f"The canary, which must fail: {answer.canary.result.verdict}, {answer.canary.result.reasons[0]}"
+    caught = answer.blindness_check.result
+    check = f"The blindness check, which must fail: {caught.verdict}, {caught.reasons[0]}"
     rows = [row.cells for row in answer.rows]
-    parts = [head, name, markdown.text(canary), markdown.table(HEAD, rows)]
+    parts = [head, name, markdown.text(check), markdown.table(HEAD, rows)]
     parts += [markdown.text(f"Left out: {each.name}, {each.why}") for each in answer.part.left_out]
     if answer.held is not None:
         parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
@@ -232,10 +233,10 @@ def _baseline_cases(held: Regressions) -> list[tuple[str, Verdict, Sequence[str]
 
 
 def _junit(answer: GateResult) -> str:
-    """One suite for the gate itself, with the canary and every scenario, and one for each run."""
+    """One suite for the gate itself, with the blindness check and every scenario, and one for each run."""
     caught = bool(answer.rows)
-    cases: list[tuple[str, Verdict, Sequence[str]]] = [("canary", Verdict.PASS, answer.canary.result.reasons)]
-    cases = cases if caught else [("canary", Verdict.INVALID, (answer.reason,))]
+    check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
+    cases: list[tuple[str, Verdict, Sequence[str]]] = [("blindness check", *check)]
     cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
     left_out = [each for each in answer.part.left_out if each.required]
     cases += [(each.name, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]

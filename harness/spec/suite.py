@@ -69,8 +69,10 @@ class Suite(_Model):
     version: Literal[1]
     name: Name
     title: Line
-    canary: Line = Field("canary", description="The scenario that must fail; looked up beside the suite.")
-    canary_reason: Line | None = Field(
+    blindness_check: Line = Field(
+        "blindness-check", description="The scenario that must fail; looked up beside the suite."
+    )
+    blindness_reason: Line | None = Field(
         None, description="What a reason of its failure must say: its own, no other one."
     )
     scenarios: list[Line | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)

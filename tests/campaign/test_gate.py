@@ -1,4 +1,4 @@
-"""The gate: its canary must fail, its answer is the worst one, its reports are whole."""
+"""The gate: its blindness check must fail, its answer is the worst one, its reports are whole."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def good() -> Scorecard:
 
 @pytest.fixture
 def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard) -> Any:
-    """Runs the gate where runs cost nothing: `canary` is the canary's card, `cards` those of the scenarios."""
+    """Runs the gate where runs cost nothing: `check` is the card of the blindness check, `cards` those of the scenarios."""
 
-    def run(canary: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> GateResult:
+    def run(check: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> GateResult:
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             found = []
             for plan in plans:
@@ -48,21 +48,21 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
             return found, False
 
         monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
-        monkeypatch.setattr(module, "load_evidence", lambda run_dir: canary.evidence)
-        monkeypatch.setattr(module, "judge", lambda *_: canary)
+        monkeypatch.setattr(module, "load_evidence", lambda run_dir: check.evidence)
+        monkeypatch.setattr(module, "judge", lambda *_: check)
         monkeypatch.setattr(module, "write_reports", lambda *_: {})
         monkeypatch.setattr(module, "run_repeatedly", pretend)
         monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
         path = tmp_path / "small.yaml"
         path.write_text(suite)
-        (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
+        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
         setting = Gate("local", 1, tmp_path, SCENARIOS)
         return run_gate(path, setting)
 
     return run
 
 
-def test_all_passed_and_the_canary_was_caught(rehearse: Any, good: Scorecard, tmp_path: pathlib.Path) -> None:
+def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scorecard, tmp_path: pathlib.Path) -> None:
     answer = rehearse(BROKEN[0].judge(), {})
     assert answer.verdict is Verdict.PASS
     assert [len(row.cards) for row in answer.rows] == [1, 3]
@@ -70,34 +70,38 @@ def test_all_passed_and_the_canary_was_caught(rehearse: Any, good: Scorecard, tm
     names = ["figures.json", "junit.xml", "report.html", "report.md", "suite.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     suite = json.loads((folder / "suite.json").read_text())
-    assert suite["verdict"] == "pass" and suite["canary"]["verdict"] == "fail"
+    assert suite["verdict"] == "pass" and suite["blindness_check"]["verdict"] == "fail"
     assert suite["scenarios"][1]["shares_of_bounds"]["recovery_time.max"]["runs"] == 3
     gate, *runs = ElementTree.parse(folder / "junit.xml").getroot()
-    assert [case.get("name") for case in gate] == ["canary", "rank-kill", "spot-evict"]
+    assert [case.get("name") for case in gate] == ["blindness check", "rank-kill", "spot-evict"]
     assert gate.get("failures") == gate.get("errors") == "0"
     assert [len(run.findall("testcase")) for run in runs] == [1 + len(good.expectations)] * 4
 
 
-@pytest.mark.parametrize("canary", [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID])
-def test_a_canary_that_does_not_fail_makes_the_answer_invalid(rehearse: Any, good: Scorecard, canary: Verdict) -> None:
-    answer = rehearse(replace(good, verdict=canary), {"rank-kill": BROKEN[0].judge()})
+@pytest.mark.parametrize("check", [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID])
+def test_a_blindness_check_that_does_not_fail_makes_the_answer_invalid(
+    rehearse: Any, good: Scorecard, check: Verdict
+) -> None:
+    answer = rehearse(replace(good, verdict=check), {"rank-kill": BROKEN[0].judge()})
     assert answer.verdict is Verdict.INVALID
     assert "this gate proves nothing" in answer.reason and not answer.rows
 
 
 @pytest.mark.parametrize("caught", [True, False], ids=["over its own", "over another one"])
-def test_a_canary_must_fail_over_its_own_bug(rehearse: Any, caught: bool) -> None:
+def test_a_blindness_check_must_fail_over_its_own_bug(rehearse: Any, caught: bool) -> None:
     """The bundled one starts from scratch, and the suite says so."""
-    asked = load_suite(SCENARIOS / "suites" / "pre-launch.yaml").canary_reason
-    suite = SUITE.replace("scenarios:", f"canary_reason: {asked}\nscenarios:")
+    asked = load_suite(SCENARIOS / "suites" / "pre-launch.yaml").blindness_reason
+    suite = SUITE.replace("scenarios:", f"blindness_reason: {asked}\nscenarios:")
     others = (each.judge() for each in BROKEN if (each.name == "starts_from_scratch") is caught)
     card = next(card for card in others if card.verdict is Verdict.FAIL)
     answer = rehearse(card, {}, suite)
     assert answer.verdict is (Verdict.PASS if caught else Verdict.INVALID)
-    assert caught or "the canary failed for another reason than 'resumed from step 0'" in answer.reason
+    assert caught or "the blindness check failed for another reason than 'resumed from step 0'" in answer.reason
 
 
-def test_a_canary_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any, tmp_path: pathlib.Path) -> None:
+def test_a_blindness_check_that_fails_before_its_fault_strikes_says_nothing(
+    rehearse: Any, tmp_path: pathlib.Path
+) -> None:
     def crashes(logs: Logs) -> None:
         remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
         logs["harness"][-1].update(outcome="failed", reason="ModuleNotFoundError: No module named 'torch'")
@@ -106,7 +110,7 @@ def test_a_canary_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any
     assert card.verdict is Verdict.FAIL
     answer = rehearse(card, {})
     assert answer.verdict is Verdict.INVALID and not answer.rows
-    assert "the canary failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
+    assert "the blindness check failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
     gate, *_ = ElementTree.parse(tmp_path / answer.run_id / "junit.xml").getroot()
     assert gate.get("errors") == "1"
 
@@ -166,8 +170,24 @@ def test_overrides_that_are_no_mapping_are_told_at_their_place() -> None:
 
 def test_every_shipped_suite_can_be_read() -> None:
     for path in (SCENARIOS / "suites").glob("*.yaml"):
-        if path.stem == "canary":
-            assert load_scenario(path).name == "canary"
+        if path.stem == "blindness-check":
+            assert load_scenario(path).name == "blindness-check"
             continue
         for entry in load_suite(path).entries:
             load_scenario(SCENARIOS / f"{entry.scenario}.yaml", entry.profile, entry.overrides)
+
+
+def test_the_shipped_gate_holds_every_class_of_failure() -> None:
+    suite = load_suite(SCENARIOS / "suites" / "pre-launch.yaml")
+    specs = [load_scenario(SCENARIOS / f"{entry.scenario}.yaml") for entry in suite.entries if entry.required]
+    assert {fault.kind for spec in specs for fault in spec.faults} >= {
+        "preemption",
+        "rank_kill",
+        "node_loss",
+        "nic_bandwidth",
+        "checkpoint_torn_write",
+        "checkpoint_corruption",
+        "straggler",
+        "hang",
+        "storage_error",
+    }

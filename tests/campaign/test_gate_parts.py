@@ -76,7 +76,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         monkeypatch.setattr(module, "figures_of_cards", measured)
         path = tmp_path / "small.yaml"
         path.write_text(suite)
-        (tmp_path / "canary.yaml").write_text((SCENARIOS / "suites" / "canary.yaml").read_text())
+        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
         seed = more.pop("seed", 1)
         return run_gate(path, Gate("local", seed, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
 
@@ -403,19 +403,27 @@ def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathl
             merging.merge_gates(parts, tmp_path)
 
 
-def test_a_shard_whose_canary_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
+def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
     parts = shards(rehearse, 2)
-    _edit(parts[1], lambda values: values["canary"].update(verdict="pass"))
+    _edit(parts[1], lambda values: values["blindness_check"].update(verdict="pass"))
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
+
+
+def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
+    rehearse: Any, tmp_path: pathlib.Path
+) -> None:
+    parts = shards(rehearse, 2)
+    _edit(parts[0], lambda values: values.update(canary=values.pop("blindness_check")))
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
 
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
     assert sorted(values) == sorted(
-        ["schema", "suite", "title", "run_id", "verdict", "reason", "canary", "scenarios", "part", "against"]
+        ["schema", "suite", "title", "run_id", "verdict", "reason", "blindness_check", "scenarios", "part", "against"]
     )
     keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
-    assert sorted(values["scenarios"][0]) == sorted(values["canary"]) == sorted(keys.split())
+    assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
     keys = "in_suite selected tag backend seed digest names shard shards left_out"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None

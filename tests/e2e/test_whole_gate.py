@@ -1,4 +1,4 @@
-"""A whole gate, for real: the shipped canary is caught, a short scenario passes, the answer is yes."""
+"""A whole gate, for real: the shipped blindness check is caught, a short scenario passes, the answer is yes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import shutil
 from chaos_cli import ROOT, chaos, leftovers
 
 
-def test_the_gate_catches_its_canary_and_says_yes(reports: pathlib.Path, short: pathlib.Path) -> None:
-    shutil.copy(ROOT / "scenarios" / "suites" / "canary.yaml", short.parent)
+def test_the_gate_catches_its_blindness_check_and_says_yes(reports: pathlib.Path, short: pathlib.Path) -> None:
+    shutil.copy(ROOT / "scenarios" / "suites" / "blindness-check.yaml", short.parent)
     suite = short.with_name("suite.yaml")
     suite.write_text(f"version: 1\nname: tiny\ntitle: A tiny gate\nscenarios: [{short}]\n")
     done = chaos(reports, "gate", suite)
     assert done.code == 0, done.out
     (folder,) = reports.glob("tiny-*")
     answer = json.loads((folder / "suite.json").read_text())
-    assert answer["verdict"] == "pass" and answer["canary"]["verdict"] == "fail"
-    assert "resumed from step 0 and gave no reason" in answer["canary"]["reasons"][0]
-    assert leftovers("short", "canary") == []
+    assert answer["verdict"] == "pass" and answer["blindness_check"]["verdict"] == "fail"
+    assert "resumed from step 0 and gave no reason" in answer["blindness_check"]["reasons"][0]
+    assert leftovers("short", "blindness-check") == []
 
 
-def test_a_canary_that_passes_blinds_the_gate(reports: pathlib.Path, short: pathlib.Path) -> None:
+def test_a_blindness_check_that_passes_blinds_the_gate(reports: pathlib.Path, short: pathlib.Path) -> None:
     shutil.copy(short, short.with_name("healthy.yaml"))
     suite = short.with_name("suite.yaml")
-    suite.write_text(f"version: 1\nname: blind\ntitle: A blind gate\ncanary: healthy\nscenarios: [{short}]\n")
+    suite.write_text(f"version: 1\nname: blind\ntitle: A blind gate\nblindness_check: healthy\nscenarios: [{short}]\n")
     done = chaos(reports, "gate", suite)
     assert done.code == 3, done.out
     assert "this gate proves nothing" in done.out

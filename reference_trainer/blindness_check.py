@@ -1,4 +1,4 @@
-"""The canary: the reference trainer without its restore. It saves, and starts from scratch all the same.
+"""The blindness check: the reference trainer without its restore. It saves, and starts from scratch all the same.
 
 A gate rehearses it first. If that does not fail, the gate is blind, and no answer of it is worth anything.
 """
