@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.emitter.vocabulary import EVENTS
+from harness.emitter import vocabulary
 
 RANKS_SHOWN = 128  # each with series of its own; the others share the label `other`
 OTHER = "other"
@@ -13,12 +13,7 @@ PHASES = (
     *("starting", "startup", "rendezvous", "restore", "restored", "training", "drain", "exiting"),
     OTHER,
 )
-ANOMALIES = (
-    *next(
-        field.values for event in EVENTS if event.name == "anomaly" for field in event.fields if field.name == "kind"
-    ),
-    OTHER,
-)
+ANOMALIES = (*vocabulary.ANOMALIES, OTHER)
 ACCOUNTS = "an account of the ledger"
 KIND = "the kind of fault, as in `chaos list --faults`"
 RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
