@@ -41,6 +41,7 @@ from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.replicas import Replicas, Setback, digest
+from reference_trainer.trends import Trends
 from reference_trainer.watchdog import StragglerReport, Watchdog
 
 EXIT_COMPLETED = 0
@@ -117,6 +118,7 @@ class Worker:
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
+        self.trends = Trends(emit, options.checkpoint_every)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0 and options.metadata != "off":
             self.preemption.poll(options.metadata, options.poll_s)
@@ -226,6 +228,7 @@ class Worker:
             self.schedule.step()
 
             # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
+            began_ns = begin_ns
             begin_ns = self.emit(
                 "step",
                 step=step,
@@ -243,6 +246,9 @@ class Worker:
             )
             self.watchdog.step_done(step)
             self.stragglers.step_done(compute_s_of_ranks)
+            if self.rank == 0:
+                committed = self.checkpoints.committed_step
+                self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:

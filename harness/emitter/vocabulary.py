@@ -128,7 +128,10 @@ _CONTENT = Field(
 )
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
-ANOMALIES = ("hang", "nonfinite", "gradient", "straggler", "topology", "replica")
+ANOMALIES = (
+    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica"),
+    *("stagnation", "slow", "data_wait", "checkpoint_late"),  # see `abnormal.py`
+)
 
 Tell = Literal[
     "steps",

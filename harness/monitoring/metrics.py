@@ -69,6 +69,7 @@ METRICS = (
     _counter("data_wait_seconds", "Time that steps were blocked on data, where the trainer measures it.", rank=RANK),
     _counter("checkpoint_stall_seconds", "Time that steps were blocked on saving, where it is measured.", rank=RANK),
     _gauge("loss", "The newest loss, of the lowest rank that tells one."),
+    _gauge("loss_improvement_ratio", "How far the mean loss of the last 50 steps is below that of the 100 before."),
     _gauge("gradient_norm", "The newest gradient norm, of the lowest rank that tells one."),
     _gauge("gradient_norm_recent_max", "The largest of the last 60 s, so that a spike between two scrapes shows."),
     _gauge("learning_rate", "The newest learning rate, of the lowest rank that tells one."),
