@@ -40,6 +40,7 @@ class Options:
     metadata: str = "auto"
     poll_s: float = 1.0
     nonfinite: str = "skip"
+    check_replicas_every: int = 10
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0
     startup_s: float = 120.0
@@ -71,6 +72,7 @@ _HELP = {
     "metadata": "whose metadata endpoint to ask for an eviction notice",
     "poll_s": "seconds between two such questions",
     "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
+    "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
     "hang_floor_s": "never call it a hang before so many seconds without a step",
     "hang_factor": "call it a hang after so many times the median step",
     "startup_s": "call it a hang when the first step takes longer than so many seconds",
@@ -81,7 +83,7 @@ _HELP = {
 }
 _CHOICES = {"device": ("auto", "cpu", "cuda"), "metadata": PROVIDERS, "nonfinite": ("skip", "stop")}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"exclude_stragglers", "seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
 
 One iteration: read this rank's share of the global batch, forward and backward, sum the gradients over all ranks,
-share loss and notices, guard, update, report; now and then save. Whatever ends the process has its own exit code:
+share loss, notices and digests of the weights, guard, update, report; now and then save. Whatever makes the state
+untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the process has its own exit code:
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -38,13 +40,17 @@ from reference_trainer.data import Samples, load_corpus, share
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
+from reference_trainer.replicas import Replicas, Setback, digest
+from reference_trainer.trends import Trends
 from reference_trainer.watchdog import StragglerReport, Watchdog
 
 EXIT_COMPLETED = 0
 EXIT_ERROR = 1  # a bug, or a machine that is not as it should be
 EXIT_PEER_LOST = 74  # sysexits' EX_IOERR: a collective failed, most likely because another rank is gone
+EXIT_SET_BACK = 71  # sysexits' EX_OSERR: the state is not to be trusted and no checkpoint is there; start again
 EXIT_STOPPED = 78  # sysexits' EX_CONFIG: by policy; starting again would end the same way
 
+SETBACKS_MAX = 3  # in a row, without getting further
 STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
@@ -53,14 +59,19 @@ class WrongPlace(Exception):
 
 
 class StoppedByPolicy(Exception):
-    """The loss or the gradient is not finite, and `--nonfinite stop` was asked for."""
+    """Going on would not help: by `--nonfinite stop`, or after too many setbacks."""
+
+
+class FromScratch(Exception):
+    """After a setback there is no checkpoint to go back to: the process must start again."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
-    emit = Emitter.open("trainer", tells=[kind for kind in TELLS if kind != "samples"], **place())
+    untold = {"samples"} if options.check_replicas_every else {"samples", "weights"}
+    emit = Emitter.open("trainer", tells=[kind for kind in TELLS if kind not in untold], **place())
     emit("started")
     worker = Worker(options, emit, **place())  # as told now: a rehearsal may have begun to lie
     rank = worker.rank
@@ -71,6 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"rank {rank}: {error}", file=sys.stderr)
     except BadInput as error:
         code, reason = EXIT_USAGE, "usage"
+        print(f"rank {rank}: {error}", file=sys.stderr)
+    except FromScratch as error:
+        code, reason = EXIT_SET_BACK, "set back"
         print(f"rank {rank}: {error}", file=sys.stderr)
     except WrongPlace as error:
         code, reason = EXIT_ERROR, "wrong place"
@@ -97,12 +111,14 @@ class Worker:
         self.emit = emit
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
         self.step = 0
+        self.setbacks, self.furthest = 0, 0  # setbacks since the furthest step was passed
 
     def run(self) -> tuple[int, str]:
         """Start up, meet the others, restore, train. Returns exit code and reason."""
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
+        self.trends = Trends(emit, options.checkpoint_every)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0 and options.metadata != "off":
             self.preemption.poll(options.metadata, options.poll_s)
@@ -114,7 +130,11 @@ class Worker:
         with emit.phase("restore"):
             self.restore()
         self.preemption.training_begins()
-        return self.train()
+        while True:
+            try:
+                return self.train()
+            except Setback as setback:
+                self.go_back(str(setback))
 
     def build(self) -> None:
         """Everything that needs no other rank."""
@@ -138,6 +158,7 @@ class Worker:
             "model": repr(shape_of(options)),
         }
         self.damage = Damage.on_request(self.rank, self.emit)
+        self.replicas = Replicas(self.model, self.emit, self.rank, options.check_replicas_every)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
             print(f"data: {corpus.source}, {len(corpus.tokens)} bytes, sha256 {corpus.digest}", flush=True)
@@ -151,7 +172,7 @@ class Worker:
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.
         self.parallel = DistributedDataParallel(self.model, find_unused_parameters=True, gradient_as_bucket_view=True)
-        self.sync = GradientSync(self.parallel, self.emit)
+        self.sync = GradientSync(self.parallel, self.emit, meanwhile=lambda: self.replicas.take(self.step))
 
     def restore(self) -> int:
         """Puts back the newest checkpoint that is valid for every rank; returns its step."""
@@ -165,10 +186,25 @@ class Worker:
         self.step = restored.step
         return restored.step
 
+    def go_back(self, why: str) -> None:
+        """All ranks return to the newest checkpoint. Too many times without getting further: the job stops."""
+        print(f"rank {self.rank}: {why}; back to the newest checkpoint", file=sys.stderr, flush=True)
+        self.setbacks = 1 if self.step > self.furthest else self.setbacks + 1
+        self.furthest = max(self.step, self.furthest)
+        if self.setbacks > SETBACKS_MAX:
+            raise StoppedByPolicy(f"{why}; this was setback {self.setbacks} without getting past step {self.furthest}")
+        self.watchdog.allow(self.options.startup_s)
+        self.optimizer.zero_grad()
+        self.checkpoints.wait()
+        with self.emit.phase("restore"):
+            if not self.restore():
+                raise FromScratch(f"{why}; there is no checkpoint to go back to")
+
     def train(self) -> tuple[int, str]:
         """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
         options = self.options
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
+        self.replicas.starts_at(self.step + 1)
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
             if self.damage:
@@ -180,8 +216,9 @@ class Worker:
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
-            rows = exchange([loss_of_share, compute_s, self.preemption.notice])
-            losses, compute_s_of_ranks, notices = zip(*rows, strict=True)
+            rows = exchange([loss_of_share, compute_s, self.preemption.notice, self.replicas.mine])
+            losses, compute_s_of_ranks, notices, digests = zip(*rows, strict=True)
+            self.replicas.compare(step, digests)
             loss = sum(losses)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
             lr = self.schedule.get_last_lr()[0]
@@ -191,6 +228,7 @@ class Worker:
             self.schedule.step()
 
             # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
+            began_ns = begin_ns
             begin_ns = self.emit(
                 "step",
                 step=step,
@@ -204,9 +242,13 @@ class Worker:
                 data_ns=data_ns,
                 checkpoint_ns=checkpoint_ns,
                 sync_ns=self.sync.waited_ns,
+                **self.replicas.told(),
             )
             self.watchdog.step_done(step)
             self.stragglers.step_done(compute_s_of_ranks)
+            if self.rank == 0:
+                committed = self.checkpoints.committed_step
+                self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:
@@ -255,7 +297,10 @@ class Worker:
         return False
 
     def save(self, kind: str) -> None:
-        """Copies the state and leaves the writing to the background."""
+        """Copies the state and leaves the writing to the background. Never saves weights that the ranks disagree on."""
+        if self.options.check_replicas_every:
+            of_ranks = exchange([float(digest(self.model))])
+            self.replicas.compare(self.step, [row[0] for row in of_ranks])
         with self.emit.phase("checkpoint.snapshot"):
             state = training_state.capture(self.model, self.optimizer, self.schedule, self.step, self.identity)
             if self.rank == 0:
@@ -300,10 +345,11 @@ class GradientSync:
     DDP's own way divides by the number of ranks, which is wrong where their shares of the batch differ.
     """
 
-    def __init__(self, parallel: DistributedDataParallel, emit: Emitter):
+    def __init__(self, parallel: DistributedDataParallel, emit: Emitter, meanwhile: Callable[[], None]):
+        """`meanwhile` is called once a step, while the last gradients travel."""
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
-        self._emit = emit
+        self._emit, self._meanwhile = emit, meanwhile
         parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -311,6 +357,8 @@ class GradientSync:
             self._emit.failpoint("all_reduce")
         self.ready_ns = time.monotonic_ns()
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        if bucket.is_last():
+            self._meanwhile()
         return future.then(lambda done: done.value()[0])
 
 

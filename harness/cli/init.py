@@ -21,7 +21,7 @@ from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOptio
 from harness.cli.output import out, safe, say
 from harness.cli.run import stop
 from harness.errors import UsageError
-from harness.judge.tells import ITEMS, stood_in_for
+from harness.judge.tells import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 
@@ -99,7 +99,7 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
     """What is judged, what is not, and what this look was too short to see."""
     seen = stood_in_for(facts.told)
-    untold = [kind for kind in ITEMS if kind not in seen]
+    untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
     due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}
     judged = dict.fromkeys(ITEMS[kind] for kind in ITEMS if kind in seen)
     unseen = dict.fromkeys(ITEMS[kind] for kind in untold if kind not in due)

@@ -128,8 +128,23 @@ _CONTENT = Field(
 )
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
+ANOMALIES = (
+    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica"),
+    *("stagnation", "slow", "data_wait", "checkpoint_late"),  # see `abnormal.py`
+)
+
 Tell = Literal[
-    "steps", "loss", "positions", "samples", "digests", "checkpoints", "restores", "phases", "exits", "clocks"
+    "steps",
+    "loss",
+    "positions",
+    "samples",
+    "digests",
+    "weights",
+    "checkpoints",
+    "restores",
+    "phases",
+    "exits",
+    "clocks",
 ]
 TELLS: tuple[Tell, ...] = get_args(Tell)
 
@@ -380,6 +395,15 @@ _TRAINER = (
             _spent("data_ns", "time in this step blocked on data"),
             _spent("checkpoint_ns", "time in this step blocked on checkpointing"),
             _spent("sync_ns", "time of the gradient all-reduce, if measured"),
+            Field(
+                "weights",
+                LABEL,
+                "digest of the weights that this step computed with; replicas have the same",
+                optional=True,
+                most=NAME_CHARS_MAX,
+                column="weights",
+            ),
+            _spent("weights_ns", "time in this step spent on that digest"),
         ),
     ),
     Event(
@@ -451,8 +475,10 @@ _TRAINER = (
         ("trainer",),
         "The trainer noticed that something is wrong.",
         (
-            _name("kind", "what", optional=True, values=("hang", "nonfinite", "gradient", "straggler", "topology")),
+            _name("kind", "what", optional=True, values=ANOMALIES),
             _text("detail", "in words"),
+            Field("at_step", INTEGER, "the step that it is about", "steps", optional=True, least=0, most=STEP_MAX),
+            _rank("suspect", "the rank that it is about, where one can be named"),
         ),
     ),
     Event(
@@ -654,6 +680,7 @@ _HARNESS = (
             Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
             Field("stops", FLAG, "whether a healthy job may have to stop over it", optional=True),
             Field("spoils", FLAG, "whether it may damage checkpoints; else: unless it kills", optional=True),
+            Field("drifts", FLAG, "whether it leaves a rank with other weights than its peers", optional=True),
         ),
     ),
     Event("fault.taking", ("harness",), "The target is killed now.", (_FAULT, *_place(optional=True))),

@@ -200,6 +200,10 @@ class Fault(BaseModel, abc.ABC):
         """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
         return self.needs
 
+    def drifts(self) -> bool:
+        """Whether it leaves a rank with other weights than its peers, which the trainer must notice."""
+        return False
+
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         """Where a trainer with our emitter is to stop or be struck while the fault acts: see `Context.hold`."""
         return []

@@ -24,6 +24,9 @@ class SilentDataCorruption(Fault):
     aims_at = "rank"
     stops = True
 
+    def drifts(self) -> bool:
+        return self.what == "weight"  # a gradient is summed over all ranks: they stay alike
+
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return damage.environment(run_dir)
 

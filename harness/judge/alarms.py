@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.emitter import abnormal
 from harness.timeline.timeline import Ints, Timeline
 
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
@@ -20,7 +21,20 @@ EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatev
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
     """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out."""
     outside = [a for a in run.anomalies if not any(begin <= a["at"] <= end for begin, end in at_work)]
-    return [alarm for alarm in outside if not _slow_indeed(run, alarm)]
+    return [alarm for alarm in outside if not (_slow_indeed(run, alarm) or _by_the_rules(run, alarm))]
+
+
+def _by_the_rules(run: Timeline, alarm: Mapping[str, Any]) -> bool:
+    """Whether the steps of the process that raised it are abnormal by the very rule that it names."""
+    if alarm.get("kind") not in abnormal.OF_STEPS:
+        return False
+    steps = run.steps
+    rows = np.flatnonzero((steps.process == alarm["process"]) & (steps.end <= alarm["at"]))
+    watch, found = abnormal.Watch(), list[str]()
+    columns = (steps.loss[rows], steps.grad_norm[rows], steps.end[rows] - steps.begin[rows], steps.data_ns[rows])
+    for loss, norm, took, waited in zip(*(column.tolist() for column in columns), strict=True):
+        found = watch.step_done(loss, norm, took, waited)
+    return alarm["kind"] in found
 
 
 def _slow_indeed(run: Timeline, alarm: Mapping[str, Any]) -> bool:

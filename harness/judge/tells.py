@@ -26,6 +26,7 @@ ITEMS: Mapping[str, str] = {
     "positions": "sample order",
     "samples": "sample order",
     "digests": "sample contents",
+    "weights": "agreement of replicas",
     "checkpoints": "checkpoints",
     "restores": "what was restored",
     "phases": "phases of recoveries",
@@ -33,13 +34,16 @@ ITEMS: Mapping[str, str] = {
     "clocks": "clocks of the hosts",
 }
 BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
+BY_FAULT = ("weights",)  # asked for only where a fault made the ranks differ: `scores/replicas.py`
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
-NOT_OF_REFERENCE = frozenset({"samples"})  # it tells places in the shuffled order instead
+# Of samples it tells places in the shuffled order instead; digests of its weights only where it is asked for them.
+NOT_OF_REFERENCE = frozenset({"samples", "weights"})
 COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
     "loss": lambda steps: np.isfinite(steps.loss),
     "positions": lambda steps: (steps.first >= 0) & (steps.count >= 0),
     "samples": lambda steps: steps.samples >= 0,
     "digests": lambda steps: steps.digest != 0,
+    "weights": lambda steps: steps.weights != 0,
 }
 EVENTS = {
     "checkpoints": ("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
@@ -177,6 +181,8 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
     """(item, why) of every kind that is not told, or that no expectation asks about."""
     here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
+        if kind in BY_FAULT:
+            continue
         score = BY_BOUND.get(kind)
         if kind not in here:
             yield item, "the log does not report it"
@@ -200,7 +206,7 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
         text = "Its trainer does not declare what it reports (trainer: tells:)"
         return [f"{text}. Whatever is missing from its log will not be judged."]
     tells = stood_in_for(tells)
-    untold = [kind for kind in TELLS if kind not in tells and kind not in BY_HARNESS]
+    untold = [kind for kind in TELLS if kind not in tells and kind not in (*BY_HARNESS, *BY_FAULT)]
     if not untold:
         return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
     items = dict.fromkeys(ITEMS[kind] for kind in untold)

@@ -46,6 +46,7 @@ _OWN_COLUMNS: dict[str, type] = {
     for name in (
         *("step", "begin", "end", "loss", "grad_norm", "lr", "digest"),
         *("first", "count", "data_pass", "applied", "data_ns", "checkpoint_ns", "sync_ns"),
+        *("weights", "weights_ns"),
     )
 } | {"data_pass": np.int32}
 COLUMNS = _OWN_COLUMNS | {"samples": np.int32}  # the number of its samples in `Log.samples`

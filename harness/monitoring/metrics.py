@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.emitter.vocabulary import EVENTS
+from harness.emitter import vocabulary
 
 RANKS_SHOWN = 128  # each with series of its own; the others share the label `other`
 OTHER = "other"
@@ -13,12 +13,7 @@ PHASES = (
     *("starting", "startup", "rendezvous", "restore", "restored", "training", "drain", "exiting"),
     OTHER,
 )
-ANOMALIES = (
-    *next(
-        field.values for event in EVENTS if event.name == "anomaly" for field in event.fields if field.name == "kind"
-    ),
-    OTHER,
-)
+ANOMALIES = (*vocabulary.ANOMALIES, OTHER)
 ACCOUNTS = "an account of the ledger"
 KIND = "the kind of fault, as in `chaos list --faults`"
 RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
@@ -74,6 +69,7 @@ METRICS = (
     _counter("data_wait_seconds", "Time that steps were blocked on data, where the trainer measures it.", rank=RANK),
     _counter("checkpoint_stall_seconds", "Time that steps were blocked on saving, where it is measured.", rank=RANK),
     _gauge("loss", "The newest loss, of the lowest rank that tells one."),
+    _gauge("loss_improvement_ratio", "How far the mean loss of the last 50 steps is below that of the 100 before."),
     _gauge("gradient_norm", "The newest gradient norm, of the lowest rank that tells one."),
     _gauge("gradient_norm_recent_max", "The largest of the last 60 s, so that a spike between two scrapes shows."),
     _gauge("learning_rate", "The newest learning rate, of the lowest rank that tells one."),

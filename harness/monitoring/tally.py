@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.emitter import abnormal
 from harness.monitoring.board import Board
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
 from harness.monitoring.saves import Saves
@@ -19,6 +20,7 @@ from harness.run.observers import Status
 
 STEP_TIMES_KEPT = 64
 RECENT_S = 60
+LOSSES_KEPT = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
 ROLES = ("trainer", "agent", "harness")
 _SPENT = {
     "sync_ns": "chaos_gradient_sync_seconds_total",
@@ -48,6 +50,7 @@ class Tally:
     saves: Saves = field(default_factory=Saves)
     every_steps: int | None = None  # a checkpoint is planned so often
     _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
     _norms: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT_S))  # second, its largest
     _lowest: int | None = None  # the lowest rank that has told a step
     _restarts: int = 0
@@ -163,6 +166,10 @@ class Tally:
             self.board.set(f"chaos_{name}", value)
             if not math.isfinite(value) and told != "lr":
                 self.board.add("chaos_nonfinite_total", 1, name)
+            if told == "loss" and math.isfinite(value):
+                self._losses.append(value)
+                if (improvement := abnormal.loss_improvement(list(self._losses))) is not None:
+                    self.board.set("chaos_loss_improvement_ratio", improvement)
             if told == "grad_norm":
                 self._keep_norm(math.inf if math.isnan(value) else value, int(now_s))
 

@@ -141,6 +141,7 @@ class Injection:
         self._moment("injected")
         aimed = [self._aim(target) for target in self.targets]
         told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
+        told |= {"drifts": True} if self.fault.drifts() else {}
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:

@@ -42,6 +42,7 @@ class FaultRecord:
     error: str | None
     stops: bool = False  # a healthy job may have to stop over it
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
+    drifts: bool = False  # it leaves a rank with other weights than its peers
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
@@ -205,6 +206,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
             record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
             record |= {
+                "drifts": False,
                 "targets": (),
                 "injected": None,
                 "told": [],
@@ -236,6 +238,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["kills"] = bool(event.get("kills", False))
             record["stops"] = bool(event.get("stops", False))
             record["spoils"] = bool(event.get("spoils", not record["kills"]))
+            record["drifts"] = bool(event.get("drifts", False))
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])

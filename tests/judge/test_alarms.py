@@ -58,3 +58,20 @@ def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
 
     card = verdict(simulate(QUIET, [], 3), silent, expect=NONE_FALSE)
     assert card.metrics["false_alarms"] == 1
+
+
+@pytest.mark.parametrize(("norm", "kind", "false"), [(50.0, "gradient", 0), (2.0, "gradient", 1), (50.0, "slow", 1)])
+def test_an_alarm_by_a_rule_is_held_against_the_same_rule(norm: float, kind: str, false: int) -> None:
+    """The trainer and the judge read the same steps by one module."""
+
+    def spike(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for step in steps(lines):
+                step["grad_norm"] = norm if step["step"] == 40 else 1.0
+        (lines,) = trainers(logs, rank=0)
+        at = lines.index(steps(lines, 40, 40)[0])
+        times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
+        lines.insert(at + 1, {"event": "anomaly", "kind": kind} | times)
+
+    card = verdict(simulate(QUIET, [], 3), spike, expect=NONE_FALSE)
+    assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)

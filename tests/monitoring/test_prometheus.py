@@ -238,8 +238,9 @@ def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
 
 
 def test_each_alert_fires_and_resolves() -> None:
-    promtool("test", "rules", str(EXAMPLES / "alerts_test.yaml"))
-    tested = (EXAMPLES / "alerts_test.yaml").read_text()
+    files = [EXAMPLES / "alerts_test.yaml", EXAMPLES / "alerts_day_test.yaml"]
+    promtool("test", "rules", *map(str, files))
+    tested = "".join(file.read_text() for file in files)
     alerts = [line.split()[-1] for line in (EXAMPLES / "alerts.yaml").read_text().splitlines() if "- alert:" in line]
     for alert in alerts:
         assert tested.count(f"alertname: {alert}") >= 3, f"{alert}: before, while it fires, and after"

@@ -62,6 +62,11 @@ MUTANTS = [
     _fails("believes_any_place", "no step for 30 s", "wrong rank"),
     _fails("crashes_after_every_restart", r"the job failed at step 2\d of 40: the command on node\d ended with"),
     _fails("gradient_not_averaged", "ranks 0 and 1 disagree on the gradient norm"),
+    _fails(
+        "ignores_drifted_replicas",
+        "at step 31 rank 1 computed with other weights than the majority, and the trainer did not say so",
+        "drift",
+    ),
     _fails("swallows_nan", "loss nan instead of"),
     _fails("lies_about_restore", "said it restored step 25, but went on with step 21"),
     _fails("skips_the_recompute", "said it restored step 20, but went on with step 26"),

@@ -33,6 +33,7 @@ from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import Batch
 from reference_trainer.preemption import Preemption
+from reference_trainer.replicas import Replicas
 from reference_trainer.train import GradientSync, Worker, exchange
 from reference_trainer.watchdog import Watchdog
 
@@ -351,6 +352,12 @@ def gradient_not_averaged() -> None:
         return future
 
     on_resume(lambda worker: setattr(GradientSync, "_sum", alone))
+
+
+@bug
+def ignores_drifted_replicas() -> None:
+    """Each rank takes digests of its weights, and nobody compares them."""
+    Replicas.compare = lambda *_: None
 
 
 @bug

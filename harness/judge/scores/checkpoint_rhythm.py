@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from harness.emitter import abnormal
 from harness.judge import comparable, tells, undisturbed
 from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Bools, Ints, Timeline
@@ -24,7 +25,7 @@ NAME = "checkpoint_rhythm"
 class RhythmBounds(Bounds):
     """`max_missed`: so many saves in a row may be missing; `min_percent`: of those due, so many are made."""
 
-    max_missed: int = Field(1, ge=0)
+    max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0)
     min_percent: Percent = 60.0
 
 

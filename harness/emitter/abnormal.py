@@ -1,0 +1,95 @@
+"""What is abnormal in a training: one rule each, the same for the trainer while it runs, for the judge afterwards, for
+the live metrics and for the alert rules in `examples/monitoring/`. Standard library only.
+
+The limits are those that practitioners of large runs warn on.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+
+LOSS_RECENT_STEPS = 50  # the mean loss of these ...
+LOSS_BEFORE_STEPS = 100  # ... against that of those before them
+LOSS_IMPROVES_MIN = 0.02  # of the mean before
+GRADIENT_NORM_FACTOR = 10.0  # times the usual
+STEP_TIME_EXCESS = 0.15  # over the usual
+DATA_WAIT_SHARE = 0.10  # of the step time
+THROUGHPUT_LOSS = 0.10  # of a day, against the day before
+CHECKPOINT_INTERVALS = 2.0  # without a commit
+
+NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one; with fewer nothing is usual yet
+TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
+
+STAGNATION, GRADIENT, SLOW, DATA_WAIT = "stagnation", "gradient", "slow", "data_wait"
+CHECKPOINT_LATE = "checkpoint_late"
+OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a `Watch` finds
+
+
+def loss_improvement(losses: Sequence[float]) -> float | None:
+    """The part by which the mean loss of the last 50 steps is below that of the 100 before; `None` for too few."""
+    if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
+        return None
+    recent = losses[-LOSS_RECENT_STEPS:]
+    before = statistics.fmean(losses[-LOSS_RECENT_STEPS - LOSS_BEFORE_STEPS : -LOSS_RECENT_STEPS])
+    return (before - statistics.fmean(recent)) / abs(before) if before else None
+
+
+def loss_stagnates(losses: Sequence[float]) -> bool:
+    improvement = loss_improvement(losses)
+    return improvement is not None and improvement < LOSS_IMPROVES_MIN
+
+
+def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
+    """Whether a gradient norm is more than ten times the median of those before."""
+    return len(before) >= NORMS_MIN and norm > GRADIENT_NORM_FACTOR * statistics.median(before)
+
+
+def steps_are_slow(times: Sequence[float]) -> bool:
+    """Whether the last steps took 15 % longer than those before. All ranks may be slow alike."""
+    if len(times) < TIMES_RECENT + TIMES_BEFORE:
+        return False
+    usual = statistics.median(times[-TIMES_RECENT - TIMES_BEFORE : -TIMES_RECENT])
+    return statistics.median(times[-TIMES_RECENT:]) > (1 + STEP_TIME_EXCESS) * usual
+
+
+def waits_for_data(waited: Sequence[float], times: Sequence[float]) -> bool:
+    """Whether more than a tenth of the time of the last steps was spent waiting for data."""
+    return len(times) >= TIMES_RECENT and sum(waited[-TIMES_RECENT:]) > DATA_WAIT_SHARE * sum(times[-TIMES_RECENT:])
+
+
+def checkpoint_is_late(since: float, interval: float) -> bool:
+    """Whether the last commit is more than twice the interval ago, both in steps or both in seconds."""
+    return since > CHECKPOINT_INTERVALS * interval
+
+
+class Watch:
+    """Applies the rules to one process's steps, in order. What lasts is told once in 50 steps."""
+
+    def __init__(self) -> None:
+        kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
+        self._losses: deque[float] = deque(maxlen=kept)
+        self._times: deque[float] = deque(maxlen=TIMES_RECENT + TIMES_BEFORE)
+        self._waited: deque[float] = deque(maxlen=TIMES_RECENT)
+        self._norms: deque[float] = deque(maxlen=NORMS_KEPT)
+        self._steps = 0
+
+    def norm_spikes(self, grad_norm: float) -> bool:
+        """Whether the gradient norm of the next step is abnormal, before that step counts."""
+        return gradient_spikes(grad_norm, self._norms)
+
+    def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
+        """The kinds of what is abnormal now. `took` and `waited` (for data) are in one unit of time."""
+        self._steps += 1
+        found = [GRADIENT] if self.norm_spikes(grad_norm) else []
+        self._losses.append(loss)
+        self._norms.append(grad_norm)
+        self._times.append(took)
+        self._waited.append(waited)
+        if self._steps % LOSS_RECENT_STEPS:
+            return found
+        losses, times, waits = list(self._losses), list(self._times), list(self._waited)
+        found += [STAGNATION] if loss_stagnates(losses) else []
+        found += [SLOW] if steps_are_slow(times) else []
+        return found + ([DATA_WAIT] if waits_for_data(waits, times) else [])

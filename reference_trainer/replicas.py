@@ -1,0 +1,101 @@
+"""Do all ranks still hold the same weights? Loss and gradient norm are sums over all ranks, so they cannot tell.
+
+Each rank takes a digest of its weights at the first step after a start and at every N-th one after that, while the
+gradients travel between the ranks. The digests travel with the loss. Every rank sees all of them, so all decide alike.
+A checkpoint is saved only if the ranks agree, so that the newest one is always from before the drift.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from harness.events import Emitter
+
+WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
+MODULUS = 2**52  # a digest below it is exact as a 64-bit float, which is what the ranks exchange
+
+
+class Setback(Exception):
+    """The state of the training cannot be trusted any more; the message says why. All ranks raise it at once."""
+
+
+def digest(model: nn.Module) -> Tensor:
+    """Sums the bits of all weights as integers, tensor k times k: () int64, from 0 to 2^52 - 1.
+
+    One flipped bit always changes it: by k times a power of two, which is no multiple of 2^52 for k below 2^20.
+    """
+    with torch.no_grad():
+        sums = [each.view(WORD[each.element_size()]).sum(dtype=torch.int64) for each in model.parameters()]
+        weights = torch.arange(1, len(sums) + 1, device=sums[0].device)
+        return (torch.stack(sums) * weights).sum().remainder(MODULUS)
+
+
+class Replicas:
+    """Takes this rank's digest where one is due, and compares those of all ranks."""
+
+    def __init__(self, model: nn.Module, emit: Emitter, rank: int, every: int):
+        self._model, self._emit, self._rank, self._every = model, emit, rank, every
+        self._first = 0
+        self._digest: Tensor | None = None
+        self.spent_ns = 0
+
+    def starts_at(self, step: int) -> None:
+        """The first step since a start or a restore; checks are counted from it."""
+        self._first = step
+
+    def take(self, step: int) -> None:
+        """Takes the digest of the weights that this step computes with, if one is due."""
+        self._digest, self.spent_ns = None, 0
+        if self._every and (step - self._first) % self._every == 0:
+            begin_ns = time.monotonic_ns()
+            self._digest = digest(self._model)
+            self.spent_ns = time.monotonic_ns() - begin_ns
+
+    @property
+    def mine(self) -> int:
+        """The digest taken last; 0 where none was due."""
+        return 0 if self._digest is None else int(self._digest.item())
+
+    def told(self) -> dict[str, str | int]:
+        """What the event of this step says of it."""
+        return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
+
+    def compare(self, step: int, digests: Sequence[float]) -> None:
+        """`digests`: one a rank. Raises `Setback` where they differ, and says whose are wrong."""
+        drifted = outvoted(digests)
+        if drifted is None:
+            return
+        others = [rank for rank in range(len(digests)) if rank not in drifted]
+        detail = f"at step {step} {named(drifted or others)} {'hold' if len(drifted or others) > 1 else 'holds'} "
+        detail += (
+            "other weights than the majority" if drifted else "different weights; no majority says whose are right"
+        )
+        if self._rank == others[0]:
+            suspects: list[int | None] = [*drifted] or [None]
+            for suspect in suspects:
+                self._emit("anomaly", kind="replica", detail=detail, at_step=step, suspect=suspect)
+        raise Setback(detail)
+
+
+def outvoted(digests: Sequence[float]) -> list[int] | None:
+    """The ranks whose digest differs from that of more than half; none where no digest has so many. `None`: all agree.
+
+    >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9])
+    (None, [2], [])
+    """
+    if len(set(digests)) == 1:
+        return None
+    usual, votes = collections.Counter(digests).most_common(1)[0]
+    return [rank for rank, each in enumerate(digests) if each != usual] if votes > len(digests) / 2 else []
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 1`, or `ranks 0 and 1`, or `ranks 0, 1 and 2`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -1,0 +1,35 @@
+"""Says when the training goes on, but not as it should: by the rules of `harness.events.abnormal`."""
+
+from __future__ import annotations
+
+from harness.events import Emitter, abnormal
+
+WORDS = {
+    abnormal.STAGNATION: f"the loss of the last {abnormal.LOSS_RECENT_STEPS} steps is hardly below that before",
+    abnormal.GRADIENT: f"the gradient norm is more than {abnormal.GRADIENT_NORM_FACTOR:g} times the usual one",
+    abnormal.SLOW: f"steps take over {abnormal.STEP_TIME_EXCESS:.0%} longer than before",
+    abnormal.DATA_WAIT: f"over {abnormal.DATA_WAIT_SHARE:.0%} of the time goes into waiting for data",
+    abnormal.CHECKPOINT_LATE: f"no checkpoint for over {abnormal.CHECKPOINT_INTERVALS:g} times the interval",
+}
+
+
+class Trends:
+    """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long."""
+
+    def __init__(self, emit: Emitter, checkpoint_every: int):
+        self._emit, self._every = emit, checkpoint_every
+        self._watch = abnormal.Watch()
+        self._begun = -1  # the step before the first one seen
+        self._late = False
+
+    def step_done(
+        self, step: int, loss: float, grad_norm: float, took_ns: int, data_ns: int, committed_step: int
+    ) -> None:
+        """`committed_step`: of the newest checkpoint; -1 for none."""
+        self._begun = step - 1 if self._begun < 0 else self._begun
+        found = self._watch.step_done(loss, grad_norm, took_ns, data_ns)
+        late = abnormal.checkpoint_is_late(step - max(committed_step, self._begun), self._every)
+        found += [abnormal.CHECKPOINT_LATE] if late and not self._late else []
+        self._late = late
+        for kind in found:
+            self._emit("anomaly", kind=kind, detail=f"at step {step}: {WORDS[kind]}", at_step=step)

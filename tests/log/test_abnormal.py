@@ -1,0 +1,64 @@
+"""What is abnormal: each rule at its limit, and nothing said of a training that is as it should be."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.emitter import abnormal
+from harness.emitter.abnormal import Watch
+from harness.emitter.vocabulary import ANOMALIES
+
+ALL = LOSS = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
+
+
+def test_a_loss_that_improves_by_less_than_two_percent_stagnates() -> None:
+    before = [5.0] * abnormal.LOSS_BEFORE_STEPS
+    assert abnormal.loss_stagnates([*before, *[4.91] * 50])
+    assert not abnormal.loss_stagnates([*before, *[4.89] * 50])
+    assert not abnormal.loss_stagnates([5.0] * (LOSS - 1)), "too few steps to say"
+    assert abnormal.loss_improvement([*before, *[4.0] * 50]) == 0.2
+    assert abnormal.loss_improvement([0.0] * LOSS) is None
+
+
+def test_a_gradient_norm_spikes_above_ten_times_the_usual() -> None:
+    usual = [1.0] * abnormal.NORMS_MIN
+    assert abnormal.gradient_spikes(10.1, usual) and abnormal.gradient_spikes(float("inf"), usual)
+    assert not abnormal.gradient_spikes(10.0, usual) and not abnormal.gradient_spikes(99, usual[1:])
+
+
+def test_uniformly_slow_steps_are_slow() -> None:
+    assert abnormal.steps_are_slow([1.0] * 100 + [1.16] * 50)
+    assert not abnormal.steps_are_slow([1.0] * 100 + [1.14] * 50)
+    assert not abnormal.steps_are_slow([1.0] * 100 + [1.0] * 30 + [9.0] * 20), "some pauses are no slow pace"
+
+
+def test_a_tenth_of_the_time_for_data_and_two_intervals_without_a_checkpoint() -> None:
+    assert abnormal.waits_for_data([0.11] * 50, [1.0] * 50) and not abnormal.waits_for_data([0.1] * 50, [1.0] * 50)
+    assert abnormal.checkpoint_is_late(41, 20) and not abnormal.checkpoint_is_late(40, 20)
+
+
+def told(losses: list[float], norms: list[float], times: list[float], waits: list[float]) -> dict[int, list[str]]:
+    watch = Watch()
+    steps = enumerate(zip(losses, norms, times, waits, strict=True), 1)
+    return {step: found for step, row in steps if (found := watch.step_done(*row))}
+
+
+def test_what_lasts_is_told_once_in_fifty_steps() -> None:
+    n = 200
+    assert told([5.0] * n, [1.0] * n, [1.0] * n, [0.0] * n) == {150: ["stagnation"], 200: ["stagnation"]}
+    falling = [5.0 * 0.99**step for step in range(n)]
+    assert told(falling, [1.0] * n, [1.0] * n, [0.0] * n) == {}
+    norms = [1.0] * n
+    norms[89] = 11.0
+    assert told(falling, norms, [1.0] * n, [0.0] * n) == {90: ["gradient"]}
+    assert told(falling, [1.0] * n, [1.0] * 150 + [2.0] * 50, [0.0] * 150 + [1.0] * 50) == {200: ["slow", "data_wait"]}
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(allow_nan=True)] * 2, st.integers(1, 2**58), st.integers(0, 2**58)), max_size=200)
+)
+def test_whatever_a_trainer_tells_only_known_kinds_are_found(rows: list[tuple[float, float, int, int]]) -> None:
+    watch = Watch()
+    for row in rows:
+        assert set(watch.step_done(*row)) <= set(abnormal.OF_STEPS) <= set(ANOMALIES)

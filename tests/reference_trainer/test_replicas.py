@@ -1,0 +1,86 @@
+"""Digests of the weights: one flipped bit changes them, and the majority says whose are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from harness.events import Emitter
+from reference_trainer.damage import flip_bit
+from reference_trainer.replicas import MODULUS, Replicas, Setback, digest, named, outvoted
+
+
+def model(seed: int = 1, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)).to(dtype)
+
+
+@given(place=st.integers(0, 3), element=st.integers(0, 34), bit=st.integers(0, 31))
+@settings(max_examples=80, deadline=None)
+def test_any_flipped_bit_changes_the_digest(place: int, element: int, bit: int) -> None:
+    one = model()
+    before = digest(one).item()
+    tensor = list(one.parameters())[place]
+    with torch.no_grad():
+        tensor.copy_(flip_bit(tensor, element % tensor.numel(), bit))
+    assert digest(one).item() != before
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_it_is_the_same_for_the_same_weights_and_exact_as_a_float(dtype: torch.dtype) -> None:
+    first, again, other = (digest(model(seed, dtype)).item() for seed in (1, 1, 2))
+    assert first == again != other
+    assert 0 <= first < MODULUS and int(float(first)) == first
+
+
+def test_the_majority_says_who_drifted() -> None:
+    assert outvoted([7.0] * 4) is None
+    assert outvoted([7.0, 9.0, 7.0]) == [1]
+    assert outvoted([9.0, 7.0, 7.0, 8.0, 7.0]) == [0, 3]
+    assert outvoted([7.0, 9.0]) == [] and outvoted([7.0, 7.0, 9.0, 9.0]) == []
+    assert [named(ranks) for ranks in ([1], [0, 1], [0, 1, 4])] == ["rank 1", "ranks 0 and 1", "ranks 0, 1 and 4"]
+
+
+class Told(Emitter):
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.events: list[dict[str, Any]] = []
+
+    def __call__(self, event: str, **fields: Any) -> int:
+        self.events.append({"event": event} | fields)
+        return 0
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_every_rank_goes_back_and_one_of_the_majority_says_why(rank: int) -> None:
+    emit = Told()
+    replicas = Replicas(model(), emit, rank, every=10)
+    replicas.compare(20, [3.0, 3.0, 3.0])
+    with pytest.raises(Setback, match="at step 21 rank 0 holds other weights than the majority"):
+        replicas.compare(21, [4.0, 3.0, 3.0])
+    assert [(e["kind"], e["suspect"], e["at_step"]) for e in emit.events] == [("replica", 0, 21)] * (rank == 1)
+
+
+def test_of_two_nobody_is_named() -> None:
+    emit = Told()
+    with pytest.raises(Setback, match="ranks 0 and 1 hold different weights; no majority says whose are right"):
+        Replicas(model(), emit, 0, every=10).compare(21, [4.0, 3.0])
+    assert [event["suspect"] for event in emit.events] == [None]
+
+
+def test_a_digest_is_due_at_the_first_step_and_at_every_so_many_after_it() -> None:
+    replicas = Replicas(model(), Told(), 0, every=10)
+    replicas.starts_at(23)
+    due = []
+    for step in range(23, 50):
+        replicas.take(step)
+        due += [step] if replicas.told() else []
+    assert due == [23, 33, 43]
+    never = Replicas(model(), Told(), 0, every=0)
+    never.take(1)
+    assert never.told() == {} and never.mine == 0
