@@ -44,6 +44,7 @@ class FaultRecord:
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
+    traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
 
 
@@ -211,6 +212,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
                 "taken": [],
                 "effects": [],
                 "ends": [],
+                "traffic": [],
                 "damaged": [],
             }
             record |= {"recovered": None, "healed": None, "error": None}
@@ -223,7 +225,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
 def _record(record: dict[str, Any]) -> FaultRecord:
     strikes = record.pop("taken") or record["told"]
     del record["told"]
-    lists = {name: tuple(record[name]) for name in ("effects", "ends", "damaged")}
+    lists = {name: tuple(record[name]) for name in ("effects", "ends", "traffic", "damaged")}
     return FaultRecord(**record | lists | {"strikes": tuple(strikes)})
 
 
@@ -242,8 +244,8 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
         case "effect" | "ended":
             measured = {k: v for k, v in event.items() if k == "at" or k not in _COMMON}
             record["effects" if what == "effect" else "ends"].append(measured)
-        case "damaged":
-            record["damaged"].append(event)
+        case "damaged" | "traffic":
+            record[what].append(event)
         case "recovered" | "healed":
             record[what] = event["at"]
         case "failed":
