@@ -24,6 +24,7 @@ from typing import Any, Literal, Self
 
 from harness.backends.agent.types import (
     Arrivals,
+    Connections,
     CpuUse,
     Impairment,
     MemoryUse,
@@ -293,6 +294,13 @@ class Node(abc.ABC):
         With `through`, a rate limit, all that passes it is counted, the job's own traffic included.
         """
         raise self._missing(Verb.NET_RATE)
+
+    def connections(self, pids: Sequence[int]) -> Connections:
+        """TCP connections of these processes (numbered as in `pids`) and of what they started, with their bytes.
+
+        Of the whole node where its network is its own and its processes cannot be told apart there, or without `pids`.
+        """
+        raise self._missing(Verb.NET_DELAY)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         """The rule acts on what the node does in `mount`, one of the workload's.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.backends.agent.types import Arrivals, Impairment
+from harness.backends.agent.types import Arrivals, Connection, Connections, Impairment
 from harness.backends.calls import LabLine, NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.errors import BackendError
@@ -77,6 +77,11 @@ class NetworkedNode(Node):
         number = through.number if isinstance(through, LabDisturbance) else None
         found = self._measure("transfer", peer, back, _LIMIT_S + seconds, seconds=seconds, through=number)
         return float(found["bits_per_s"])
+
+    def connections(self, pids: Sequence[int]) -> Connections:
+        found = self._lab.call("net.connections", node=self.key, pids=list(pids))
+        each = tuple(Connection(**row) for row in found["connections"])
+        return Connections(each, found["of_processes"], found["rdma_bytes"])
 
     def _disturb(self, verb: str, **params: Any) -> LabDisturbance:
         return LabDisturbance(self._lab, self._lab.call(f"net.{verb}", node=self.key, **params))

@@ -72,6 +72,8 @@ class Network:
             case "net.transfer":
                 return self._transfer(limit_s, **params)
         host = self._host(params.pop("node"))
+        if method == "net.connections":
+            return self._sidecar(host).call("connections", limit_s, **params)
         if method == "net.examine":
             return self._sidecar(host).call("examine", limit_s, place=self._place(host))
         return self._begin(host, method.removeprefix("net."), limit_s, params)

@@ -722,6 +722,20 @@ _HARNESS = (
     ),
     Event("fault.effect", ("harness",), "The fault's effect was measured.", _EFFECT),
     Event(
+        "fault.traffic",
+        ("harness",),
+        "What of the training's own traffic went through what a network fault disturbs.",
+        (
+            _FAULT,
+            _name("node", "the node whose traffic is disturbed"),
+            _size("measured", "payload of the workers' TCP connections; none: it was not measured", "bytes", BYTES_MAX),
+            _size("least", "less proves no training; none: nothing follows", "bytes", BYTES_MAX),
+            Field("seconds", NUMBER, "how long it was counted", unit="s", optional=True),
+            Field("ok", FLAG, "whether that is enough", optional=True),
+            _text("detail", "what was counted"),
+        ),
+    ),
+    Event(
         "fault.recovered",
         ("harness",),
         "Every rank passed the furthest step since the fault.",

@@ -104,8 +104,11 @@ class Context(Protocol):
         """The node and process id (as numbered there) of the living worker with this rank."""
         ...
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Waits; returns early with `True` when `until()` holds. Raises `Cancelled` when the run ends."""
+    def wait(
+        self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
+        """Waits; returns early with `True` when `until()` holds. Calls `meanwhile` about once a second. Raises
+        `Cancelled` when the run ends."""
         ...
 
     def log(self, event: str, **fields: Any) -> None:
@@ -129,6 +132,13 @@ class Context(Protocol):
         """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
         ...
 
+    def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
+        """How many bytes of the training's own went through what the fault disturbs on this node in these seconds.
+
+        Fewer than `least` make the run invalid. `None`: it could not be measured, or nothing follows from it.
+        """
+        ...
+
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """What was measured once it was healed. `ok=False` makes the run invalid; nothing at all is not judged."""
         ...
@@ -139,6 +149,10 @@ class Context(Protocol):
 
     def ranks_on(self, node: Node) -> list[int]:
         """The ranks whose newest process is on this node."""
+        ...
+
+    def worker_pids(self, node: Node) -> list[int]:
+        """The newest processes of the ranks on this node, as the node numbers them."""
         ...
 
     def reached(self, rank: int, failpoint: str) -> int:

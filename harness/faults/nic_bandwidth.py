@@ -48,6 +48,7 @@ class NicBandwidth(NicFault):
         rate = self._rate_bits(min(before.values()))
         self._limited.append((node, partner, rate))
         limit = self.begin(lambda: node.limit_rate(rate, self.traffic(node, context)))
+        self.watch(node, self.traffic(node, context), context)
         context.injected()
         for back in self.ways():
             reached = 0.0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backends.contract import Disturbance, Node, Verb
+from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NetworkFault, way
 from harness.units import Duration
@@ -27,6 +27,7 @@ class NicFlap(NetworkFault):
 
     needs = frozenset({Verb.NET_LINK})
     stops = True
+    cuts = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)}: link down for {self.down}, then up for {self.up}, {self.cycles} times"
@@ -35,14 +36,23 @@ class NicFlap(NetworkFault):
         nodes = [context.node(target) for target in targets]
         for cycle in range(1, self.cycles + 1):
             down = [(node, self.begin(node.unplug)) for node in nodes]
+            self._watch_all(nodes, context)
             context.injected()
             for node in nodes:
                 self._measure(node, cycle, context)
-            context.wait(self.down.s)
+            context.wait(self.down.s, meanwhile=self.look)
+            self.look()
             for node, disturbance in down:
                 self._plug(node, disturbance, context)
             if cycle < self.cycles:
                 context.wait(self.up.s)
+
+    def _watch_all(self, nodes: Sequence[Node], context: Context) -> None:
+        """What passes while the link is up is not counted."""
+        for own, _ in self._own:
+            own.look(count=False)
+        for node in nodes if not self._own else ():
+            self.watch(node, Traffic(), context)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         for node in [context.node(target) for target in targets]:

@@ -72,6 +72,7 @@ class NicLatency(NicFault):
         self._usual_ms |= {(node, back): median_ms(arrivals) for back, arrivals in before.items()}
         asked = Impairment(self.delay.s, self.jitter.s, self.reorder_percent / 100, seed=context.seed % 2**32)
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
+        self.watch(node, self.traffic(node, context), context)
         context.injected()
         for back in self.ways():
             look = functools.partial(node.send_packets, partner, PACKETS, interval_s, back, wait_s)

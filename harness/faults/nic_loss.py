@@ -49,6 +49,7 @@ class NicLoss(NicFault):
         for target in targets:
             node = context.node(target)
             self.begin(functools.partial(node.impair, asked, self.traffic(node, context)))
+            self.watch(node, self.traffic(node, context), context)
             context.injected()
             for back in self.ways():
                 self._measure(node, back, context)

@@ -27,6 +27,7 @@ class Partition(LastingFault):
 
     needs = frozenset({Verb.NET_PARTITION})
     stops = True
+    cuts = True
 
     def describe(self, targets: Sequence[Target]) -> str:
         ways = {"both": "both ways", "egress": "in what they send", "ingress": "in what they receive"}[self.direction]
@@ -39,6 +40,7 @@ class Partition(LastingFault):
             spared = inside if self.cut_off_from != "control" else ()
             traffic = Traffic(self.direction, self.cut_off_from, spared)
             self.begin(functools.partial(node.cut, traffic))
+            self.watch(node, traffic, context)
         context.injected()
         for node in nodes:
             for outsider in self._outsiders(nodes, context):

@@ -24,6 +24,7 @@ NAMES = {
     "wasted_gpu_hours": "Wasted GPU-hours",
     "gpus_in_use": "GPUs in use",
     "effect_end": "End of effect",
+    "own_traffic": "Own traffic",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",

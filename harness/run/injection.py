@@ -20,6 +20,7 @@ from harness.plan.model import Plan
 from harness.run.trigger import Firing, LiveProgress, TriggerHolds
 
 POLL_S = 0.002
+MEANWHILE_S = 1.0
 RANK_APPEARS_S = 10.0
 
 
@@ -115,9 +116,11 @@ class Injection:
         self._nodes |= {target: node for target in self.targets if target.rank == rank}
         return node, worker.pid
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(
+        self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
         self._release_hold()
-        deadline = time.monotonic() + seconds
+        deadline, look_at = time.monotonic() + seconds, time.monotonic() + MEANWHILE_S
         while True:
             if self._cancelled.is_set():
                 raise Cancelled
@@ -126,7 +129,10 @@ class Injection:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._cancelled.wait(min(left, POLL_S if until is not None else left))
+            if meanwhile is not None and time.monotonic() >= look_at:
+                meanwhile()
+                look_at = time.monotonic() + MEANWHILE_S
+            self._cancelled.wait(min(left, POLL_S if until is not None else MEANWHILE_S if meanwhile else left))
 
     def log(self, event: str, **fields: Any) -> None:
         self._emit(event, fault=self.firing.planned.id, **fields)
@@ -149,6 +155,11 @@ class Injection:
         self._release_hold()
         self.log("fault.effect", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
 
+    def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
+        told = {"measured": measured, "least": least, "ok": None if least is None else (measured or 0) >= least}
+        known = {name: value for name, value in told.items() if value is not None}
+        self.log("fault.traffic", node=node.name, seconds=round(seconds, 3), detail=detail, **known)
+
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.log("fault.ended", measured=measured, expected=expected, unit=unit, ok=ok, detail=detail)
 
@@ -158,6 +169,10 @@ class Injection:
     def ranks_on(self, node: Node) -> list[int]:
         workers = dict(self.progress.workers).items()
         return sorted(rank for rank, each in workers if (each.node, each.incarnation) == (node.name, node.incarnation))
+
+    def worker_pids(self, node: Node) -> list[int]:
+        workers = list(self.progress.workers.values())
+        return [each.pid for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
 
     def reached(self, rank: int, failpoint: str) -> int:
         return self.progress.failpoints.get((rank, failpoint), 0)

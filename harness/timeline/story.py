@@ -45,6 +45,7 @@ class FaultRecord:
     drifts: bool = False  # it leaves a rank with other weights than its peers
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
+    traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
 
 
@@ -213,6 +214,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
                 "taken": [],
                 "effects": [],
                 "ends": [],
+                "traffic": [],
                 "damaged": [],
             }
             record |= {"recovered": None, "healed": None, "error": None}
@@ -225,7 +227,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
 def _record(record: dict[str, Any]) -> FaultRecord:
     strikes = record.pop("taken") or record["told"]
     del record["told"]
-    lists = {name: tuple(record[name]) for name in ("effects", "ends", "damaged")}
+    lists = {name: tuple(record[name]) for name in ("effects", "ends", "traffic", "damaged")}
     return FaultRecord(**record | lists | {"strikes": tuple(strikes)})
 
 
@@ -245,8 +247,8 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
         case "effect" | "ended":
             measured = {k: v for k, v in event.items() if k == "at" or k not in _COMMON}
             record["effects" if what == "effect" else "ends"].append(measured)
-        case "damaged":
-            record["damaged"].append(event)
+        case "damaged" | "traffic":
+            record[what].append(event)
         case "recovered" | "healed":
             record[what] = event["at"]
         case "failed":

@@ -45,14 +45,20 @@ class Watch:
         self.seed = 7
         self.acting = 0
         self.effects: list[dict[str, Any]] = []
+        self.pids: list[int] = []
+        self.traffics: list[tuple[str, int | None, int | None, str]] = []
         self._during = during
 
     def node(self, target: Target) -> Node:
         return self.cluster.nodes[target.node_index]
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(
+        self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
         if until is None:  # the fault stays: this is the moment to look
             self._during()
+            if meanwhile is not None:
+                meanwhile()
             return False
         deadline = time.monotonic() + min(seconds, 10)
         while not until():
@@ -62,6 +68,12 @@ class Watch:
 
     def injected(self) -> None:
         self.acting += 1
+
+    def worker_pids(self, node: Node) -> list[int]:
+        return self.pids
+
+    def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
+        self.traffics.append((node.name, measured, least, detail))
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.effects.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok, "detail": detail})

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.backends.agent import server
+from harness.backends.agent import processes, server
+from harness.backends.agent.net import connections as net_connections
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import netlink, paths
 from harness.backends.agent.net import shape as net_shape
@@ -92,6 +93,7 @@ class Sidecar:
             "send_stream": self._ends.send_stream,
             "stream_rate": self._ends.stream_rate,
             "device_rate": self._device_rate,
+            "connections": self._connections,
         }
 
     def _host(self, place: dict[str, Any]) -> Any:
@@ -135,6 +137,13 @@ class Sidecar:
             except OSError as error:
                 refused[verb] = str(error)
         return refused
+
+    def _connections(self, pids: list[int]) -> dict[str, Any]:
+        """The node's TCP connections. Its network is its own; its processes cannot be seen from here."""
+        return net_connections.report(self._candidates(), pids)
+
+    def _candidates(self) -> list[processes.ProcEntry]:
+        return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
         """Bits a second of all that passes a rate limit one way, whoever sent it."""

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from harness.backends.agent import processes
 from harness.backends.agent import slurm_storage as storage
 from harness.backends.agent.net import verbs as net_verbs
 from harness.backends.agent.sidecar import Sidecar
@@ -16,6 +17,10 @@ from harness.backends.agent.slurm_agent import until_told
 class JobSidecar(Sidecar):
     def calls(self) -> dict[str, Callable[..., Any]]:
         return super().calls() | {"storage.examine": functools.partial(storage.examine, self._lab)}
+
+    def _candidates(self) -> list[processes.ProcEntry]:
+        """The node's network is shared with whatever else runs there: only the workers' own connections count."""
+        return processes.every()
 
     async def serve(self) -> None:
         """Until the harness is gone, or Slurm ends the job."""

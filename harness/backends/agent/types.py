@@ -63,6 +63,30 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
+class Connection:
+    """A TCP connection. `cookie` is a number of the kernel that no other socket gets; payload bytes since it began,
+    what was `sent` again included."""
+
+    cookie: int
+    local: str
+    remote: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True)
+class Connections:
+    """`of_processes`: those of the processes that were asked for; else of everything in the node's own network.
+
+    `rdma_bytes`: what all RDMA ports of the host have carried; `None` where there is none.
+    """
+
+    each: tuple[Connection, ...]
+    of_processes: bool
+    rdma_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class StorageRule:
     """What happens to the file operations of a node in one mount: those of these kinds, on files of this pattern.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -12,6 +13,7 @@ from harness.backends.agent.types import Arrivals
 from harness.backends.contract import Disturbance, Node, Traffic
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Context, Fault, Target
+from harness.faults.shared.own_traffic import OwnTraffic
 from harness.units import Duration
 
 Direction = Literal["egress", "ingress", "both"]
@@ -19,10 +21,12 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """Acts on some of the targets' traffic."""
+    """Acts on some of the targets' traffic, and proves that the training's own is among it."""
 
+    cuts: ClassVar[bool] = False  # nothing passes while it acts
     direction: Direction = Field("both", description="What the node sends (egress), receives (ingress), or both.")
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
+    _own: list[tuple[OwnTraffic, float]] = PrivateAttr(default_factory=list)  # and since when
 
     def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
         """Remembers what `heal` must undo."""
@@ -30,7 +34,21 @@ class NetworkFault(Fault):
         self._acting.append(disturbance)
         return disturbance
 
+    def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
+        """From now on the bytes of the training that go through `traffic` are counted, until `heal`."""
+        own = OwnTraffic(node, traffic, self.cuts, context)
+        own.look(count=False)
+        self._own.append((own, time.monotonic()))
+
+    def look(self) -> None:
+        for own, _ in self._own:
+            own.look()
+
     def heal(self, targets: Sequence[Target], context: Context) -> None:
+        while self._own:
+            own, since = self._own.pop(0)
+            own.look()
+            own.tell(time.monotonic() - since)
         while self._acting:
             self._acting[-1].heal()
             self._acting.pop()
@@ -49,9 +67,9 @@ class LastingFault(NetworkFault):
 
     def stay(self, context: Context) -> None:
         if self.duration == "forever":
-            context.wait(float("inf"), until=lambda: False)
+            context.wait(float("inf"), until=lambda: False, meanwhile=self.look)
         else:
-            context.wait(self.duration.s)
+            context.wait(self.duration.s, meanwhile=self.look)
 
     def for_how_long(self) -> str:
         return "until the run ends" if self.duration == "forever" else f"for {self.duration}"

@@ -18,9 +18,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.backends.agent import rpc, spawn
+from harness.backends.agent import kernel, processes, rpc, spawn
 from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.lab_nodes import LabNode, NamespaceNode
+from harness.backends.agent.net import connections as net_connections
 from harness.backends.agent.net import delay_line as net_line
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import probe as net_probe
@@ -322,6 +323,18 @@ async def transfer(lab: Lab, source: str, destination: str, seconds: float, thro
     return await _probe(functools.partial(net_probe.transfer, *ends, seconds, counter), PROBE_S_MAX + seconds)
 
 
+async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
+    """The TCP connections of these processes of the node: see `net.connections`."""
+    host = _host(lab, node)
+
+    def look() -> dict[str, Any]:
+        candidates = processes.descendants(host.init_pid)
+        kernel.enter_network(host.init_pid)
+        return net_connections.report(candidates, pids)
+
+    return await _probe(look, PROBE_S_MAX)
+
+
 def _end(lab: Lab, node: str) -> net_probe.End:
     if node == "control":
         return net_probe.End(os.getpid(), lab.control_address)
@@ -362,4 +375,5 @@ CALLS: dict[str, Call] = {
     "net.examine": examine,
     "net.packets": packets,
     "net.transfer": transfer,
+    "net.connections": connections,
 }
