@@ -18,7 +18,7 @@ class Stage:
     `folder`: where its log will be, if that is known before. `fault_free`: the folder with its fault-free runs.
     """
 
-    kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness_check"]
+    kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
     nodes: int
     again: bool = False
     folder: pathlib.Path | None = field(default=None, compare=False)
