@@ -24,6 +24,11 @@ NAMES = {
     "wasted_gpu_hours": "Wasted GPU-hours",
     "gpus_in_use": "GPUs in use",
     "effect_end": "End of effect",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "cuda": "CUDA of torch",
+    "cuda_driver": "CUDA of the driver",
+    "nccl": "NCCL",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",
