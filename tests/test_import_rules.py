@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
-ANYBODY = {"errors", "units", "programs", "plugins"}
+ANYBODY = {"errors", "units", "programs", "plugins", "nvml"}
 _JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
 _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
 
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "programs": set(),
     "plugins": set(),
+    "nvml": set(),
     "emitter": set(),
     "observer": {"emitter"},
     "theory": set(),

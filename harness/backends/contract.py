@@ -435,6 +435,10 @@ class Backend(abc.ABC):
         """The values of `settings` by which the engine is found again, also from another shell or another folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
+    def image_digest(self) -> str | None:
+        """Of the image that nodes run; `None` where there is none, or where it is not known."""
+        return None
+
     def sweep(self) -> int:
         """Removes what dead harnesses left that no journal speaks of: of killed probes, say. Returns how many things.
 

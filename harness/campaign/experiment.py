@@ -199,6 +199,8 @@ def run_repeatedly(
         cards.append(card)
         if interrupted or stop.asked:
             return cards, True
+        if stop.cap and stop.cap.reached:
+            break
     return cards, False
 
 

@@ -171,7 +171,8 @@ def version_of(plan: Mapping[str, Any]) -> str:
     change; bounds, titles and time limits change nothing that happens. Steps are compared apart: where the scenario
     does not say how many, a stored plan has those of the fault-free run."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
-    decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": plan.get("limits")}
+    limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
+    decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
     return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -22,7 +22,19 @@ from harness.campaign.gameday import Ended, load_day, resume_day, run_day, twin_
 from harness.campaign.gameday_plan import plan_day
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
-from harness.cli.options import REPORTS, SCENARIOS, BackendOption, ReportsOption, RunArg, ScenariosOption, SeedOption
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    GpuHoursOption,
+    LabelOption,
+    ReportsOption,
+    RunArg,
+    ScenariosOption,
+    SeedOption,
+    cap_of,
+    labels_of,
+)
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.run import stop
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
@@ -55,6 +67,8 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 0,
     tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
     tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
+    label: LabelOption = None,
+    max_gpu_hours: GpuHoursOption = None,
     metrics: MetricsOption = "",
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -67,7 +81,8 @@ def run(
     """
     engine = load_backend(backend)
     path = find_gameday(plan, scenarios)
-    day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios)
+    day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
+    stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
     if dry_run:
         for line in schedule(day, step_time or None):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import pathlib
 import sys
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from harness.cli import places
+from harness.errors import UsageError
+from harness.run.gpu_hours import GpuCap
+from harness.spec.scenario import Labels
 
 ScenarioArg = Annotated[str, typer.Argument(help="A name from `chaos list`, or a path to a YAML file.")]
 RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'.")]
@@ -22,10 +27,42 @@ ReportsOption = Annotated[
 ScenariosOption = Annotated[
     pathlib.Path, typer.Option(help="Where scenarios are looked up.", envvar="CHAOS_SCENARIOS", show_default="shipped")
 ]
+LabelOption = Annotated[
+    list[str] | None, typer.Option("--label", help="key=value for the report, like team=vision; several are allowed.")
+]
+GpuHoursOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-gpu-hours", help="Stop when all jobs of this command together used so much; never a pass then."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
 
 REPORTS = places.reports()
 SCENARIOS = places.scenarios()
+
+
+def labels_of(given: list[str] | None) -> dict[str, str]:
+    """`key=value` as a mapping. Raises `UsageError`."""
+    try:
+        return TypeAdapter(Labels).validate_python(dict(_pair(text) for text in given or ()))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise UsageError(f"--label {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--label {text}: write key=value, like team=vision")
+    return key, value
+
+
+def cap_of(gpu_hours: float | None) -> GpuCap | None:
+    """Raises `UsageError` for one that is not above 0."""
+    if gpu_hours is not None and not 0 < gpu_hours < math.inf:
+        raise UsageError(f"--max-gpu-hours {gpu_hours:g}: it must be above 0")
+    return None if gpu_hours is None else GpuCap(gpu_hours, "--max-gpu-hours")
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,10 +19,14 @@ from harness.cli.options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
+    GpuHoursOption,
+    LabelOption,
     ProfileOption,
     ReportsOption,
     ScenariosOption,
     SeedOption,
+    cap_of,
+    labels_of,
 )
 from harness.cli.output import out, safe, say
 from harness.cli.scenarios import plan_of
@@ -47,6 +51,8 @@ def run(
         int | None, typer.Option(min=1, help="How many runs are judged together; default: as in the scenario.")
     ] = None,
     fresh_fault_free: Annotated[bool, typer.Option("--fresh-fault-free", help="Repeat the fault-free run.")] = False,
+    label: LabelOption = None,
+    max_gpu_hours: GpuHoursOption = None,
     metrics: MetricsOption = "",
     otlp: OtlpOption = "",
     mlflow: MlflowOption = "",
@@ -66,6 +72,7 @@ def run(
     else:
         spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
         times = repeat or spec.repeat
+    planned, stop.cap = planned.labelled(labels_of(label)), cap_of(max_gpu_hours)
     name = planned.scenario.name
     engine = load_backend(planned.backend)
     check_capabilities(planned, engine.probe())

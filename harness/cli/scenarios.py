@@ -119,11 +119,24 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s without a fault.")
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
+    lines += _cost_in_words(spec, plan)
     lines += tells.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
         f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )
     return lines
+
+
+def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
+    """The most that it can take, as its limits on time allow; a job that goes well takes far less."""
+    hours = plan.workload.world_size * plan.abort.wall_clock_ns / 3600e9
+    cap = plan.limits.gpu_hours
+    each = hours if cap is None else min(hours, cap)
+    price = plan.scenario.price_per_gpu_hour
+    jobs = spec.repeat + 1  # the fault-free run
+    cost = "" if price is None else f", ${each * jobs * price:,.2f} at ${price:,.2f} a GPU-hour"
+    capped = "" if cap is None else f" Each job is stopped at {cap:g} GPU-hours."
+    return [f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}"]
 
 
 def _steps_in_words(steps: int | None) -> str:

@@ -240,6 +240,8 @@ SCENARIO = (
     _text("title", "its title"),
     Field("tags", TEXTS, "its tags", optional=True),
     Field("price_per_gpu_hour", NUMBER, "what a GPU costs", unit="dollars/h", optional=True),
+    Field("labels", OBJECT, "texts for reports, like project and team", optional=True),
+    Field("file_digest", TEXT, "SHA-256 of the scenario's file", optional=True),
 )
 ABORT = (
     Field(

@@ -83,8 +83,18 @@ class DayPlan(_Model):
     def acts(self) -> list[Act]:
         return [act for scene in self.scenes for act in scene.acts]
 
+    def labelled(self, labels: Mapping[str, str]) -> DayPlan:
+        """The job and every rehearsal with the labels of the day, and these over them."""
+        every = {**self.job.scenario.labels, **labels}
+        scenes = [scene.model_copy(update={"acts": _labelled(scene.acts, every)}) for scene in self.scenes]
+        return self.model_copy(update={"job": self.job.labelled(labels), "scenes": tuple(scenes)})
+
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def _labelled(acts: Sequence[Act], labels: Mapping[str, str]) -> tuple[Act, ...]:
+    return tuple(act.model_copy(update={"plan": act.plan.labelled(labels)}) for act in acts)
 
 
 def _lasts_s(fault: PlannedFault) -> float:
@@ -155,6 +165,7 @@ class _Making:
             abort=spec.abort,
             limits=spec.limits,
             price_per_gpu_hour=spec.price_per_gpu_hour,
+            labels=spec.labels,
         )
         return make_plan(empty, self.seed, self.backend, self.run_id)
 

@@ -46,6 +46,8 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
             title=scenario.title,
             tags=tuple(scenario.tags),
             price_per_gpu_hour=scenario.price_per_gpu_hour,
+            labels=scenario.labels,
+            file_digest=scenario.file_digest,
         ),
         workload=scenario.workload,
         faults=planned,
@@ -54,6 +56,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
         limits=Limits(
             nodes_at_once=scenario.limits.nodes_at_once,
             cool_down_ns=scenario.limits.cool_down.ns,
+            gpu_hours=scenario.limits.gpu_hours,
         ),
     )
 

@@ -5,7 +5,7 @@ It is written to `plan.json`, it is the first event of the log, and `chaos run -
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -96,6 +96,13 @@ class Header(_Model):
     title: str
     tags: tuple[str, ...] = ()
     price_per_gpu_hour: float | None = None
+    labels: dict[str, str] = {}
+    file_digest: str | None = None  # SHA-256 of the scenario's file
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is not given looks as in plans of older versions."""
+        return _without_unset(dump(self), "labels", "file_digest")
 
 
 class Abort(_Model):
@@ -124,6 +131,15 @@ class Limits(_Model):
 
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
+    gpu_hours: float | None = Field(None, gt=0)  # of one job; it is stopped there
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unset(dump(self), "gpu_hours")
+
+
+def _without_unset(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value or name not in names}
 
 
 class Plan(_Model):
@@ -212,6 +228,11 @@ class Plan(_Model):
                 )
                 raise ScenarioError([text])
         return self.model_copy(update={"workload": workload})
+
+    def labelled(self, labels: Mapping[str, str]) -> Plan:
+        """With these labels over those of its scenario."""
+        header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
+        return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Plan:
         """The same under another id."""

@@ -106,6 +106,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "faults": view.fault_rows(report),
         "metrics": view.metric_rows(report),
         "environment": view.flat(report.environment),
+        "provenance": view.provenance(report),
     }
 
 

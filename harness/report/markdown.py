@@ -26,6 +26,7 @@ def render(report: Report) -> str:
         _accounts(report),
         _closed_forms(report),
         _faults(report),
+        _provenance(report),
         "## Run it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -34,9 +35,14 @@ def render(report: Report) -> str:
 def _identity(report: Report) -> str:
     told = [("scenario", report.scenario), ("backend", report.backend), ("seed", str(report.seed))]
     told += [("commit", report.commit)] if report.commit else []
-    told += [("run", report.run_id)]
+    told += [*sorted(report.labels.items()), ("run", report.run_id)]
     names = " · ".join(f"{name} {code(value)}" for name, value in told)
     return f"**{text(report.title or report.scenario)}** · {names}"
+
+
+def _provenance(report: Report) -> str:
+    rows = [(words(name), value) for name, value in view.provenance(report)]
+    return "## Provenance\n\n" + table(["", ""], rows) if rows else ""
 
 
 def text(value: object) -> str:

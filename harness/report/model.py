@@ -26,6 +26,13 @@ from harness.judge.score import Evidence, Scorecard, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
 
 SCHEMA = 1
+NOT_HERE = "not available here"
+PROVENANCE = (
+    *("trainer_commit", "trainer_diff", "scenario_digest", "data_digest", "image_digest"),
+    *("gpu", "gpus", "driver", "cuda_driver", "cuda", "nccl"),
+)
+_GPU = ("gpu", "gpus", "driver", "cuda_driver")
+_ON_THIS_MACHINE = ("local", "docker")
 MAX_BYTES = 64 * 2**20
 Scalar = bool | int | float | str | None
 S = 1_000_000_000
@@ -189,6 +196,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     metrics: dict[str, Any] = {}
     expectations: tuple[Expectation, ...] = ()
     environment: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    provenance: dict[str, str] = {}  # `PROVENANCE`, each with its value or `NOT_HERE`
     not_judged: tuple[str, ...] = ()
     not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
 
@@ -249,10 +258,28 @@ def from_scorecard(card: Scorecard) -> Report:
         "metrics": card.metrics,
         "expectations": [_expectation(line) for line in card.expectations],
         "environment": card.environment,
+        "labels": _labels(card.evidence.run.plan),
+        "provenance": {name: _told(_seen(card).get(name)) for name in PROVENANCE},
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
     }
     return Report.from_json(strict(values))
+
+
+def _labels(plan: Mapping[str, Any]) -> dict[str, str]:
+    scenario = plan.get("scenario")
+    found = scenario.get("labels") if isinstance(scenario, Mapping) else None
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def _seen(card: Scorecard) -> dict[str, Any]:
+    """The environment, without the GPUs of this machine where the nodes are other ones."""
+    other = card.backend not in _ON_THIS_MACHINE
+    return {name: value for name, value in card.environment.items() if not (other and name in _GPU)}
+
+
+def _told(value: object) -> str:
+    return str(value) if isinstance(value, str | int) and value != "" else NOT_HERE
 
 
 def _run(evidence: Evidence) -> dict[str, Any]:

@@ -286,6 +286,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
+def provenance(report: Report) -> list[tuple[str, str]]:
+    """What the run's figures come from; empty in a report of an earlier version."""
+    return list(report.provenance.items())
+
+
 def metric_rows(report: Report) -> list[tuple[str, str]]:
     """A metric's name without its unit, and its value with it."""
     return [(_metric_name(name), metric_text(name, report.metrics[name])) for name in report.metrics]

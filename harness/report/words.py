@@ -25,6 +25,11 @@ NAMES = {
     "gpus_in_use": "GPUs in use",
     "effect_end": "End of effect",
     "own_traffic": "Own traffic",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "cuda": "CUDA of torch",
+    "cuda_driver": "CUDA of the driver",
+    "nccl": "NCCL",
 }
 PHASE_MEANING = {
     "interrupted_step": "the step that was under way when progress stopped",

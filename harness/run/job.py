@@ -21,7 +21,8 @@ from harness.faults.contract import CheckpointPlace
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run import drill
+from harness.run import drill, provenance
+from harness.run.gpu_hours import GpuCap
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
@@ -50,13 +51,13 @@ class Direction(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    outcome: str  # completed · failed · aborted · interrupted · broken (by its backend)
+    outcome: str  # completed · failed · aborted · interrupted · broken (by its backend) · capped (its GPU time is used)
     reason: str
 
     @property
     def told(self) -> str:
         """As the log calls it."""
-        return "interrupted" if self.outcome == "broken" else self.outcome
+        return "interrupted" if self.outcome in ("broken", "capped") else self.outcome
 
 
 def execute(
@@ -87,7 +88,7 @@ def run_job(
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
     emit = Emitter(run_dir / "events" / "harness.jsonl", {"role": "harness", "clock": clock_id()})
     emit("plan", plan=plan.to_json())
-    emit("environment", **environment_facts())
+    emit("environment", **environment_facts(), **provenance.facts(plan, backend))
     journal = Journal(run_dir)
     # The first record is undone last, when nobody is left to print a secret; by the reverter if the harness is killed.
     journal.record(SECRETS, {"references": references})
@@ -138,6 +139,8 @@ class RunningJob:
         self.readings = reader and Readings(reader, self.run_dir, self._first_node, emit, *size)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         self._deserted_s = 0.0  # since when no node is left
+        gpu_hours = plan.limits.gpu_hours
+        self._caps = [] if gpu_hours is None else [GpuCap(gpu_hours, "limits: gpu_hours")]
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
         journal.record(f"backends.{plan.backend}", found_again)
         write_data(plan.workload, self.run_dir)
@@ -160,7 +163,8 @@ class RunningJob:
     def run(self, observer: Observer, stop: StopRequest) -> Outcome:
         """From the first node to the last: this is the order of events of every run."""
         outcome = Outcome("failed", "the run did not start")
-        self.start_ns = time.monotonic_ns()
+        self.start_ns = self._booked_ns = time.monotonic_ns()
+        self._caps += [stop.cap] if stop.cap else []
         try:
             self._note_nodes()
             if self.director:
@@ -211,7 +215,7 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.tick(self.live, now_ns)
             observer.status(self._status(now_ns))
-            outcome = self._stopped(stop) or self._finished() or self._aborted(now_ns)
+            outcome = self._stopped(stop) or self._finished() or self._capped(now_ns) or self._aborted(now_ns)
             if outcome:
                 return outcome
             time.sleep(TICK_S)
@@ -271,6 +275,14 @@ class RunningJob:
 
     def _stopped(self, stop: StopRequest) -> Outcome | None:
         return Outcome("interrupted", stop.reason) if stop.asked else None
+
+    def _capped(self, now_ns: int) -> Outcome | None:
+        """Books the GPU time since the last round."""
+        gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
+        for cap in self._caps:
+            cap.book(gpus, now_ns - self._booked_ns)
+        self._booked_ns = now_ns
+        return next((Outcome("capped", cap.reason) for cap in self._caps if cap.reached), None)
 
     def _finished(self) -> Outcome | None:
         """The job is over when every node that is still there has ended its command and no fault is at work."""

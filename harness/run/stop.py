@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from harness.run.gpu_hours import GpuCap
+
 INSISTS_AFTER_S = 2.0  # `timeout` and some CI systems send a signal twice at once: that is one request
 
 
@@ -16,6 +18,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.reason = ""
+        self.cap: GpuCap | None = None  # for all jobs together that attend to this request
         self._asked_at: float | None = None
         self._attended = False
 

@@ -20,7 +20,7 @@ from pydantic import (
 from harness import units
 from harness.errors import ScenarioError
 from harness.spec.document import Document, Path, read_text
-from harness.spec.scenario import Abort, Limits, Line, Name, find_scenario
+from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, find_scenario
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
 from harness.units import Duration
@@ -230,6 +230,7 @@ class GameDay(_Model):
     probes: list[Probe] = Field([], max_length=50)
     abort: Abort = Field(default_factory=lambda: Abort(if_no_step_for=Duration("10m"), wall_clock=Duration("24h")))
     price_per_gpu_hour: float | None = Field(None, ge=0)
+    labels: Labels = Field({}, description="For reports, like project and team.", max_length=LABELS_MAX)
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    model_validator,
+)
 
 from harness import units
 from harness.errors import ScenarioError, UsageError, choice
@@ -36,6 +46,8 @@ def _on_one_line(text: str) -> str:
 
 
 Line = Annotated[str, Field(min_length=1, max_length=TITLE_MAX), AfterValidator(_on_one_line)]
+LABELS_MAX = 20
+Labels = dict[Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9._-]{0,62}$")], Line]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
@@ -136,6 +148,7 @@ class Limits(_Model):
 
     nodes_at_once: int | None = Field(None, ge=1, description="The blast radius: nodes with a fault at work.")
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
+    gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
 
 class Scenario(_Model):
@@ -143,6 +156,7 @@ class Scenario(_Model):
     name: Name
     title: Line
     tags: list[Line] = Field([], max_length=100)
+    labels: Labels = Field({}, description="For reports, like project and team.", max_length=LABELS_MAX)
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
     expect: dict[str, dict[str, JsonValue] | Literal["off"]] = Field(
@@ -153,6 +167,12 @@ class Scenario(_Model):
     price_per_gpu_hour: float | None = Field(None, ge=0, description="US dollars; adds costs to the report.")
     repeat: int = Field(1, ge=1, le=REPEAT_MAX)
     profiles: dict[str, Any] = {}
+    _file_digest: str | None = PrivateAttr(None)
+
+    @property
+    def file_digest(self) -> str | None:
+        """SHA-256 of the file that it was read from; `None` for one that was made in memory."""
+        return self._file_digest
 
 
 _OF_A_FAULT = ("id", "fault", "when", "target")
@@ -193,6 +213,7 @@ def parse_scenario(
     document.raise_problems()
     assert scenario is not None, "what could not be checked has its problem"
     scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())
+    scenario._file_digest = hashlib.sha256(text.encode()).hexdigest()
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
     _check_secrets(document, scenario.workload)

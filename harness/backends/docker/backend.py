@@ -191,6 +191,16 @@ class DockerBackend(Backend):
     def __init__(self) -> None:
         self._probed: Capability | None = None
 
+    def image_digest(self) -> str | None:
+        try:
+            engine = Engine(probe.PROBE_S_MAX)
+        except ChaosError:
+            return None
+        try:
+            return engine.image_id(os.environ.get(IMAGE_ENV, request.IMAGE))
+        finally:
+            engine.close()
+
     def probe(self) -> Capability:
         if self._probed is None:
             try:

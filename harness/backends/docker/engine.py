@@ -102,6 +102,15 @@ class Engine:
             raise CannotRunError(f"no image {image!r} at {self.address}: build it with 'make image'") from error
         return {}
 
+    def image_id(self, image: str) -> str | None:
+        """The digest of an image; `None` when it is not there."""
+        import docker.errors
+
+        try:
+            return str(self.api.inspect_image(image)["Id"])
+        except (docker.errors.APIError, KeyError):
+            return None
+
     def create(self, name: str, request: Request) -> str:
         """Returns the id of the new container, not started."""
         with speaking(f"creating container {name}"):

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from typing import Any
 
+from harness import nvml
 from harness.trainers.contract import Trainer, Workload
 from harness.trainers.shared import checkout
 
@@ -21,12 +22,21 @@ def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
     """The shards of a run's own training data: the same on every run with the same Python."""
     if not workload.data:
         return
-    files = sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    text = b"".join(file.read_bytes() for file in files)
+    text = _text()
     size = -(-len(text) // workload.data.shards)
     (run_dir / "data").mkdir()
     for number, start in enumerate(range(0, len(text), size)):
         (run_dir / "data" / f"shard-{number:03d}.txt").write_bytes(text[start : start + size])
+
+
+def data_digest() -> str:
+    """Of the data that `write_data` writes, whatever the number of shards."""
+    return hashlib.sha256(_text()).hexdigest()[:16]
+
+
+def _text() -> bytes:
+    files = sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return b"".join(file.read_bytes() for file in files)
 
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
@@ -52,6 +62,7 @@ def environment_facts() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cpus": len(os.sched_getaffinity(0)),
+        **nvml.facts(),
         "harness": _version("chaos-harness"),
         "begun_at": datetime.datetime.now(datetime.UTC).isoformat(),
         **({"commit": commit} if (commit := checkout.commit_of(pathlib.Path.cwd())) else {}),

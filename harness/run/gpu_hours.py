@@ -1,0 +1,24 @@
+"""A cap on GPU time. A job that reaches it is stopped in order, and proves nothing: it is never a pass."""
+
+from __future__ import annotations
+
+NS_PER_HOUR = 3600 * 10**9
+
+
+class GpuCap:
+    """So many GPU-hours, for all jobs that book on it. A slot counts as a GPU, also on a machine without one."""
+
+    def __init__(self, gpu_hours: float, of: str):
+        self.gpu_hours, self.of = gpu_hours, of
+        self.used_ns = 0
+
+    def book(self, gpus: int, lasted_ns: int) -> None:
+        self.used_ns += gpus * lasted_ns
+
+    @property
+    def reached(self) -> bool:
+        return self.used_ns >= self.gpu_hours * NS_PER_HOUR
+
+    @property
+    def reason(self) -> str:
+        return f"the cap of {self.gpu_hours:g} GPU-hours ({self.of}) was reached, so the job was stopped"

@@ -1,0 +1,53 @@
+"""Where a run's figures come from: facts of its trainer, data, image and software. What is not known is left out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import re
+from typing import Any
+
+from harness.backends.contract import Backend
+from harness.plan.model import Plan
+from harness.trainers.shared import checkout
+from harness.trainers.shared.outcome import data_digest
+
+_CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([0-9.]{1,12})['\"]", re.MULTILINE)
+_HERE = ("local",)  # backends whose workers use this machine's software
+
+
+def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
+    """`trainer_commit`, `trainer_diff`, `data_digest`, `image_digest`, `scenario_digest`, `cuda`, `nccl`."""
+    files = plan.workload.trainer.files()
+    folder = files[0].resolve().parent if files else None
+    software = _software() if plan.backend in _HERE else {}
+    told = {
+        "trainer_commit": checkout.commit_of(folder) if folder else None,
+        "trainer_diff": checkout.diff_digest(folder) if folder else None,
+        "data_digest": data_digest() if plan.workload.data else None,
+        "image_digest": backend.image_digest(),
+        "scenario_digest": plan.scenario.file_digest,
+        **software,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _software() -> dict[str, str | None]:
+    """Of the torch that is installed here; its own files say with which CUDA it was built."""
+    try:
+        torch = importlib.metadata.distribution("torch")
+        text = pathlib.Path(str(torch.locate_file("torch/version.py"))).read_text(errors="replace")
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        return {}
+    built = _CUDA.search(text)
+    return {"cuda": built[1] if built else "none: torch was built without it", "nccl": _nccl()}
+
+
+def _nccl() -> str | None:
+    """Of the package that torch's wheels take; `None` where torch has another one, or none."""
+    for major in ("cu13", "cu12", "cu11"):
+        try:
+            return importlib.metadata.version(f"nvidia-nccl-{major}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
