@@ -127,8 +127,12 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Whether there was an occasion to tell it. The job came so far that a checkpoint must have been begun; or a node's
-    command ended by itself, so that its workers had ended."""
+    """Whether there was an occasion to tell it. The job came so far that a checkpoint must have been begun; a worker
+    did its first step, with which it tells the digest of its weights; a node's command ended by itself, so that its
+    workers had ended."""
+    if kind == "weights":
+        firsts = np.array([process.first_step or 0 for process in run.processes])
+        return bool((run.steps.step == firsts[run.steps.process]).any())
     if kind == "checkpoints":
         return run.saves_every is not None and run.reached_step > run.saves_every
     return kind != "exits" or any(exit_["rank"] is None and exit_["code"] in CLEAN_CODES for exit_ in run.exits)

@@ -129,7 +129,7 @@ def test_what_was_told_before_the_window_only_is_missing_in_it(
 
 
 def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing(tmp_path: pathlib.Path) -> None:
-    """Nothing ended, started or was due to be saved in it."""
+    """Nothing ended, started or was due to be saved in it, and no digest of the weights was due."""
     history = simulate(JOB, (), 2)
     logs = expecting(history.logs(), {})
     for lines in trainers(logs):
