@@ -10,16 +10,20 @@ import typer
 from rich.table import Table
 
 from harness.campaign import beside
+from harness.campaign import slo as objectives
 from harness.campaign.history import moments
 from harness.campaign.store import Wanted
 from harness.cli.listing import parse_since
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.judge.score import Verdict
+from harness.errors import UsageError
+from harness.judge.score import EXIT_CODES, Verdict, merge
 from harness.report import comparison, write_files
 from harness.report import history as drawn
 from harness.report.words import percent, seconds
+from harness.spec.slo import load_slo
 
+MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
 PageOption = Annotated[
     pathlib.Path | None, typer.Option("--page", help="Also write an HTML page to this file.", dir_okay=False)
 ]
@@ -32,14 +36,23 @@ def history(
     verdict: Annotated[Verdict | None, typer.Option(help="Only of this verdict.")] = None,
     since: Annotated[str | None, typer.Option(help="Only since 2026-11-22, or 7d or 2h ago.")] = None,
     page: PageOption = None,
+    slo: Annotated[
+        pathlib.Path | None, typer.Option("--slo", help="Hold the runs against the objectives in this file.")
+    ] = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
     """Show verdicts, recovery and waste over time, and where their level changed.
 
+    With --slo: exits with 0 when every objective is met, 1 when one is missed, 3 with too little evidence.
+
     Example: chaos history spot-evict --since 30d --page trend.html
     """
     wanted = Wanted(scenario or None, backend, commit, verdict, parse_since(since, time.time()) if since else None)
+    if slo is not None:
+        if page is not None or verdict is not None:
+            raise UsageError("--slo looks at all verdicts and draws no page: leave out --verdict and --page")
+        raise typer.Exit(_objectives(slo, reports, wanted, json))
     found, notes = moments(reports, wanted)
     for line in notes:
         note(f"note: {line}")
@@ -51,6 +64,26 @@ def history(
     _print(found)
     if page is not None:
         say(f"Page: {page}", "dim")
+
+
+def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json: bool) -> int:
+    """Prints each objective and returns the exit code."""
+    held, notes = objectives.hold(load_slo(path), reports, wanted, time.time())
+    for line in notes:
+        note(f"note: {line}")
+    if json:
+        print_json(objectives.to_json(held))
+    for each in [] if json else held:
+        for answer in each.answers:
+            sign = f"[{STYLES[answer.verdict]}]{MET[answer.verdict]:10}[/]"
+            figure = "not measured" if answer.observed is None else f"{answer.observed:.4g} {answer.unit}"
+            bound = f"{answer.bound:.4g} {answer.unit}"
+            burn = "" if answer.burn_rate is None else f", burn rate {answer.burn_rate:.2g}"
+            line = (
+                f"{each.objective.id} ({each.objective.severity}), {answer.figure}: {figure}, objective {bound}{burn}"
+            )
+            out.print(f"{sign} {safe(line)}; {safe(answer.reason)}", soft_wrap=True)
+    return EXIT_CODES[merge(each.verdict for each in held)]
 
 
 def _write(page: pathlib.Path, text: str) -> None:

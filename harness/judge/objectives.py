@@ -1,0 +1,122 @@
+"""Objectives held against stored runs. Pure; too little evidence is `inconclusive`, never a pass.
+
+A run that is invalid or inconclusive is no evidence, but it might have failed: an objective is met only if it would
+still be met then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.judge.score import Verdict
+
+P95 = 0.95
+
+
+@dataclass(frozen=True)
+class Past:
+    """One stored run. `recovery_s`: infinite for one that never recovered, `None` where there was nothing to recover
+    from. GPU-seconds are `None` where they were not measured."""
+
+    run_id: str
+    begun_s: float
+    verdict: Verdict
+    recovery_s: float | None
+    allocated: float | None
+    wasted: float | None
+
+    @property
+    def judged(self) -> bool:
+        return self.verdict in (Verdict.PASS, Verdict.FAIL)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether one objective holds. `observed` and `bound` are in `unit`; `observed` is `None` without a measurement."""
+
+    figure: str
+    verdict: Verdict
+    observed: float | None
+    bound: float
+    unit: str
+    reason: str
+    runs: int
+    burn_rate: float | None = None
+
+
+def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
+    """Judged runs that passed, in percent."""
+    judged = [run for run in runs if run.judged]
+    passed = sum(run.verdict is Verdict.PASS for run in judged)
+    observed = 100 * passed / len(judged) if judged else None
+    said = f"{passed} of {len(judged)} judged runs passed"
+    if observed is None or len(judged) < runs_min:
+        verdict, said = _too_few(len(judged), runs_min, said)
+    elif observed < percent_min:
+        verdict = Verdict.FAIL
+    elif 100 * passed / len(runs) < percent_min:
+        verdict = Verdict.INCONCLUSIVE
+        said += f"; the {len(runs) - len(judged)} that could not be judged decide it"
+    else:
+        verdict = Verdict.PASS
+    return Answer("success", verdict, observed, percent_min, "%", said, len(judged))
+
+
+def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Answer:
+    """Nearest rank: at least 95 % of the recoveries took no longer. A run that never recovered took for ever."""
+    judged = [run for run in runs if run.judged]
+    known = [run.recovery_s for run in judged if run.recovery_s is not None]
+    unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
+    observed = _p95(known)
+    said = f"of {len(known)} recoveries, {sum(math.isinf(each) for each in known)} of them never ended"
+    if observed is None or len(known) < runs_min:
+        verdict, said = _too_few(len(known), runs_min, said)
+    elif observed > seconds_max:
+        verdict = Verdict.FAIL
+    elif (_p95([*known, *[math.inf] * unknown]) or 0.0) > seconds_max:
+        verdict, said = Verdict.INCONCLUSIVE, f"{said}; {unknown} runs do not tell theirs, and decide it"
+    else:
+        verdict = Verdict.PASS
+    shown = None if observed is None or math.isinf(observed) else observed
+    return Answer("recovery p95", verdict, shown, seconds_max, "s", said, len(known))
+
+
+def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
+    """Wasted of allocated GPU time. The burn rate is that of the newest runs, as a multiple of the budget: 1 uses it up
+    exactly (Google's *Site Reliability Workbook*, chapter 5)."""
+    known = [run for run in runs if run.allocated and run.wasted is not None]
+    observed = _share(known)
+    burnt = _share([run for run in known if run.begun_s >= burn_since_s])
+    rate = None if burnt is None else burnt / percent_max
+    said = f"{len(known)} runs tell their GPU time"
+    if observed is None or len(known) < runs_min:
+        verdict, said = _too_few(len(known), runs_min, said)
+    elif observed > percent_max:
+        verdict = Verdict.FAIL
+    elif rate is not None and rate > burn_rate_max:
+        verdict, said = Verdict.FAIL, f"{said}; lately the budget burns {rate:.1f} times as fast as it may"
+    elif 2 * len(known) < len(runs):
+        verdict, said = Verdict.INCONCLUSIVE, f"{said}, of {len(runs)}"
+    else:
+        verdict = Verdict.PASS
+    return Answer("waste", verdict, observed, percent_max, "%", said, len(known), rate)
+
+
+def runs_needed(percent_min: float, least: int) -> int:
+    """Fewer runs cannot show a failure that is as rare as this."""
+    return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
+
+
+def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
+    return Verdict.INCONCLUSIVE, f"too little evidence: {said}; {least} are needed, {max(least - runs, 0)} more"
+
+
+def _p95(values: Sequence[float]) -> float | None:
+    return sorted(values)[math.ceil(P95 * len(values)) - 1] if values else None
+
+
+def _share(runs: Sequence[Past]) -> float | None:
+    allocated = sum(run.allocated or 0.0 for run in runs)
+    return 100 * sum(run.wasted or 0.0 for run in runs) / allocated if allocated else None

@@ -1,0 +1,89 @@
+"""Service level objectives over stored runs: which runs, and what must hold of them together."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from harness import units
+from harness.errors import ScenarioError, choice
+from harness.faults.contract import fault_names
+from harness.spec.document import Document, keys_at, read_text
+from harness.spec.scenario import Line, Name
+from harness.units import Duration
+
+OBJECTIVES_MAX = 100
+RUNS_MIN = 20  # fewer do not have a 95th percentile
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
+
+
+class Waste(_Model):
+    """The part of the GPU time that may be wasted, and how fast it may be used up."""
+
+    budget: Percent
+    scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
+    burn_rate_max: float = Field(2.0, gt=1, description="Times the budget, within the burn window.")
+    burn_window: Duration = Duration("24h")
+
+
+class Objective(_Model):
+    id: Name
+    severity: Literal["page", "ticket"] = "ticket"
+    scenarios: list[Line] = Field([], description="Only runs of these; default: all.", max_length=1000)
+    faults: list[Line] = Field([], description="Only runs with a fault of one of these kinds.", max_length=100)
+    window: Duration = Duration("672h")
+    runs_min: int | None = Field(None, ge=1, description="Fewer judged runs are too little evidence.")
+    success: Percent | None = None
+    recovery_p95: Duration | None = None
+    waste: Waste | None = None
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Objective:
+        if self.success is None and self.recovery_p95 is None and self.waste is None:
+            raise ValueError("it asks for nothing: write success:, recovery_p95: or waste:")
+        return self
+
+
+class Slo(_Model):
+    version: Literal[1]
+    name: Name
+    title: Line
+    objectives: list[Objective] = Field(min_length=1, max_length=OBJECTIVES_MAX)
+
+
+def load_slo(path: pathlib.Path) -> Slo:
+    """Raises `ScenarioError` with every mistake and its place, `UsageError` for a file that cannot be read."""
+    return parse_slo(read_text(path), str(path))
+
+
+def parse_slo(text: str, source: str) -> Slo:
+    document = Document(text, source)
+    if not isinstance(document.data, dict):
+        raise ScenarioError([document.at((), "a file of objectives is a mapping that starts with version: 1")])
+    slo = document.check(Slo, document.data, keys=lambda path: keys_at(Slo, path))
+    document.raise_problems()
+    assert slo is not None, "what could not be checked has its problem"
+    _check(document, slo)
+    document.raise_problems()
+    return slo
+
+
+def _check(document: Document, slo: Slo) -> None:
+    seen: set[str] = set()
+    for place, objective in enumerate(slo.objectives):
+        if objective.id in seen:
+            text = f"{objective.id!r} is already the id of another objective; ids are unique"
+            document.problem(("objectives", place, "id"), text)
+        seen.add(objective.id)
+        for number, kind in enumerate(objective.faults):
+            if kind not in fault_names():
+                text = f"unknown fault {kind!r}; {choice(kind, fault_names())}"
+                document.problem(("objectives", place, "faults", number), text)
