@@ -20,6 +20,7 @@ from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id
 from harness.campaign.gameday import Ended, find_day, resume_day, run_day, twin_line
 from harness.campaign.gameday_plan import plan_day
+from harness.cli.attached import run_attached_day
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
 from harness.cli.options import REPORTS, SCENARIOS, BackendOption, ReportsOption, RunArg, ScenariosOption, SeedOption
@@ -56,6 +57,13 @@ def run(
     tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
     tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
     metrics: MetricsOption = "",
+    attach: Annotated[
+        str,
+        typer.Option(
+            metavar="docker:KEY=VALUE|slurm:JOBID",
+            help="Strike a job that runs already and whose owner allows it; PLAN then has strikes. No page is served.",
+        ),
+    ] = "",
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -64,7 +72,11 @@ def run(
     Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
 
     Example: chaos gameday pre-launch --dry-run
+
+    Example: chaos gameday --attach docker:job=llama my-strikes.yaml
     """
+    if attach:
+        raise typer.Exit(run_attached_day(attach, plan, seed, dry_run, reports, scenarios))
     engine = load_backend(backend)
     path = find_gameday(plan, scenarios)
     day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios)
