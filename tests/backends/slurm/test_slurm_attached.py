@@ -24,7 +24,7 @@ SCRIPT = """#!/bin/sh
 export OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --nproc-per-node=1 \\
-    --rdzv-backend=c10d --rdzv-endpoint="$head:29512" --rdzv-id=1 {trainer} {steps}
+    --rdzv-backend=c10d --rdzv-endpoint="$head:29512" --rdzv-id=1 {trainer} {stop}
 """
 PLAN = """version: 1
 name: one-of-two
@@ -50,9 +50,9 @@ Submit = Callable[..., int]
 def submit(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Submit]:
     names: list[str] = []
 
-    def run(steps: int, *more: str) -> int:
+    def run(*more: str) -> int:
         script = tmp_path / "job.sh"
-        script.write_text(SCRIPT.format(python=sys.executable, trainer=TRAINER, steps=steps))
+        script.write_text(SCRIPT.format(python=sys.executable, trainer=TRAINER, stop=tmp_path / "stop"))
         names.append(f"test-attached-{os.getpid()}-{len(names)}")
         where = (f"--job-name={names[-1]}", "--nodes=2", "--time=5", f"--output={tmp_path}/job.log", *more)
         job_id = slurm.submit(*where, str(script))
@@ -68,7 +68,7 @@ def submit(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Submit]:
 
 
 def test_a_stopped_node_goes_on_and_the_job_ends_with_0(slurm: Slurm, submit: Submit, tmp_path: pathlib.Path) -> None:
-    job_id = submit(800, "--comment=chaos.allow=true")
+    job_id = submit("--comment=chaos.allow=true")
     plan = tmp_path / "plan.yaml"
     plan.write_text(PLAN)
     words = ["gameday", "--attach", f"slurm:{job_id}", str(plan), "--reports", str(tmp_path / "reports")]
@@ -79,6 +79,7 @@ def test_a_stopped_node_goes_on_and_the_job_ends_with_0(slurm: Slurm, submit: Su
     struck = next(each for each in json.loads(report.read_text())["records"] if each["what"] == "struck")
     assert list(struck["acted"].values()) == [True]
     assert sorted(each["state"] for each in struck["seen"].values()) == ["running", "stopped"]
+    (tmp_path / "stop").touch()
     deadline = time.monotonic() + 180
     while (job := slurm.job(job_id)) and not job.ended and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -86,6 +87,6 @@ def test_a_stopped_node_goes_on_and_the_job_ends_with_0(slurm: Slurm, submit: Su
 
 
 def test_a_job_whose_owner_did_not_allow_it_is_refused(submit: Submit) -> None:
-    job_id = submit(400)
+    job_id = submit()
     with pytest.raises(UsageError, match="its owner must allow this first"):
         attached.attach(str(job_id))
