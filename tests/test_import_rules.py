@@ -65,6 +65,7 @@ PLUGINS = {
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
+        "attached",
         *("delivery", "run_folder", "cluster_base"),
     },
 }

@@ -37,7 +37,7 @@ def known(reports: pathlib.Path) -> list[str]:
 def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
     """Stores a baseline under a name, in place of an earlier one."""
     if not _NAME.match(name):
-        raise UsageError(f"--name {name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
+        raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
         raise UsageError(f"{figures.source}: none of its runs passed or failed; a baseline needs at least one that did")
     folder = reports / FOLDER

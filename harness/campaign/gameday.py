@@ -28,7 +28,7 @@ from harness.run.director import Director
 from harness.run.job import Outcome, run_job
 from harness.run.stop import StopRequest
 from harness.run.undo import undo_open
-from harness.spec.document import checked, dotted
+from harness.spec.document import checked, dotted, short
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -115,6 +115,23 @@ def load_day(run_dir: pathlib.Path) -> DayPlan:
         path, message = problems[0]
         raise UsageError(f"{run_dir / FILE}: {dotted(path) or 'the plan'}: {message}")
     return day
+
+
+def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
+    """The folder of a game day by path, by id, by the beginning of its id, or of the newest one as `last`."""
+    if name != "last":
+        for given in (pathlib.Path(name), reports / name):
+            if given.is_dir():
+                return given.resolve()
+    known = sorted(reports.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    names = [path.parent.name for path in known]
+    fitting = names[:1] if name == "last" else [each for each in names if each.startswith(name)]
+    if len(fitting) == 1:
+        return (reports / fitting[0]).resolve()
+    if fitting:
+        raise UsageError(f"{short(name)!r} fits {len(fitting)} game days: {', '.join(fitting)}")
+    newest = ", ".join(names[:5]) or "none yet"
+    raise UsageError(f"unknown game day {short(name)!r} in {reports}; the newest are: {newest}")
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:

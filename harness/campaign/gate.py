@@ -33,7 +33,7 @@ from harness.report.suite import GateResult, LeftOut, Part, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Entry, load_suite
+from harness.spec.suite import Entry, Suite, load_suite
 from harness.trainers.shared.outcome import environment_facts
 
 
@@ -66,9 +66,8 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     begun = time.monotonic()
     suite = load_suite(path)
     broken = load_scenario(find_scenario(suite.blindness_check, path.parent))
-    every = [(entry, _load(entry, gate)) for entry in suite.entries]
+    every = load_entries(path, suite, gate.scenarios)
     specs = tagged(every, gate.tag) if gate.tag else every
-    _check_twice(path, every)
     names = tuple(_name(*each) for each in specs)
     part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
     if gate.shard:
@@ -85,6 +84,16 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     return _report(
         decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
     )
+
+
+def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
+    """Every entry of a suite with its scenario. Raises `ScenarioError` where one is wrong, or there twice."""
+    every = [
+        (entry, load_scenario(find_scenario(entry.scenario, scenarios), entry.profile, entry.overrides))
+        for entry in suite.entries
+    ]
+    _check_twice(path, every)
+    return every
 
 
 def _name(entry: Entry, spec: Scenario) -> str:
@@ -232,10 +241,6 @@ def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     worst = [row for row in rows if row.result.verdict is verdict]
     names = ", ".join(row.name for row in worst)
     return f"{len(worst)} of {len(rows)} scenarios: {names}; {worst[0].result.reasons[0]}"
-
-
-def _load(entry: Entry, gate: Gate) -> Scenario:
-    return load_scenario(find_scenario(entry.scenario, gate.scenarios), entry.profile, entry.overrides)
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:

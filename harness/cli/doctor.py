@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pathlib
 import platform
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import programs
 from harness.backends.contract import Capability, backend_names, load_backend
+from harness.campaign.reading import load_scenario
+from harness.errors import UsageError
 from harness.faults.contract import fault_names, load_fault
+from harness.plan.capabilities import lacking
+from harness.plan.making import make_plan
+from harness.spec.scenario import Scenario, find_scenario
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,30 @@ def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Ca
         *programs_found(),
     ]
     return findings, {name: load_backend(name).probe() for name in names or backend_names()}
+
+
+def scenarios_here(
+    names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
+) -> list[tuple[str, dict[str, str]]]:
+    """Each scenario: name, and per backend that runs here an empty text, or why it cannot run there.
+
+    Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
+    """
+    paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
+    found = []
+    for path in paths:
+        spec = load_scenario(path)
+        usable = {name: capability for name, capability in capabilities.items() if capability.available}
+        found.append((spec.name, {name: _why_not(spec, name, usable[name]) for name in usable}))
+    return found
+
+
+def _why_not(spec: Scenario, backend: str, capability: Capability) -> str:
+    try:
+        plan = make_plan(spec, 1, backend, "doctor")
+    except UsageError as error:
+        return str(error)
+    return "; ".join(dict.fromkeys(reason for _, reason in lacking(plan, capability)))
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.backends.contract import load_backend
+from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id
-from harness.campaign.gameday import Ended, load_day, resume_day, run_day, twin_line
+from harness.campaign.gameday import Ended, find_day, resume_day, run_day, twin_line
 from harness.campaign.gameday_plan import plan_day
+from harness.cli.attached import run_attached_day
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
 from harness.cli.options import (
@@ -40,7 +41,7 @@ from harness.cli.run import stop
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.gameday import DayPlan, schedule
+from harness.plan.gameday import DayPlan, schedule, steps_needed
 from harness.run.day_view import feed_for_participants, view_of
 from harness.run.desk import TEXT_MAX
 from harness.run.director import Director
@@ -70,6 +71,13 @@ def run(
     label: LabelOption = None,
     max_gpu_hours: GpuHoursOption = None,
     metrics: MetricsOption = "",
+    attach: Annotated[
+        str,
+        typer.Option(
+            metavar="docker:KEY=VALUE|slurm:JOBID",
+            help="Strike a job that runs already and whose owner allows it; PLAN then has strikes. No page is served.",
+        ),
+    ] = "",
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
@@ -78,24 +86,27 @@ def run(
     Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
 
     Example: chaos gameday pre-launch --dry-run
+
+    Example: chaos gameday --attach docker:job=llama my-strikes.yaml
     """
+    if attach:
+        raise typer.Exit(run_attached_day(attach, plan, seed, dry_run, reports, scenarios))
     engine = load_backend(backend)
     path = find_gameday(plan, scenarios)
     day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
     stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
     if dry_run:
-        for line in schedule(day, step_time or None):
-            say(line)
-        say("Times are the earliest ones. Nothing was launched.")
+        _rehearse_dry(day, path, step_time, engine)
         return
     paused = next((number for number, scene in enumerate(day.scenes, 1) if scene.kind == "pause"), None)
     if paused and not page:
         raise UsageError(
             f"{path}: entry {paused} is a pause, which only a press on the page ends: run without --no-page"
         )
+    capability = engine.probe()
     for act in day.acts:
-        check_capabilities(act.plan, engine.probe())
+        check_capabilities(act.plan, capability)
     place = (address, port, tls_cert, tls_key) if page else None
     budget = day.budget.wasted_percent
     with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
@@ -103,6 +114,27 @@ def run(
         with _page(day, director, reports.resolve(), place):
             ended = run_day(day, reports.resolve(), engine, director, observer, stop)
     raise typer.Exit(_tell(ended))
+
+
+def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
+    """Prints the schedule, then refuses what can be known to go wrong, and says what cannot be known."""
+    for line in schedule(day, step_s or None):
+        say(line)
+    say("Times are the earliest ones. Nothing was launched.")
+    steps, needed = day.job.workload.steps, steps_needed(day, step_s)
+    if steps is not None and steps < needed:
+        raise UsageError(
+            f"{path}: workload.steps: the job ends after {steps} steps, before its schedule is over; "
+            f"allowed: at least {needed}, and more for pauses, rests and recoveries"
+        )
+    if steps is None:
+        say("Not checked: whether the job outlasts its schedule; nobody knows how many steps it does.")
+    elif not step_s:
+        say(f"Not checked: whether {steps} steps outlast these times; give --step-time, in seconds.")
+    capability = engine.probe()
+    for act in day.acts:
+        check_capabilities(act.plan, capability)
+    say(f"Backend {day.job.backend} can do every fault of it here.")
 
 
 Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
@@ -167,23 +199,17 @@ def _tell(ended: Ended) -> int:
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="The day's folder, or its id.")], reports: ReportsOption = REPORTS
+    run: Annotated[str, typer.Argument(help="The day's folder, its id or the beginning of it, or 'last'.")],
+    reports: ReportsOption = REPORTS,
 ) -> None:
     """After a crash of the harness in the middle of a day: heal what was injected, and judge what was done.
 
-    Example: chaos gameday resume reports/pre-launch-20260301-120000-1a2b
+    Example: chaos gameday resume last
     """
     with Display(out) as display:
-        ended = resume_day(_folder(run, reports), display)
+        ended = resume_day(find_day(run, reports), display)
     (reports / PAGES / f"{ended.folder.name}.json").unlink(missing_ok=True)
     raise typer.Exit(_tell(ended))
-
-
-def _folder(name: str, reports: pathlib.Path) -> pathlib.Path:
-    given = pathlib.Path(name)
-    folder = given if given.is_dir() else reports / name
-    load_day(folder)
-    return folder.resolve()
 
 
 def note(

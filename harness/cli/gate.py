@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
+from typer.core import TyperCommand
 
 from harness.campaign import baseline as baselines
 from harness.campaign.figures import Figures
@@ -35,16 +36,14 @@ from harness.units import parse_duration_ns
 
 baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
 
+AgainstOption = Annotated[
+    str, typer.Option(help="A baseline: its name, a file, a gate's id, or a commit with stored runs.")
+]
+
 
 def gate(
-    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file; or 'merge'.")],
-    shards: Annotated[
-        list[str] | None,
-        typer.Argument(help="With 'merge': the gates of all shards, by folder or id.", metavar="[GATE]…"),
-    ] = None,
-    against: Annotated[
-        str, typer.Option(help="A baseline: its name, a file, a gate's id, or a commit with stored runs.")
-    ] = "",
+    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
+    against: AgainstOption = "",
     repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each scenario; 5 show a trend.")] = None,
     tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
@@ -66,15 +65,13 @@ def gate(
 
     A gate that left out something that its suite requires is no full pass: it is inconclusive.
 
-    Example: chaos gate pre-launch --repeat 5 --against last-week
+    `chaos gate merge GATE…` joins the shards of a gate; see `chaos gate merge --help`.
 
-    Example: chaos gate merge part-1 part-2 --against last-week
+    Example: chaos gate pre-launch --repeat 5 --against last-week
     """
     reports = reports.resolve()
-    if suite == "merge":
-        answer = merge_gates([_gate_folder(name, reports) for name in shards or []], reports, against)
-        _end(answer, json, reports)
-    _check_words(suite, shards, shard, against)
+    if shard and against:
+        raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
     with Display(out) as display:
         watching = SILENT_CAMPAIGN if json else display
         setting = Gate(
@@ -89,13 +86,32 @@ def gate(
     _end(answer, json, reports)
 
 
-def _check_words(suite: str, extra: list[str] | None, shard: str, against: str) -> None:
-    if extra:
-        raise UsageError(
-            f"unexpected argument {extra[0]!r}; name one suite, or join shards with `chaos gate merge GATE…`"
-        )
-    if shard and against:
-        raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
+def merge(
+    shards: Annotated[
+        list[str] | None, typer.Argument(help="The gates of all shards, by folder or id.", metavar="GATE…")
+    ] = None,
+    against: AgainstOption = "",
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Join the gates of all shards of a suite into one verdict. Exits like the gate.
+
+    Example: chaos gate merge part-1 part-2 --against last-week
+    """
+    reports = reports.resolve()
+    answer = merge_gates([_gate_folder(name, reports) for name in shards or []], reports, against)
+    _end(answer, json, reports)
+
+
+class GateCommand(TyperCommand):
+    """`chaos gate SUITE`, and `chaos gate merge GATE…`, which has options and a help of its own."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] != ["merge"]:
+            return super().make_context(info_name, args, parent, **extra)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command("merge")(merge)
+        return typer.main.get_command(app).make_context(f"{info_name} merge", args[1:], parent, **extra)
 
 
 def _budget_s(text: str) -> float:

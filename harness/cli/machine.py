@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import typer
 
 from harness.backends.contract import Capability, Verb
 from harness.campaign import fault_free
 from harness.cli import doctor as examination
-from harness.cli.options import REPORTS, JsonOption, ReportsOption
+from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import mark, out, print_json, safe, say
 from harness.errors import ChaosError
 from harness.run import undo
 
 
-def doctor(json: JsonOption = False) -> None:
-    """Say which backends and faults work on this machine, and what is missing for the rest.
+def doctor(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Scenarios that must be able to run here.", metavar="[SCENARIO]…")
+    ] = None,
+    json: JsonOption = False,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
 
-    Exits with 4 when no scenario can run here.
+    Exits with 4 when no scenario can run here, or one that is named can run on no backend here.
+
+    Example: chaos doctor spot-evict
     """
     findings, capabilities = examination.examine()
     faults = examination.fault_table(capabilities)
+    found = examination.scenarios_here(names or (), scenarios, capabilities)
+    stuck = [name for name, why in found if all(why.values())]
     if json:
         print_json(
             {
                 "findings": [dataclasses.asdict(finding) for finding in findings],
                 "backends": {name: _values(capability) for name, capability in capabilities.items()},
                 "faults": [{"name": name, "backends": can} for name, _, can in faults],
+                "scenarios": [{"name": name, "runs": name not in stuck, "why_not": why} for name, why in found],
             }
         )
     else:
@@ -35,8 +47,9 @@ def doctor(json: JsonOption = False) -> None:
             out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
         _print_backends(capabilities)
         _print_faults(faults, capabilities)
+        _print_scenarios(found, stuck)
     fit = all(finding.ok for finding in findings if finding.needed)
-    if not fit or not any(capability.available for capability in capabilities.values()):
+    if not fit or (stuck and (names or len(stuck) == len(found))):
         raise typer.Exit(4)
 
 
@@ -54,6 +67,15 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
         out.print(
             f"{mark('yes' in can.values())} fault {name} — {safe(words or 'no backend runs here')}", soft_wrap=True
         )
+
+
+def _print_scenarios(found: list[tuple[str, dict[str, str]]], stuck: list[str]) -> None:
+    for name, why in found:
+        if name in stuck:
+            words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
+            out.print(f"{mark(False)} scenario {safe(name)} cannot run here — {safe(words)}", soft_wrap=True)
+    ready = len(found) - len(stuck)
+    out.print(f"{mark(not stuck)} {ready} of {len(found)} scenarios can run here on one backend or more")
 
 
 def _missing(capability: Capability) -> dict[str, str]:

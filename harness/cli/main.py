@@ -64,7 +64,8 @@ def make_app() -> typer.Typer:
     }
     for panel, commands in panels.items():
         for command in commands:
-            app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+            cls = gate.GateCommand if command is gate.gate else None
+            app.command(command.__name__.rstrip("_"), cls=cls, rich_help_panel=panel)(command)
 
     app.add_typer(gate.baseline, name="baseline", rich_help_panel="Stored runs")
     app.add_typer(gameday.make_group(), name="gameday", rich_help_panel="Run")

@@ -21,7 +21,7 @@ REACTIONS = {  # what people do → the actions that show it; who acknowledges h
     "mitigate": ("mitigated",),
 }
 
-TELLING = ("detected", "acknowledged")  # there is a problem; what is mitigated may be told long after it
+TELLING = ("detected", "acknowledged", "mitigated")  # there is a problem
 MASTER = "master"
 SETTLED = "settled"  # the one outcome of a rehearsal that can pass
 COMPLETED = "completed"  # and of a day
@@ -345,17 +345,26 @@ def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
     begin = int(events[0]["at"]) if events else 0
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
-    told = [at for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
+    told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
+    late = _first_mitigations(told, [low for low, _ in spans])
     wrong = [
         at
-        for at in told
+        for at, action in told
         if not any(low <= at and (high is None or at <= max(high, low + longest)) for low, high in spans)
+        and not (action == "mitigated" and at in late)
     ]
     right = sum(act.reactions["detect"] is not None for act in acts)
-    if not any("detect" in act.expected.people for act in acts) or not wrong or len(wrong) < right:
+    if not any(act.expected.people for act in acts) or not wrong or len(wrong) < right:
         return []
     text = f"people told of a problem where there was none ({len(wrong)} of {len(told)} times): they may have guessed"
     return [Watch("detect", 0, None, Verdict.INCONCLUSIVE, text)]
+
+
+def _first_mitigations(told: Sequence[tuple[int, str]], struck: Iterable[int]) -> set[int]:
+    """When each fault was first said to be mitigated: that may be told long after it is over, and only once."""
+    mitigated = [at for at, action in told if action == "mitigated"]
+    firsts = (min((at for at in mitigated if at >= begin), default=None) for begin in struck)
+    return {at for at in firsts if at is not None}
 
 
 def _people(

@@ -157,9 +157,12 @@ class Monitor(SilentCampaign):
     def _settle(self, books: Books) -> float:
         """Returns in how many seconds to do it again."""
         job, stage = self._job, self._job.stage
-        if stage is None or stage.folder is None or job.status is None or job.over:
+        if stage is None or job.status is None or job.over:
             return LEDGER_EVERY_S
-        found = books(stage.folder, stage.fault_free)
+        folder = stage.folder or job.status.run_dir
+        if folder is None:
+            return LEDGER_EVERY_S
+        found = books(folder, stage.fault_free)
         with self._lock:
             if self._counted_job is job and found is None:
                 self._board.add("chaos_exporter_ledger_failures_total")

@@ -13,19 +13,26 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
     """Refuses a plan that needs a verb the backend does not have here, and names the reason for each."""
     if not capability.available:
         raise CannotRunError(f"backend {plan.backend}: {capability.summary}")
-    lacking = [reason for fault in plan.faults for reason in _lacking(fault, plan.backend, capability)]
-    if lacking:
-        raise CannotRunError("\n".join(lacking))
+    found = [f"{reason}{_who_can(plan.backend, verb)}" for verb, reason in lacking(plan, capability)]
+    if found:
+        raise CannotRunError("\n".join(found))
 
 
-def _lacking(planned: PlannedFault, backend: str, capability: Capability) -> Iterator[str]:
+def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
+    """What the plan needs that the backend does not have here, with the reason for each. `None`: it is no verb."""
+    return [each for fault in plan.faults for each in _lacking(fault, plan.backend, capability)]
+
+
+def _lacking(planned: PlannedFault, backend: str, capability: Capability) -> Iterator[tuple[Verb | None, str]]:
     name = f"fault {planned.id} ({planned.kind})"
-    yield from (f"{name}: {what}" for what in planned.action.lacks())
+    yield from ((None, f"{name}: {what}") for what in planned.action.lacks())
     for verb in sorted(planned.action.needed() - capability.verbs):
         reason = capability.missing.get(verb, f"backend {backend} does not have it")
-        yield f"{name} needs '{verb.value}': {reason}{_who_can(backend, verb)}"
+        yield verb, f"{name} needs '{verb.value}': {reason}"
 
 
-def _who_can(backend: str, verb: Verb) -> str:
+def _who_can(backend: str, verb: Verb | None) -> str:
+    if verb is None:
+        return ""
     others = [name for name in backend_names() if name != backend and verb in load_backend(name).probe().verbs]
     return f"; backend {others[0]} can do it here" if others else ""

@@ -304,6 +304,25 @@ def _named(plan: Plan, name: str) -> Plan:
     return plan.model_copy(update={"faults": tuple(faults)})
 
 
+def ends_s(day: DayPlan, step_s: float) -> float:
+    """When the last entry is over at the earliest, in seconds from the job's start."""
+    return day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
+
+
+def steps_needed(day: DayPlan, step_s: float) -> int:
+    """Steps that the job must have for its schedule, at the least; without a step's time (0) those that the schedule
+    itself waits for."""
+    if step_s:
+        return math.ceil(ends_s(day, step_s) / step_s)
+    waits = [max((act.waits_steps for act in scene.acts), default=0) for scene in day.scenes]
+    return day.steady.steps + sum(waits)
+
+
+def _lasts(scene: Scene, step_s: float) -> float:
+    ends = [act.after_ns / 1e9 + act.lasts_s + act.waits_steps * step_s for act in scene.acts]
+    return max(ends, default=scene.rest_ns / 1e9)
+
+
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
     """The day in words, with times from its begin. Times are the earliest ones: how long the job takes to recover, and
     a person to press continue, nobody knows. `step_s`: what a step takes, where that is known."""
@@ -317,13 +336,12 @@ def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
         if scene.kind in ("pause", "rest"):
             said = f"pause: {scene.what}" if scene.kind == "pause" else scene.what
             lines.append(f"{_clock(at_s)}  {number}. {said}")
-            at_s += scene.rest_ns / 1e9
+            at_s += _lasts(scene, step_s or 0)
             continue
         lines.append(f"{_clock(at_s)}  {number}. {scene.kind}: {scene.what}")
         for act in scene.acts:
             lines += [f"{_clock(at_s + act.after_ns / 1e9)}       {line}" for line in _act_lines(act)]
-        ends = [act.after_ns / 1e9 + act.lasts_s + act.waits_steps * (step_s or 0) for act in scene.acts]
-        at_s += max(ends)
+        at_s += _lasts(scene, step_s or 0)
     lines.append(f"{_clock(at_s)}  at the earliest the last entry is over; the job goes on to its end")
     return lines
 

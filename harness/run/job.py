@@ -339,4 +339,5 @@ class RunningJob:
             loss=self.progress.loss,
             rehearsals=[rehearsal.name for rehearsal in self.rehearsals if rehearsal.going],
             faults=[fault for rehearsal in self.rehearsals for fault in rehearsal.faults()],
+            run_dir=self.run_dir,
         )

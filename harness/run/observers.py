@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,6 +32,7 @@ class Status:
     loss: float | None
     rehearsals: Sequence[str]  # those that are going on
     faults: Sequence[FaultStatus]
+    run_dir: pathlib.Path | None = None  # where its log is
 
 
 class Observer(Protocol):

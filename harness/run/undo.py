@@ -1,10 +1,10 @@
 """Undoing what a run did: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
 
 Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
-record names an action and its arguments. An action is the `UNDO` of a backend, of a fault, of `run.drill` or of
-`spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named. Undoing is idempotent.
-A reverter process waits for the harness to end, however it ends, and undoes what is open. `chaos heal` does the same
-later, for runs whose reverter died too.
+record names an action and its arguments. An action is the `UNDO` of a backend, of its `attached`, of a fault, of
+`run.drill` or of `spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named.
+Undoing is idempotent. A reverter process waits for the harness to end, however it ends, and undoes what is open.
+`chaos heal` does the same later, for runs whose reverter died too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
+from harness.backends import attached
 from harness.backends.agent import owned
 from harness.backends.contract import backend_names, load_backend
 from harness.errors import BackendError, FaultError
@@ -135,6 +136,8 @@ def resolve(action: str) -> Callable[..., object]:
         module = f"harness.{action}"
     elif kind == "backends" and name in backend_names():
         module = f"harness.backends.{name}.backend"
+    elif kind == "attached" and name in attached.ENGINES:
+        module = f"harness.backends.{name}.attached"
     elif kind == "faults" and name in fault_names():
         module = f"harness.faults.{name}"
     else:
@@ -148,7 +151,8 @@ def resolve(action: str) -> Callable[..., object]:
 def actions() -> list[str]:
     """Every action that a journal may name."""
     faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
-    return [SECRETS, DRILL, *(f"backends.{name}" for name in backend_names()), *(f"faults.{name}" for name in faults)]
+    engines = [*(f"backends.{name}" for name in backend_names()), *(f"attached.{name}" for name in attached.ENGINES)]
+    return [SECRETS, DRILL, *engines, *(f"faults.{name}" for name in faults)]
 
 
 def _revert_when_gone(run_dir: pathlib.Path, pidfd: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,8 +16,13 @@ from timeline.test_window import in_sequence
 from typer.testing import CliRunner
 
 import harness.report
-from harness.cli import listing, main, output
-from harness.errors import UsageError
+from harness.backends.contract import Capability, Verb
+from harness.backends.local.backend import LocalBackend
+from harness.campaign.figures import Figures
+from harness.campaign.gameday import find_day
+from harness.cli import doctor, listing, main, output
+from harness.errors import CannotRunError, UsageError
+from harness.plan import capabilities
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = [
@@ -125,7 +131,6 @@ def test_filters_need_runs() -> None:
     ("words", "said"),
     [
         (["merge"], "needs the gates of all shards"),
-        (["pre-launch", "what"], "name one suite"),
         (["pre-launch", "--shard", "1/2", "--against", "x"], "give --against to `chaos gate merge`"),
         (["pre-launch", "--budget", "soon"], "--budget"),
         (["pre-launch", "--shard", "3/2"], "--shard 3/2"),
@@ -237,3 +242,106 @@ def test_who_stops_reading_gets_no_traceback() -> None:
     script = f"{sys.executable} -m harness schema | head -c 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+SCENARIOS = ROOT / "scenarios"
+
+
+def test_merge_has_a_help_of_its_own() -> None:
+    shown = chaos("gate", "merge", "--help").output
+    assert "Join the gates of all shards" in shown and "--repeat" not in shown
+    assert "--repeat" in chaos("gate", "--help").output
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("suites/pre-launch.yaml", "ok, a suite of 7 scenarios"),
+        ("gamedays/pre-launch.yaml", "ok, a game day with 5 entries"),
+        ("spot-evict.yaml", "ok"),
+    ],
+)
+def test_every_kind_of_file_is_validated_as_what_it_is(place: str, said: str, tmp_path: pathlib.Path) -> None:
+    found = chaos("validate", SCENARIOS / place)
+    assert found.exit_code == 0 and f"{place}: {said}" in found.output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "said"),
+    [
+        ("x", "version: 1\nname: a\ntitle: A\nscenarios: [no-such]\n", "unknown scenario 'no-such'"),
+        ("x", "version: 1\nname: a\ntitle: A\nentries:\n  - {scenario: no-such}\n", "unknown scenario 'no-such'"),
+        ("suites", "version: 1\nname: a\ntitle: A\n", "scenarios"),
+        ("gamedays", "version: 1\nname: a\ntitle: A\n", "entries"),
+    ],
+)
+def test_mistakes_in_suites_and_plans_are_told(folder: str, text: str, said: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / folder / "a.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    (path.parent / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
+    wrong = chaos("validate", path, "--scenarios", SCENARIOS).exception
+    assert isinstance(wrong, UsageError) and said in str(wrong)
+
+
+def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.json").write_text(Figures(scenarios=()).to_text())
+    wrong = chaos("baseline", "set", "a b", "--from", tmp_path / "x.json", "--reports", tmp_path).exception
+    assert isinstance(wrong, UsageError) and str(wrong).startswith("'a b': a baseline's name has")
+
+
+def here(monkeypatch: pytest.MonkeyPatch, *verbs: Verb) -> None:
+    able = {"local": Capability(True, "here", frozenset(verbs)), "docker": Capability(False, "no daemon", frozenset())}
+    monkeypatch.setattr(doctor, "examine", lambda: ([doctor.Finding("Python", True, "")], able))
+
+
+@pytest.mark.parametrize(("name", "code"), [("rank-kill", 0), ("node-loss", 4), ("", 0)])
+def test_doctor_says_which_scenarios_cannot_run_and_why(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch, Verb.SIGNAL)
+    shown = chaos("doctor", *([name] if name else []))
+    assert shown.exit_code == code
+    if name != "rank-kill":
+        assert "scenario node-loss cannot run here" in shown.output and "'kill'" in shown.output
+    told = json.loads(chaos("doctor", "rank-kill", "node-loss", "--json").stdout)["scenarios"]
+    assert [each["runs"] for each in told] == [True, False] and list(told[1]["why_not"]) == ["local"]
+
+
+def test_doctor_exits_with_4_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch)
+    assert chaos("doctor", "rank-kill").exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 0, "Not checked: whether 1200 steps outlast these times"),
+        (["--step-time", "0.1"], 0, "can do every fault of it here"),
+        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1200 steps"),
+    ],
+)
+def test_a_dry_run_of_a_day_checks_the_steps(
+    words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
+    shown = chaos("gameday", "pre-launch", "--dry-run", *words)
+    assert said in shown.output + str(shown.exception) and (code == 0) == (shown.exit_code == 0)
+
+
+def test_a_dry_run_of_a_day_checks_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset({Verb.SIGNAL})))
+    monkeypatch.setattr(capabilities, "_who_can", lambda backend, verb: "")
+    refused = chaos("gameday", "pre-launch", "--dry-run")
+    assert isinstance(refused.exception, CannotRunError) and "needs 'replace'" in str(refused.exception)
+
+
+def test_a_day_to_resume_is_found_by_the_beginning_of_its_id(tmp_path: pathlib.Path) -> None:
+    for number, name in enumerate(("day-a-1", "day-b-2", "run-3")):
+        (tmp_path / name).mkdir()
+        if name != "run-3":
+            (tmp_path / name / "gameday.json").write_text("{}")
+            os.utime(tmp_path / name / "gameday.json", (number, number))
+    assert find_day("last", tmp_path).name == find_day("day-b", tmp_path).name == "day-b-2"
+    assert find_day("day-a-1", tmp_path).name == "day-a-1"
+    for wrong, said in (("day", "fits 2 game days"), ("run", "unknown game day 'run'")):
+        with pytest.raises(UsageError, match=said):
+            find_day(wrong, tmp_path)

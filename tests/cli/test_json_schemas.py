@@ -93,7 +93,8 @@ def test_faults() -> None:
 
 def test_doctor() -> None:
     found = told("doctor", "--json")
-    assert sorted(found) == ["backends", "faults", "findings"]
+    assert sorted(found) == ["backends", "faults", "findings", "scenarios"]
+    assert sorted(found["scenarios"][0]) == ["name", "runs", "why_not"]
     assert shape(found["findings"]) == [{"detail": "str", "needed": "bool", "ok": "bool", "what": "str"}]
     assert sorted(found["backends"]["local"]) == ["available", "missing", "summary", "verbs"]
     assert sorted(found["faults"][0]) == ["backends", "name"]

@@ -129,6 +129,21 @@ def test_who_says_detected_all_the_time_has_shown_nothing(wrong: int, verdict: V
         assert "where there was none (2 of 4 times)" in result.reasons[0]
 
 
+@pytest.mark.parametrize(("wrong", "verdict"), [(0, Verdict.PASS), (1, Verdict.PASS), (2, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize("wanted", ["detect", "mitigate"])
+def test_who_says_mitigated_all_the_time_has_shown_nothing(wanted: str, wrong: int, verdict: Verdict) -> None:
+    presses = [person("mitigated", 13), person("mitigated", 53), *(person("mitigated", 2 + s) for s in range(wrong))]
+    expected = [Expected(name, scene, people={wanted: 60 * S}) for scene, name in enumerate("ab")]
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50), *presses), *expected)
+    assert result.sides["people"] is verdict
+
+
+def test_who_says_late_and_once_that_it_is_mitigated_has_not_guessed() -> None:
+    events = day(rehearsed("a", 10), person("detected", 13), person("mitigated", 500))
+    result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}))
+    assert result.sides["people"] is Verdict.PASS
+
+
 def test_who_detects_what_the_job_has_recovered_from_already_has_not_guessed() -> None:
     events = day(rehearsed("a", 10), person("detected", 45))
     result = verdict_of(events, Expected("a", 0, people={"detect": 60 * S}))

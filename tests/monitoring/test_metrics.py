@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -393,6 +394,18 @@ def test_a_ledger_that_cannot_be_worked_out_is_told(tmp_path: pathlib.Path) -> N
     found = served(monitor)
     assert found["chaos_exporter_ledger_failures_total", ()] == 1
     assert not any(name.startswith("chaos_ledger") for name, _ in found)
+
+
+def test_a_job_whose_stage_knows_no_folder_has_a_ledger_too(tmp_path: pathlib.Path) -> None:
+    """A fault-free run, say: the job itself tells where its log is."""
+    monitor = Monitor()
+    monitor.stage(Stage("fault-free run", 1))
+    monitor.status(dataclasses.replace(status(), run_dir=tmp_path))
+    monitor.count()
+    told = {"accounts": {"productive": 1.0}, "wasted_all": 0.0, "wasted_faults": 0.0, "cpu_s": 0.1}
+    asked: list[pathlib.Path] = []
+    monitor._settle(lambda run, fault_free: (asked.append(run), told)[1])
+    assert asked == [tmp_path] and served(monitor)["chaos_ledger_gpu_seconds", (("account", "productive"),)] == 1
 
 
 @pytest.mark.parametrize(("cpu_s", "pause_s"), [(0.1, LEDGER_EVERY_S), (3.0, 60.0)])

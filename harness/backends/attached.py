@@ -1,0 +1,90 @@
+"""A job that runs already and that somebody else started: what can be seen of it, and done to it, from outside.
+
+An engine offers this in `harness/backends/<engine>/attached.py`: `attach(text)` finds the job, and refuses one whose
+owner did not allow it; `UNDO` takes back one deed. Nothing here can start or end a job.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UsageError, choice
+
+OPT_IN = "chaos.allow"  # set by the job's owner: `true`, or `kill` for deeds that end processes, too
+ENGINES = ("docker", "slurm")
+RUNNING, ENDED = "running", "ended"
+STATE_AFTER = {"pause": "paused", "stop": "stopped", "disconnect": "disconnected", "kill": ENDED}  # by verb
+NEEDS_KILL = {"kill"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A node of the job at one moment. `state`: running, paused, stopped, disconnected or ended.
+
+    `life` is another one when what runs there began anew; `code`: how it ended; `cpu_s`: what it has used since.
+    """
+
+    state: str
+    life: str = ""
+    code: int | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A record of the undo journal: the action's name and its arguments."""
+
+    action: str
+    arguments: dict[str, Any]
+
+
+class AttachedJob(abc.ABC):
+    """A job that was found and may be disturbed. Raises `BackendError` where the engine fails."""
+
+    name: str
+    nodes: Sequence[str]
+    verbs: Sequence[str]
+    allows_kill = False
+
+    @abc.abstractmethod
+    def look(self) -> Mapping[str, Seen]:
+        """Every node as it is now."""
+
+    @abc.abstractmethod
+    def log_tail(self) -> Sequence[str]:
+        """The newest lines that the job wrote, of all its nodes."""
+
+    @abc.abstractmethod
+    def undo_of(self, verb: str, node: str) -> Undo:
+        """What takes the verb back. Asked, and written down, before `act`. Raises `UsageError` for what cannot be."""
+
+    @abc.abstractmethod
+    def act(self, verb: str, node: str) -> None:
+        """Does it. Whether it acts shows `look`."""
+
+    def close(self) -> None:
+        """Lets go of the engine; the job goes on."""
+        return None
+
+
+def attach(text: str) -> AttachedJob:
+    """`docker:KEY=VALUE` or `slurm:JOBID`. Raises `UsageError` for a job that is not there or not allowed."""
+    engine, colon, selection = text.partition(":")
+    if engine == "kubernetes":
+        raise UsageError("--attach kubernetes: this cannot be done yet; allowed are docker:KEY=VALUE and slurm:JOBID")
+    if engine not in ENGINES or not colon or not selection:
+        raise UsageError(f"--attach {text!r}: write docker:KEY=VALUE or slurm:JOBID; {choice(engine, ENGINES)}")
+    found: AttachedJob = importlib.import_module(f"harness.backends.{engine}.attached").attach(selection)
+    return found
+
+
+def refuse_unasked(what: str, told: str | None, how: str) -> bool:
+    """Whether the owner allows kills, too. Raises `UsageError` where nothing is allowed at all."""
+    if told not in ("true", "kill"):
+        said = f"{OPT_IN}={told}" if told else f"no {OPT_IN}"
+        raise UsageError(f"{what} has {said}: its owner must allow this first, {how}; nothing was touched")
+    return told == "kill"

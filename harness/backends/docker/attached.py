@@ -1,0 +1,196 @@
+"""A job of containers that somebody else started: found by a label, disturbed only where each has the opt-in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backends.agent.places import RUN_LABEL
+from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
+from harness.backends.contract import environment_as_recorded
+from harness.backends.docker.backend import BACKEND
+from harness.backends.docker.engine import Engine, speaking
+from harness.errors import BackendError, UsageError
+
+LINES = 200  # of each container's log
+LINE_MAX = 1000
+KILLED = 137  # how a container ends that was killed
+OWN_NETWORK = {"host", "none"}  # modes in which a container has no network that it could lose
+
+
+class DockerJob(AttachedJob):
+    verbs = ("pause", "stop", "disconnect", "kill")
+
+    def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
+        """`containers`: id by name."""
+        self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
+        self._ids = dict(containers)
+        self.nodes = sorted(containers)
+
+    def look(self) -> Mapping[str, Seen]:
+        return {name: _seen(self.engine, self._ids[name]) for name in self.nodes}
+
+    def log_tail(self) -> Sequence[str]:
+        lines: list[str] = []
+        for identity in self._ids.values():
+            with speaking("reading a container's log"):
+                text = self.engine.api.logs(identity, tail=LINES).decode(errors="replace")
+            lines += [line[:LINE_MAX] for line in text.splitlines()]
+        return lines
+
+    def undo_of(self, verb: str, node: str) -> Undo:
+        found = self.engine.inspect(self._ids[node])
+        host = found["HostConfig"]
+        if verb == "kill" and host.get("AutoRemove"):
+            raise UsageError(f"container {node} is removed when it ends (--rm), so it could not be started again")
+        if verb == "stop" and host.get("PidMode") not in ("", None, "private"):
+            raise UsageError(f"container {node} sees other processes than its own (PidMode {host['PidMode']})")
+        if verb == "disconnect" and (host.get("NetworkMode") in OWN_NETWORK or not _networks(found)):
+            raise UsageError(f"container {node} has no network of its own that it could lose")
+        arguments = {
+            "container": self._ids[node],
+            "verb": verb,
+            "life": found["State"]["StartedAt"],
+            "networks": _networks(found),
+            "environment": BACKEND.whereabouts(),
+        }
+        return Undo("attached.docker", arguments)
+
+    def act(self, verb: str, node: str) -> None:
+        identity, api = self._ids[node], self.engine.api
+        with speaking(f"{verb} of container {node}"):
+            if verb == "pause":
+                api.pause(identity)
+            elif verb == "stop":
+                _signal_all(self.engine, identity, "STOP")
+            elif verb == "disconnect":
+                for network in _networks(self.engine.inspect(identity)):
+                    api.disconnect_container_from_network(identity, network)
+            else:
+                api.kill(identity, "SIGKILL")
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def attach(selection: str) -> DockerJob:
+    """The running containers with this label. Raises `UsageError` unless every one of them has the opt-in."""
+    if "=" not in selection:
+        raise UsageError(f"--attach docker:{selection}: write the whole label, KEY=VALUE: a key may fit several jobs")
+    engine = Engine()
+    try:
+        with speaking("listing containers"):
+            entries = engine.api.containers(filters={"label": selection, "status": "running"})
+        return DockerJob(engine, selection, *_allowed(entries, selection))
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict[str, str], bool]:
+    if not entries:
+        raise UsageError(f"--attach docker:{selection}: no running container has this label")
+    kills, found = [], {}
+    for entry in entries:
+        name, labels = entry["Names"][0].removeprefix("/"), entry["Labels"] or {}
+        if RUN_LABEL in labels:
+            raise UsageError(f"container {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
+        how = f"with the label {OPT_IN}=true when the container is made"
+        kills.append(refuse_unasked(f"container {name}", labels.get(OPT_IN), how))
+        found[name] = str(entry["Id"])
+    return found, all(kills)
+
+
+def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By name: what a container needs to be found there again under its names, and its address."""
+    joined = found["NetworkSettings"]["Networks"] or {}
+    return {
+        name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
+        for name, each in joined.items()
+    }
+
+
+def _seen(engine: Engine, identity: str) -> Seen:
+    found = engine.inspect(identity)
+    state = found["State"]
+    if not state["Running"]:
+        return Seen(ENDED, state["StartedAt"], int(state["ExitCode"]))
+    with speaking("measuring a container"):
+        stats = engine.api.stats(identity, stream=False, one_shot=True)
+        rows = [] if state["Paused"] else engine.api.top(identity, "-eo pid,stat")["Processes"] or []
+    used_s = float(stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0)) / 1e9
+    living = [row[1] for row in rows if not row[1].startswith("Z")]
+    name = RUNNING
+    if state["Paused"]:
+        name = "paused"
+    elif living and all(status.startswith("T") for status in living):
+        name = "stopped"
+    elif found["HostConfig"].get("NetworkMode") not in OWN_NETWORK and not _networks(found):
+        name = "disconnected"
+    return Seen(name, state["StartedAt"], None, used_s)
+
+
+def _signal_all(engine: Engine, identity: str, signal: str) -> None:
+    """To everything in the container: its first process hears it from outside alone, the others from inside."""
+    made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
+    engine.api.exec_start(made["Id"])
+    engine.api.kill(identity, f"SIG{signal}")
+
+
+def _undo(
+    container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
+) -> None:
+    """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
+    with environment_as_recorded(BACKEND.settings, environment):
+        engine = Engine()
+    try:
+        with speaking(f"undoing {verb} of container {container[:12]}"):
+            found = _inspect(engine, container)
+            if found is not None:
+                _take_back(engine, container, verb, life, networks, found)
+    finally:
+        engine.close()
+
+
+def _inspect(engine: Engine, container: str) -> dict[str, Any] | None:
+    import docker.errors
+
+    try:
+        found: dict[str, Any] = engine.api.inspect_container(container)
+        return found
+    except docker.errors.NotFound:
+        return None
+
+
+def _take_back(
+    engine: Engine, container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], found: Mapping[str, Any]
+) -> None:
+    state = found["State"]
+    if verb in NEEDS_KILL:  # only that same life, and only where a kill ended it: never a job that is over
+        if not state["Running"] and state["StartedAt"] == life and int(state["ExitCode"]) == KILLED:
+            engine.api.start(container)
+    elif verb == "disconnect":
+        for name in networks.keys() - _networks(found).keys():
+            _join(engine, container, name, networks[name])
+    elif verb == "pause" and state["Paused"]:
+        engine.api.unpause(container)
+    elif verb == "stop" and state["Running"] and not state["Paused"]:
+        _signal_all(engine, container, "CONT")
+
+
+def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
+    """With its old address, which its peers know, where the network lets us choose."""
+    import docker.errors
+
+    aliases = [str(each) for each in kept.get("aliases") or ()]
+    try:
+        engine.api.connect_container_to_network(
+            container, network, aliases=aliases, ipv4_address=str(kept.get("address") or "") or None
+        )
+    except docker.errors.APIError as error:
+        if "user configured subnet" not in str(error):
+            raise BackendError(f"container {container[:12]} cannot join {network} again: {error}") from error
+        engine.api.connect_container_to_network(container, network, aliases=aliases)
+
+
+UNDO = _undo

@@ -1,0 +1,47 @@
+"""Strikes at a job that somebody else started, as a whole: schedule, verdict, report."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import dataclass
+
+from harness.backends.attached import AttachedJob
+from harness.judge.attached import NOT_JUDGED, AttachedResult, judge_attached
+from harness.report import write_files
+from harness.report.words import one_line
+from harness.run.attached import LOG, run_attached
+from harness.run.stop import StopRequest
+from harness.spec.attached import AttachedDay
+
+REPORT = "attached-report.json"
+
+
+@dataclass(frozen=True)
+class AttachedEnd:
+    folder: pathlib.Path
+    result: AttachedResult
+
+
+def rehearse(
+    day: AttachedDay, job: AttachedJob, reports: pathlib.Path, run_id: str, seed: int, stop: StopRequest
+) -> AttachedEnd:
+    """Into `reports/<run_id>/`. Raises `ChaosError` where something could not be undone."""
+    folder = reports / run_id
+    run_attached(day, job, folder, seed, stop)
+    records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    result = judge_attached(records, sum(entry.strike is not None for entry in day.entries))
+    told = {
+        "schema": 1,
+        "run_id": run_id,
+        "job": job.name,
+        "seed": seed,
+        "plan": day.model_dump(mode="json"),
+        "verdict": result.verdict.value,
+        "reasons": list(result.reasons),
+        "not_judged": list(NOT_JUDGED),
+        "records": records,
+        "log_tail": [one_line(line) for line in job.log_tail()[-50:]],
+    }
+    write_files({REPORT: json.dumps(told, indent=2) + "\n"}, folder)
+    return AttachedEnd(folder, result)

@@ -1,0 +1,83 @@
+"""The verdict on strikes at a job that somebody else started, from what was seen from outside. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.judge.score import Finding, Verdict, merge
+
+Record = Mapping[str, Any]
+NOT_JUDGED = (
+    "phases of recovery",
+    "wasted GPU-hours",
+    "loss continuity",
+    "sample order",
+    "restored checkpoints",
+    "use of GPUs",
+)
+
+
+@dataclass(frozen=True)
+class AttachedResult:
+    verdict: Verdict
+    reasons: Sequence[str]
+
+
+def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
+    """`planned`: how many strikes the schedule has."""
+    findings = [*_of_the_schedule(records, planned)]
+    for record in records:
+        findings += _of(record)
+    verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
+    reasons = [text for found, text in findings if found is verdict]
+    reasons += [text for found, text in findings if found is not verdict]
+    return AttachedResult(verdict, reasons or [f"each of {planned} strikes acted, was undone, and the job went on"])
+
+
+def _of_the_schedule(records: Sequence[Record], planned: int) -> Iterator[Finding]:
+    last = records[-1] if records else {}
+    struck = sum(record["what"] == "struck" for record in records)
+    watched = sum(record["what"] == "after" for record in records)
+    if last.get("what") != "finished":
+        yield Verdict.INCONCLUSIVE, "the harness ended before the schedule was over"
+    elif last["outcome"] == "not_steady" and struck:
+        yield Verdict.FAIL, f"after {struck} strike(s): {last['reason']}"
+    elif last["outcome"] != "completed":
+        yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {last['reason']}"
+    if watched < planned:
+        yield Verdict.INCONCLUSIVE, f"only {watched} of {planned} strikes were seen to their end"
+
+
+def _of(record: Record) -> Iterator[Finding]:
+    number = int(record.get("entry", 0)) + 1
+    if record["what"] == "struck":
+        for node in (node for node, acted in record["acted"].items() if not acted):
+            yield Verdict.INVALID, f"entry {number}: {record['verb']} did not act on {node}"
+    elif record["what"] == "undone":
+        for node in (node for node, healed in record["healed"].items() if not healed):
+            yield Verdict.INVALID, f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`"
+    elif record["what"] == "after":
+        yield from _went_on(record, f"entry {number}")
+
+
+def _went_on(record: Record, entry: str) -> Iterator[Finding]:
+    """A job that is over with 0 everywhere went on; else its number must have passed the highest one."""
+    codes = record["codes"]
+    for node, code in codes.items():
+        if code != 0:
+            yield Verdict.FAIL, f"{entry}: {node} ended with {code}"
+    lost = [f"{node} is {seen['state']}" for node, seen in record["seen"].items() if seen["state"] not in GOOD]
+    if lost:
+        yield Verdict.FAIL, f"{entry}: the job is not whole again: {', '.join(lost)}"
+    if codes and not any(codes.values()) and len(codes) == len(record["seen"]):
+        return
+    highest, now = record["highest"], record["now"]
+    if highest is None or now is None:
+        yield Verdict.INCONCLUSIVE, f"{entry}: nothing shows whether the job went on; the plan's progress: can"
+    elif now <= highest and not any(codes.values()):
+        yield Verdict.FAIL, f"{entry}: no progress for {record['took_s']:.0f} s after it was undone: still at {now:g}"
+
+
+GOOD = ("running", "ended")

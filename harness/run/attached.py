@@ -1,0 +1,221 @@
+"""Strikes on a job that somebody else started: `AttachedRun.run` has the order of events. Nothing is judged here.
+
+Every strike is written to the undo journal before it is done, and undone also when the harness is killed. What was
+seen is appended to `attached.jsonl` in the run's folder, one record a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, STATE_AFTER, AttachedJob, Seen, Undo
+from harness.errors import BackendError, FaultError, UsageError
+from harness.log.journal import Journal
+from harness.run.stop import StopRequest
+from harness.run.undo import close, resolve, start_reverter
+from harness.spec.attached import AttachedDay, Entry
+
+LOG = "attached.jsonl"
+LOOK_EVERY_S = 1.0
+EFFECT_S_MAX = 10.0  # until a strike must show
+MATCHES_MAX = 1e15  # a larger number is no step
+
+
+def check(day: AttachedDay, job: AttachedJob) -> None:
+    """Raises `UsageError` for what may not, or cannot, be done to this job. Touches nothing."""
+    for number, entry in enumerate(day.entries, 1):
+        if entry.strike is None:
+            continue
+        if why := _refusal(day, job, entry.strike, entry.nodes):
+            raise UsageError(f"entry {number}: {why}")
+        for node in job.nodes:
+            job.undo_of(entry.strike, node)
+
+
+def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
+    allowed = day.nodes_max(len(job.nodes))
+    if verb not in job.verbs:
+        return f"{job.name}: {verb} cannot be done to it; allowed: {', '.join(job.verbs)}"
+    if verb in NEEDS_KILL and not job.allows_kill:
+        return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
+    if nodes > allowed:
+        limit = f"{day.limits.nodes:g}% of its {len(job.nodes)} node(s) are {allowed}"
+        return f"{nodes} node(s) at once are too many: {limit} (limits.nodes)"
+    return ""
+
+
+class _Over(Exception):
+    """The schedule ends here: how, and why."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+def run_attached(day: AttachedDay, job: AttachedJob, run_dir: pathlib.Path, seed: int, stop: StopRequest) -> None:
+    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` for what could not be undone."""
+    run_dir.mkdir(parents=True)
+    (run_dir / "logs").mkdir()
+    journal = Journal(run_dir)
+    reverter = start_reverter(run_dir)
+    try:
+        with stop.attended():
+            AttachedRun(day, job, journal, seed, stop).run()
+    finally:
+        _clean_up(journal, reverter)
+
+
+def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes]) -> None:
+    """What cannot be undone now is tried again by the reverter, which then outlives this process."""
+    try:
+        close(journal)
+    except FaultError:
+        reverter.returncode = 0  # not waited for
+        raise
+    reverter.kill()
+    reverter.wait()
+
+
+class AttachedRun:
+    def __init__(self, day: AttachedDay, job: AttachedJob, journal: Journal, seed: int, stop: StopRequest) -> None:
+        self.day, self.job, self.journal, self.stop = day, job, journal, stop
+        self.dice = random.Random(seed)
+        self.path = journal.run_dir / LOG
+
+    def run(self) -> None:
+        self._tell("begun", job=self.job.name, nodes=list(self.job.nodes), told=self.day.progress is not None)
+        try:
+            for number, entry in enumerate(self.day.entries):
+                if entry.rest is not None:
+                    self._wait(entry.rest.s)
+                else:
+                    self._strike(number, entry)
+            outcome, reason = "completed", ""
+        except _Over as over:
+            outcome, reason = over.outcome, str(over)
+        except BackendError as error:
+            outcome, reason = "broken", str(error)
+        self._tell("finished", outcome=outcome, reason=reason)
+
+    def _strike(self, number: int, entry: Entry) -> None:
+        """Healthy before, struck, undone, watched until it goes on: each is told."""
+        assert entry.strike is not None
+        self._healthy()
+        targets = sorted(self.dice.sample(list(self.job.nodes), entry.nodes))
+        undos = {node: self.job.undo_of(entry.strike, node) for node in targets}
+        try:
+            for node, undo in undos.items():
+                self.journal.record(undo.action, undo.arguments)
+                self.job.act(entry.strike, node)
+            seen = self._until(targets, STATE_AFTER[entry.strike])
+            acted = _are(seen, targets, STATE_AFTER[entry.strike])
+            self._tell("struck", entry=number, verb=entry.strike, acted=acted, seen=_plain(seen))
+            self._wait(entry.lasts.s)
+        finally:
+            highest = self._highest()
+            for undo in undos.values():
+                _take_back(undo)
+        back = self._until(targets, RUNNING)
+        healed = {node: back[node].state in (RUNNING, ENDED) for node in targets}
+        self._tell("undone", entry=number, healed=healed, seen=_plain(back))
+        self._watch(number, highest)
+
+    def _healthy(self) -> None:
+        """Raises `_Over` where the job is not whole before anything is done to it."""
+        bad = [f"{node} is {seen.state}" for node, seen in self.job.look().items() if seen.state != RUNNING]
+        if bad:
+            raise _Over("not_steady", f"the job is not whole, so nothing more is done to it: {', '.join(bad)}")
+        progress = self.day.progress
+        if progress is None:
+            return
+        first, deadline = self._highest(), time.monotonic() + progress.within.s
+        while (now := self._highest()) is None or first is None or now <= first:
+            first = now if first is None else first
+            if time.monotonic() > deadline:
+                raise _Over("not_steady", f"no progress within {progress.within}: {_at(now)} before the strike")
+            self._wait(LOOK_EVERY_S)
+
+    def _watch(self, number: int, highest: float | None) -> None:
+        """Until the job has passed its highest number, or is over, or the time is."""
+        begin, progress = time.monotonic(), self.day.progress
+        limit_s = progress.within.s if progress else LOOK_EVERY_S
+        while True:
+            seen, now = self.job.look(), self._highest()
+            codes = {node: each.code for node, each in seen.items() if each.state == ENDED}
+            over = len(codes) == len(seen) or any(codes.values())
+            passed = now is not None and highest is not None and now > highest
+            took_s = time.monotonic() - begin
+            if passed or over or took_s > limit_s:
+                break
+            self._wait(LOOK_EVERY_S)
+        self._tell("after", entry=number, highest=highest, now=now, codes=codes, took_s=took_s, seen=_plain(seen))
+
+    def _until(self, targets: Sequence[str], state: str) -> Mapping[str, Seen]:
+        deadline = time.monotonic() + EFFECT_S_MAX
+        while True:
+            seen = self.job.look()
+            if all(_are(seen, targets, state).values()) or time.monotonic() > deadline:
+                return seen
+            time.sleep(LOOK_EVERY_S / 5)
+
+    def _highest(self) -> float | None:
+        if self.day.progress is None:
+            return None
+        pattern = re.compile(self.day.progress.log)
+        found = [number for line in self.job.log_tail() for number in _numbers(pattern, line)]
+        return max(found, default=None)
+
+    def _wait(self, seconds: float) -> None:
+        """Raises `_Over` when the user wants the end; what acts is undone on the way."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.stop.asked:
+                raise _Over("interrupted", self.stop.reason)
+            time.sleep(min(0.1, seconds))
+
+    def _tell(self, what: str, **more: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"what": what, "wall_ns": time.time_ns(), **more}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _take_back(undo: Undo) -> None:
+    """What fails now is told by what is seen next, and tried again at the end, by the journal."""
+    with contextlib.suppress(BackendError):
+        resolve(undo.action)(**undo.arguments)
+
+
+def _are(seen: Mapping[str, Seen], nodes: Sequence[str], state: str) -> dict[str, bool]:
+    return {node: seen[node].state == state for node in nodes}
+
+
+def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
+    return {node: dataclasses.asdict(each) for node, each in seen.items()}
+
+
+def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
+    """Those that a line holds; what is no number, or no possible step, counts as nothing."""
+    found = []
+    for match in pattern.finditer(line):
+        try:
+            value = float(match[1])
+        except (TypeError, ValueError):
+            continue
+        if 0 <= value < MATCHES_MAX:
+            found.append(value)
+    return found
+
+
+def _at(number: float | None) -> str:
+    return "no such number is in its log" if number is None else f"it stays at {number:g}"

@@ -1,0 +1,138 @@
+"""`chaos gameday --attach docker:…` on a torchrun of two containers that this test starts by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.backends.docker import attached, backend
+from harness.backends.docker.engine import Engine
+from harness.errors import UsageError
+
+pytestmark = pytest.mark.slow  # a real engine and a real job
+
+TRAINER = pathlib.Path(__file__).resolve().parents[1] / "attached_trainer.py"
+SUBNET = "10.79.7.0/24"
+LABEL = f"test-attached={os.getpid()}"
+PLAN = """version: 1
+name: one-of-two
+title: One of two containers
+progress: {{log: 'step (\\d+)', within: 60s}}
+entries:
+  - {{strike: {verb}, lasts: {lasts}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    capability = backend.BACKEND.probe()
+    if not capability.available:
+        pytest.skip(capability.summary)
+    found = Engine()
+    yield found
+    found.close()
+
+
+Start = Callable[..., list[str]]
+
+
+@pytest.fixture
+def start(engine: Engine) -> Iterator[Start]:
+    """Starts a job by hand; at the end nothing of it is left."""
+    network = f"test-attached-{os.getpid()}"
+    pool = {"Config": [{"Subnet": SUBNET}]}
+    engine.create_network({"Name": network, "Driver": "bridge", "IPAM": pool, "Labels": {"test": "attached"}})
+    made: list[str] = []
+
+    def run(allow: str | None = "true", nodes: int = 2, **host: str) -> list[str]:
+        key, _, value = LABEL.partition("=")
+        labels = {key: value} | ({"chaos.allow": allow} if allow else {})
+        for index in range(nodes):
+            name = f"{network}-{index}"
+            command = ["python3", "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"]
+            command += [f"--node-rank={index}", f"--master-addr={network}-0", "--master-port=29511"]
+            wanted = {
+                "Image": "chaos-node",
+                "Entrypoint": [],
+                "Cmd": [*command, "/trainer.py", "/tmp/stop"],
+                "Env": ["GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"],
+                "Labels": labels,
+                "HostConfig": {"NetworkMode": network, "Init": True, "Binds": [f"{TRAINER}:/trainer.py:ro"], **host},
+            }
+            made.append(engine.create(name, wanted))
+            engine.api.start(made[-1])
+        return made
+
+    yield run
+    for each in made:
+        engine.api.remove_container(each, force=True, v=True)
+    engine.api.remove_network(network)
+
+
+def chaos(folder: pathlib.Path, verb: str = "pause", lasts: str = "3s") -> list[str]:
+    plan = folder / "plan.yaml"
+    plan.write_text(PLAN.format(verb=verb, lasts=lasts))
+    words = ["gameday", "--attach", f"docker:{LABEL}", str(plan), "--reports", str(folder / "reports")]
+    return [sys.executable, "-m", "harness", *words]
+
+
+def ended(engine: Engine, made: list[str], limit_s: float = 120) -> list[int]:
+    """Asks the job to end, and returns how its containers did."""
+    engine.api.exec_start(engine.api.exec_create(made[0], ["touch", "/tmp/stop"])["Id"])
+    return [int(engine.api.wait(each, timeout=limit_s)["StatusCode"]) for each in made]
+
+
+@pytest.mark.parametrize("verb", ["pause", "stop", "disconnect"])
+def test_a_struck_container_heals_and_the_job_ends_with_0(
+    verb: str, start: Start, engine: Engine, tmp_path: pathlib.Path
+) -> None:
+    made = start()
+    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (report,) = (tmp_path / "reports").glob("*/attached-report.json")
+    told = json.loads(report.read_text())
+    assert told["verdict"] == "pass" and "loss continuity" in told["not_judged"]
+    assert ended(engine, made) == [0, 0]
+
+
+def test_a_killed_harness_leaves_nobody_paused(start: Start, engine: Engine, tmp_path: pathlib.Path) -> None:
+    made = start()
+    going = subprocess.Popen(chaos(tmp_path, lasts="60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with contextlib.ExitStack() as ending:
+        ending.callback(going.wait)
+        ending.callback(going.kill)
+        until(lambda: any(engine.inspect(each)["State"]["Paused"] for each in made))
+        going.send_signal(signal.SIGKILL)
+    until(lambda: not any(engine.inspect(each)["State"]["Paused"] for each in made))
+    assert ended(engine, made) == [0, 0]
+
+
+@pytest.mark.parametrize("allow", [None, "yes"])
+def test_a_job_whose_owner_did_not_allow_it_is_refused(allow: str | None, start: Start, engine: Engine) -> None:
+    start(allow, nodes=1)
+    with pytest.raises(UsageError, match="its owner must allow this first"):
+        attached.attach(LABEL)
+
+
+def test_a_container_that_sees_the_processes_of_the_host_is_not_stopped(start: Start, engine: Engine) -> None:
+    """A signal to everything it sees would stop this machine."""
+    start("kill", nodes=1, PidMode="host")
+    job = attached.attach(LABEL)
+    with pytest.raises(UsageError, match="PidMode host"):
+        job.undo_of("stop", job.nodes[0])
+
+
+def until(holds: Callable[[], bool], limit_s: float = 90) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

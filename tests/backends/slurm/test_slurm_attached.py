@@ -1,0 +1,92 @@
+"""`chaos gameday --attach slurm:…` on a torchrun of two nodes that this test submits by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.backends.slurm import attached
+from harness.backends.slurm.backend import SlurmBackend
+from harness.backends.slurm.engine import Slurm, find_slurm
+from harness.errors import UsageError
+
+pytestmark = pytest.mark.slow  # a real Slurm and a real job
+
+TRAINER = pathlib.Path(__file__).resolve().parents[1] / "attached_trainer.py"
+SCRIPT = """#!/bin/sh
+export OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --nproc-per-node=1 \\
+    --rdzv-backend=c10d --rdzv-endpoint="$head:29512" --rdzv-id=1 {trainer} {stop}
+"""
+PLAN = """version: 1
+name: one-of-two
+title: One of two nodes
+progress: {log: 'step (\\d+)', within: 90s}
+entries:
+  - {strike: stop, lasts: 4s}
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Slurm:
+    capability = SlurmBackend().probe()
+    if not capability.available:
+        pytest.skip(f"no Slurm: {capability.summary}")
+    return find_slurm()
+
+
+Submit = Callable[..., int]
+
+
+@pytest.fixture
+def submit(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Submit]:
+    names: list[str] = []
+
+    def run(*more: str) -> int:
+        script = tmp_path / "job.sh"
+        script.write_text(SCRIPT.format(python=sys.executable, trainer=TRAINER, stop=tmp_path / "stop"))
+        names.append(f"test-attached-{os.getpid()}-{len(names)}")
+        where = (f"--job-name={names[-1]}", "--nodes=2", "--time=5", f"--output={tmp_path}/job.log", *more)
+        job_id = slurm.submit(*where, str(script))
+        deadline = time.monotonic() + 60
+        while not (job := slurm.job(job_id)) or not job.running:
+            assert time.monotonic() < deadline, f"job {job_id} does not start: {job}"
+            time.sleep(0.2)
+        return job_id
+
+    yield run
+    if names:
+        slurm.cancel(*names)
+
+
+def test_a_stopped_node_goes_on_and_the_job_ends_with_0(slurm: Slurm, submit: Submit, tmp_path: pathlib.Path) -> None:
+    job_id = submit("--comment=chaos.allow=true")
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN)
+    words = ["gameday", "--attach", f"slurm:{job_id}", str(plan), "--reports", str(tmp_path / "reports")]
+    done = subprocess.run([sys.executable, "-m", "harness", *words], capture_output=True, text=True, timeout=240)
+    log = (tmp_path / "job.log").read_text()[-2000:]
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    (report,) = (tmp_path / "reports").glob("*/attached-report.json")
+    struck = next(each for each in json.loads(report.read_text())["records"] if each["what"] == "struck")
+    assert list(struck["acted"].values()) == [True]
+    assert sorted(each["state"] for each in struck["seen"].values()) == ["running", "stopped"]
+    (tmp_path / "stop").touch()
+    deadline = time.monotonic() + 180
+    while (job := slurm.job(job_id)) and not job.ended and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert job is not None and job.states[0] == "COMPLETED"
+
+
+def test_a_job_whose_owner_did_not_allow_it_is_refused(submit: Submit) -> None:
+    job_id = submit()
+    with pytest.raises(UsageError, match="its owner must allow this first"):
+        attached.attach(str(job_id))

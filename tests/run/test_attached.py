@@ -1,0 +1,197 @@
+"""Strikes at a job that somebody else started, with one that exists only here; and what may not be done to it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.backends import attached as contract
+from harness.backends.attached import AttachedJob, Seen, Undo, refuse_unasked
+from harness.errors import ScenarioError, UsageError
+from harness.judge.attached import judge_attached
+from harness.judge.score import Verdict
+from harness.run import attached as running
+from harness.run import undo
+from harness.run.attached import LOG, check, run_attached
+from harness.run.stop import StopRequest
+from harness.spec.attached import AttachedDay, load_attached
+
+DAY: dict[str, Any] = {
+    "version": 1,
+    "name": "a",
+    "title": "A",
+    "progress": {"log": r"step (\d+)", "within": "1s"},
+    "entries": [{"strike": "pause", "lasts": "1ms"}],
+}
+
+
+class Pretended(AttachedJob):
+    """Every look is a step, unless a node is paused or `stuck` is set after a strike."""
+
+    name, verbs, allows_kill = "pretended", ("pause", "kill"), False
+
+    def __init__(self, nodes: int = 2, deaf: bool = False, dies: int | None = None, stuck: bool = False) -> None:
+        self.nodes = [f"n{number}" for number in range(nodes)]
+        self.paused: set[str] = set()
+        self.struck: list[str] = []
+        self.deaf, self.dies, self.stuck, self.steps = deaf, dies, stuck, 0
+        self.most = 0
+
+    def look(self) -> Mapping[str, Seen]:
+        if self.dies is not None and self.struck and not self.paused:
+            return {node: Seen("ended", "", self.dies) for node in self.nodes}
+        return {node: Seen("paused" if node in self.paused else "running") for node in self.nodes}
+
+    def log_tail(self) -> Sequence[str]:
+        self.steps += not self.paused and not (self.stuck and self.struck)
+        return ["step nan", f"loss 0.1 step {self.steps}"]
+
+    def undo_of(self, verb: str, node: str) -> Undo:
+        return Undo("attached.docker", {"node": node})
+
+    def act(self, verb: str, node: str) -> None:
+        self.struck.append(node)
+        if not self.deaf:
+            self.paused.add(node)
+        self.most = max(self.most, len(self.paused))
+
+
+def stand_in(job: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What undoes it here, and a reverter that has nothing to do."""
+    for module in (running, undo):
+        monkeypatch.setattr(module, "resolve", lambda action: lambda node: job.paused.discard(node))
+    monkeypatch.setattr(running, "start_reverter", lambda run_dir: subprocess.Popen(["sleep", "60"]))
+
+
+def went(
+    job: Pretended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **changed: Any
+) -> tuple[Verdict, str]:
+    day = AttachedDay.model_validate(DAY | changed)
+    monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01)
+    monkeypatch.setattr(running, "LOOK_EVERY_S", 0.01)
+    stand_in(job, monkeypatch)
+    check(day, job)
+    run_attached(day, job, tmp_path / "run", 1, StopRequest())
+    assert not job.paused, "whatever happens, nothing stays struck"
+    records = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
+    result = judge_attached(records, sum(entry.strike is not None for entry in day.entries))
+    return result.verdict, result.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("job", "changed", "verdict", "said"),
+    [
+        (Pretended(), {}, Verdict.PASS, "each of 1 strikes acted, was undone, and the job went on"),
+        (Pretended(dies=0), {}, Verdict.PASS, "the job went on"),
+        (Pretended(deaf=True), {}, Verdict.INVALID, "pause did not act on n0"),
+        (Pretended(dies=1), {}, Verdict.FAIL, "n0 ended with 1"),
+        (Pretended(stuck=True), {}, Verdict.FAIL, "no progress for"),
+        (Pretended(), {"progress": None}, Verdict.INCONCLUSIVE, "nothing shows whether the job went on"),
+        (Pretended(), {"progress": {"log": r"epoch (\d+)", "within": "20ms"}}, Verdict.INCONCLUSIVE, "no such number"),
+        (Pretended(stuck=True), {"entries": DAY["entries"] * 2}, Verdict.FAIL, "no progress"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, (Pretended, dict)) else str(value),
+)
+def test_what_was_seen_decides(
+    job: Pretended,
+    changed: dict[str, Any],
+    verdict: Verdict,
+    said: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    assert found is verdict and said in reason
+    assert job.most <= 1
+
+
+def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, stop = Pretended(), StopRequest()
+    stand_in(job, monkeypatch)
+    day = AttachedDay.model_validate(DAY | {"entries": [{"strike": "pause", "lasts": "1h"}]})
+    struck = threading.Event()
+    monkeypatch.setattr(Pretended, "act", lambda self, verb, node: (self.paused.add(node), struck.set()))
+    threading.Thread(target=lambda: (struck.wait(20), stop.ask())).start()
+    run_attached(day, job, tmp_path / "run", 1, stop)
+    records = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
+    assert not job.paused and records[-1]["outcome"] == "interrupted"
+    assert judge_attached(records, 1).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_log_that_ends_early_is_no_pass() -> None:
+    assert judge_attached([], 1).verdict is Verdict.INCONCLUSIVE
+    whole = [{"what": "begun"}, {"what": "finished", "outcome": "completed", "reason": ""}]
+    assert judge_attached(whole, 1).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changed", "said"),
+    [
+        (1, {}, "50% of its 1 node(s) are 0"),
+        (2, {"entries": [{"strike": "pause", "nodes": 2}]}, "50% of its 2 node(s) are 1"),
+        (2, {"entries": [{"strike": "kill"}]}, "chaos.allow=kill"),
+        (2, {"entries": [{"rest": "1s"}, {"strike": "disconnect"}]}, "entry 2: pretended: disconnect cannot be done"),
+    ],
+)
+def test_what_may_not_be_done_is_refused_first(nodes: int, changed: dict[str, Any], said: str) -> None:
+    job = Pretended(nodes)
+    with pytest.raises(UsageError) as refused:
+        check(AttachedDay.model_validate(DAY | changed), job)
+    assert said in str(refused.value) and not job.struck
+
+
+@given(st.integers(1, 5000), st.floats(0.1, 100))
+def test_never_more_than_the_share(nodes: int, percent: float) -> None:
+    day = AttachedDay.model_validate(DAY | {"limits": {"nodes": f"{percent}%"}})
+    assert day.nodes_max(nodes) <= nodes * percent / 100 + 1e-6
+
+
+@pytest.mark.parametrize(("told", "kills"), [("true", False), ("kill", True)])
+def test_the_owner_decides(told: str, kills: bool) -> None:
+    assert refuse_unasked("job 7", told, "so") is kills
+    for other in (None, "", "yes", "false", "TRUE"):
+        with pytest.raises(UsageError, match="its owner must allow this first"):
+            refuse_unasked("job 7", other, "so")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kubernetes:app=x", "cannot be done yet"),
+        ("dokcer:a=b", "did you mean docker"),
+        ("docker", "write docker:KEY=VALUE"),
+        ("slurm:last", "write the id of a job"),
+        ("docker:job", "write the whole label"),
+    ],
+)
+def test_a_job_that_cannot_be_named_so(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        contract.attach(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workload: {nodes: 2}\nentries: [{rest: 5s}]\n", "with --attach write strikes"),
+        ("entries: [{rest: 5s}]\n", "no entry strikes"),
+        ("entries: [{strike: pause, rest: 5s}]\n", "exactly one of: strike, rest"),
+        ("entries: [{strike: pause, lasts: 2h}]\n", "at most 1h"),
+        ("entries: [{strike: pause}]\nprogress: {log: step}\n", "has 0 groups"),
+        ("entries: [{strike: pause}]\nprogress: {log: '('}\n", "is not a regular expression"),
+        ("entries: [{strike: reboot}]\n", "reboot"),
+    ],
+)
+def test_mistakes_in_a_plan_are_told_with_their_place(text: str, said: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"version: 1\nname: a\ntitle: A\n{text}")
+    with pytest.raises(ScenarioError) as wrong:
+        load_attached(path)
+    assert said in str(wrong.value) and "plan.yaml:" in str(wrong.value)
