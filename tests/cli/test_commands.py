@@ -256,7 +256,7 @@ def test_merge_has_a_help_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("suites/pre-launch.yaml", "ok, a suite of 7 scenarios"),
+        ("suites/pre-launch.yaml", "ok, a suite of 12 scenarios"),
         ("gamedays/pre-launch.yaml", "ok, a game day with 5 entries"),
         ("spot-evict.yaml", "ok"),
     ],
