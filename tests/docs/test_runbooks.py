@@ -42,6 +42,7 @@ def test_the_commands_of_a_runbook_work(
     path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "reports" / "sample", tmp_path / "sample")
+    (tmp_path / "sample" / "plan.json").write_text("{}")  # what makes a folder a stored run
     monkeypatch.chdir(ROOT)
     found = commands(path)
     assert len(found) >= 5
