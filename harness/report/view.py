@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.judge.score import Verdict
-from harness.report.model import Episode, Expectation, LossContinuity, Report
+from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
 
 VERDICT_MEANING = {
@@ -293,7 +293,8 @@ def provenance(report: Report) -> list[tuple[str, str]]:
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
     """A metric's name without its unit, and its value with it."""
-    return [(_metric_name(name), metric_text(name, report.metrics[name])) for name in report.metrics]
+    told = ((name, value) for name, value in report.metrics.items())
+    return [(_metric_name(name), NOT_HERE if value is None else metric_text(name, value)) for name, value in told]
 
 
 def _metric_name(name: str) -> str:

@@ -21,6 +21,7 @@ HEAD = "version: 1\nname: ours\ntitle: Ours\nobjectives:\n"
 def _stored(reports: pathlib.Path, number: int, verdict: str = "pass") -> None:
     folder = reports / f"run-{number:03d}"
     shutil.copytree(ROOT / "reports" / "sample", folder)
+    (folder / "plan.json").write_text("{}")
     report = json.loads((folder / "report.json").read_text())
     begun = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 60))
     report |= {"run_id": folder.name, "verdict": verdict, "begun_at": begun}
@@ -52,9 +53,9 @@ def test_without_any_run_nothing_is_met(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("  - {id: a}\n", "a.yaml:5:5: objectives[0]: it asks for nothing"),
-        ("  - {id: a, succes: 99%}\n", "a.yaml:5:13: objectives[0].succes: unknown key; did you mean success?"),
-        ("  - {id: a, success: 120%}\n", "a.yaml:5:22: objectives[0].success"),
+        ("  - {id: a}\n", "a.yaml:5:5: objectives.0: it asks for nothing"),
+        ("  - {id: a, succes: 99%}\n", "a.yaml:5:13: objectives.0.succes: unknown key; did you mean success?"),
+        ("  - {id: a, success: 120%}\n", "a.yaml:5:13: objectives.0.success"),
         ("  - {id: a, success: 9%, faults: [evict]}\n", "unknown fault 'evict'"),
         ("  - {id: a, success: 9%}\n  - {id: a, success: 9%}\n", "already the id of another objective"),
     ],

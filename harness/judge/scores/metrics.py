@@ -48,7 +48,7 @@ class Metrics(Score):
 
     def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
-        values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence)
+        values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence) | _whole(run)
         return ScoreResult(values, _expectations(values, bounds) if bounds else ())
 
 
@@ -68,15 +68,43 @@ def _steps(run: Timeline) -> dict[str, Any]:
     return values
 
 
+def _whole(run: Timeline) -> dict[str, Any]:
+    """Of the job from its begin to its end."""
+    completed = run.finished and run.outcome == "completed"
+    lasted = run.end - run.begin
+    again = len({(slot.node, slot.incarnation) for slot in run.slots if slot.incarnation > 1})
+    return {
+        "time_to_complete_seconds": lasted / S if completed else None,
+        "requeues_per_hour": again * 3600 * S / lasted if lasted > 0 and run.slots else None,
+        "dollars_per_million_samples": _cost(run),
+    }
+
+
+def _cost(run: Timeline) -> float | None:
+    """Of a million samples that count: all allocated GPU time, at the scenario's price. `None` without either."""
+    price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
+    samples = _samples(run)
+    if price is None or not samples:
+        return None
+    gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
+    return float(price) * gpu_ns / (3600 * S) / samples * 1e6
+
+
 def _throughput(run: Timeline) -> float | None:
     """Samples of surviving steps over the whole time from the first step's begin to the last one's end."""
+    samples = _samples(run)
+    span = int(run.progress.end[-1] - run.progress.begin[0]) if samples is not None else 0
+    return samples * S / span if samples is not None and span else None
+
+
+def _samples(run: Timeline) -> float | None:
+    """Samples of surviving steps, each once; `None` where they are not told."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & steps.complete)
     if not len(rows) or (steps.count[rows] < 0).any():
         return None
     chosen = rows[np.unique(steps.step[rows], return_index=True)[1]]
-    span = int(run.progress.end[-1] - run.progress.begin[0])
-    return float(steps.count[chosen].sum(dtype=np.float64)) * S / span if span else None
+    return float(steps.count[chosen].sum(dtype=np.float64))
 
 
 @dataclass

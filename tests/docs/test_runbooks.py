@@ -1,0 +1,77 @@
+"""Every fault has a runbook, and every command in a runbook is one that works."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+import shutil
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from harness.cli.main import make_app
+from harness.faults.contract import fault_names
+from harness.faults.shared.runbooks import runbook_of
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUNBOOKS = [ROOT / "docs" / "runbooks" / f"F{number}.md" for number in range(1, 11)]
+PARTS = ["Symptom", "First look", "Decision", "Command", "It is over when"]
+CHEAP = {"show": {0}, "history": {0, 3}, "explain": {0}}  # 3: the objectives have too little evidence
+LAUNCHES = {"run", "heal"}
+
+
+def commands(path: pathlib.Path) -> list[list[str]]:
+    return [shlex.split(line)[1:] for line in re.findall(r"^\$ (chaos .*)$", path.read_text(), re.M)]
+
+
+@pytest.mark.parametrize("kind", sorted(fault_names()))
+def test_every_fault_is_linked_with_a_runbook_that_names_it(kind: str) -> None:
+    place = runbook_of(kind)
+    assert place is not None and f"`{kind}`" in (ROOT / place).read_text().split("## Symptom")[0]
+
+
+@pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
+def test_a_runbook_has_all_its_parts_in_order(path: pathlib.Path) -> None:
+    assert re.findall(r"^## (.*)$", path.read_text(), re.M) == PARTS
+
+
+@pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
+def test_the_commands_of_a_runbook_work(
+    path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "reports" / "sample", tmp_path / "sample")
+    (tmp_path / "sample" / "plan.json").write_text("{}")  # what makes a folder a stored run
+    monkeypatch.chdir(ROOT)
+    found = commands(path)
+    assert len(found) >= 5
+    for name, *arguments in found:
+        if name in LAUNCHES:
+            assert all((ROOT / "scenarios" / f"{each}.yaml").is_file() for each in arguments)
+            continue
+        more = [] if name == "explain" else ["--reports", str(tmp_path)]
+        done = CliRunner().invoke(make_app(), [name, *arguments, *more])
+        assert done.exit_code in CHEAP[name], (name, arguments, done.output)
+
+
+def test_the_rehearsal_of_a_runbook_has_one_of_its_faults() -> None:
+    for path in RUNBOOKS:
+        rehearsed = next(arguments[0] for name, *arguments in commands(path) if name == "run")
+        scenario = yaml.safe_load((ROOT / "scenarios" / f"{rehearsed}.yaml").read_text())
+        kinds = {fault["fault"] for fault in scenario["faults"]}
+        assert path.name in {pathlib.Path(runbook_of(kind) or "").name for kind in kinds}, (path.stem, kinds)
+
+
+def test_alerts_point_to_runbooks_that_are_there_and_are_paged_or_ticketed() -> None:
+    rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    for rule in rules:
+        if "alert" in rule and "/docs/" in (link := rule["annotations"]["runbook_url"]):
+            assert (ROOT / link.split("example.org/")[1]).is_file()
+        assert "alert" not in rule or rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_pages_and_tickets_are_grouped_and_cool_down() -> None:
+    route = yaml.safe_load((ROOT / "examples" / "monitoring" / "alertmanager.yml").read_text())["route"]
+    for each in (route, *route["routes"]):
+        assert each["group_by"] and each["repeat_interval"]
