@@ -64,6 +64,12 @@ def checkpoint_is_late(since: float, interval: float) -> bool:
     return since > CHECKPOINT_INTERVALS * interval
 
 
+def replay_from(steps: int) -> int:
+    """From which of so many steps on a new `Watch` comes to the same answer about the last one as one that saw all: it
+    keeps 150 steps, and tells what lasts at every 50th."""
+    return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
+
+
 class Watch:
     """Applies the rules to one process's steps, in order. What lasts is told once in 50 steps."""
 

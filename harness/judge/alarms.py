@@ -30,6 +30,7 @@ def _by_the_rules(run: Timeline, alarm: Mapping[str, Any]) -> bool:
         return False
     steps = run.steps
     rows = np.flatnonzero((steps.process == alarm["process"]) & (steps.end <= alarm["at"]))
+    rows = rows[abnormal.replay_from(len(rows)) :]
     watch, found = abnormal.Watch(), list[str]()
     columns = (steps.loss[rows], steps.grad_norm[rows], steps.end[rows] - steps.begin[rows], steps.data_ns[rows])
     for loss, norm, took, waited in zip(*(column.tolist() for column in columns), strict=True):

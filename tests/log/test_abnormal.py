@@ -9,7 +9,7 @@ from harness.emitter import abnormal
 from harness.emitter.abnormal import Watch
 from harness.emitter.vocabulary import ANOMALIES
 
-ALL = LOSS = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
+LOSS = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
 
 
 def test_a_loss_that_improves_by_less_than_two_percent_stagnates() -> None:
@@ -53,6 +53,15 @@ def test_what_lasts_is_told_once_in_fifty_steps() -> None:
     norms[89] = 11.0
     assert told(falling, norms, [1.0] * n, [0.0] * n) == {90: ["gradient"]}
     assert told(falling, [1.0] * n, [1.0] * 150 + [2.0] * 50, [0.0] * 150 + [1.0] * 50) == {200: ["slow", "data_wait"]}
+
+
+@given(st.integers(0, 400), st.sampled_from([1.0, 20.0]), st.sampled_from([1, 2]))
+def test_a_replay_of_the_last_steps_finds_what_was_found(count: int, last_norm: float, slower: int) -> None:
+    rows = [(5.0, 1.0 + n % 3, 10 * (slower if n > 250 else 1), n % 4) for n in range(count)]
+    rows.append((5.0, last_norm, 10, 0))
+    whole, part = Watch(), Watch()
+    found = [whole.step_done(*row) for row in rows][-1]
+    assert [part.step_done(*row) for row in rows[abnormal.replay_from(len(rows)) :]][-1] == found
 
 
 @given(
