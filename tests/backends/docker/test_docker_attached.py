@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.backends.docker import attached, backend
+from harness.backends.docker import attached
 from harness.backends.docker.engine import Engine
-from harness.errors import UsageError
+from harness.backends.docker.request import IMAGE
+from harness.errors import CannotRunError, UsageError
 
 pytestmark = pytest.mark.slow  # a real engine and a real job
 
@@ -34,10 +35,11 @@ entries:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    capability = backend.BACKEND.probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
-    found = Engine()
+    try:
+        found = Engine()
+        found.image_labels(IMAGE)
+    except CannotRunError as error:
+        pytest.skip(str(error))
     yield found
     found.close()
 
@@ -61,7 +63,7 @@ def start(engine: Engine) -> Iterator[Start]:
             command = ["python3", "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"]
             command += [f"--node-rank={index}", f"--master-addr={network}-0", "--master-port=29511"]
             wanted = {
-                "Image": "chaos-node",
+                "Image": IMAGE,
                 "Entrypoint": [],
                 "Cmd": [*command, "/trainer.py", "/tmp/stop"],
                 "Env": ["GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"],

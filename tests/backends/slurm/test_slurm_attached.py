@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.backends.slurm import attached
-from harness.backends.slurm.backend import SlurmBackend
 from harness.backends.slurm.engine import Slurm, find_slurm
-from harness.errors import UsageError
+from harness.errors import BackendError, CannotRunError, UsageError
 
 pytestmark = pytest.mark.slow  # a real Slurm and a real job
 
@@ -37,10 +36,12 @@ entries:
 
 @pytest.fixture(scope="module")
 def slurm() -> Slurm:
-    capability = SlurmBackend().probe()
-    if not capability.available:
-        pytest.skip(f"no Slurm: {capability.summary}")
-    return find_slurm()
+    try:
+        found = find_slurm()
+        found.count_nodes()
+    except (CannotRunError, BackendError) as error:
+        pytest.skip(f"no Slurm: {error}")
+    return found
 
 
 Submit = Callable[..., int]
