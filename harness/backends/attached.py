@@ -55,8 +55,8 @@ class AttachedJob(abc.ABC):
         """Every node as it is now."""
 
     @abc.abstractmethod
-    def log_tail(self) -> Sequence[str]:
-        """The newest lines that the job wrote, of all its nodes."""
+    def log_tails(self) -> Mapping[str, Sequence[str]]:
+        """The newest lines that each node wrote; under the empty name what they write into one file."""
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:

@@ -41,7 +41,7 @@ def rehearse(
         "reasons": list(result.reasons),
         "not_judged": list(NOT_JUDGED),
         "records": records,
-        "log_tail": [one_line(line) for line in job.log_tail()[-50:]],
+        "log_tails": {name: [one_line(line) for line in lines[-50:]] for name, lines in job.log_tails().items()},
     }
     write_files({REPORT: json.dumps(told, indent=2) + "\n"}, folder)
     return AttachedEnd(folder, result)

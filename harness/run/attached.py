@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import random
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, STATE_AFTER, AttachedJob, Seen, Undo
@@ -122,7 +123,7 @@ class AttachedRun:
             self._tell("struck", entry=number, verb=entry.strike, acted=acted, seen=_plain(seen))
             self._wait(entry.lasts.s)
         finally:
-            highest = self._highest()
+            highest = self._progress(targets)
             for undo in undos.values():
                 _take_back(undo)
         back = self._until(targets, RUNNING)
@@ -145,14 +146,15 @@ class AttachedRun:
                 raise _Over("not_steady", f"no progress within {progress.within}: {_at(now)} before the strike")
             self._wait(LOOK_EVERY_S)
 
-    def _watch(self, number: int, highest: float | None) -> None:
-        """Until the job has passed its highest number, or is over, or the time is."""
+    def _watch(self, number: int, before: Mapping[str, float]) -> None:
+        """Until the job has passed its highest numbers, or is over, or the time is."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
-            seen, now = self.job.look(), self._highest()
+            seen, after = self.job.look(), self._progress(before)
             codes = {node: each.code for node, each in seen.items() if each.state == ENDED}
             over = len(codes) == len(seen) or any(codes.values())
+            highest, now = _slowest(before, after)
             passed = now is not None and highest is not None and now > highest
             took_s = time.monotonic() - begin
             if passed or over or took_s > limit_s:
@@ -169,11 +171,24 @@ class AttachedRun:
             time.sleep(LOOK_EVERY_S / 5)
 
     def _highest(self) -> float | None:
+        return max(self._numbers().values(), default=None)
+
+    def _progress(self, names: Iterable[str]) -> dict[str, float]:
+        """The highest numbers of those that log one of their own: another node's says nothing of a node that was
+        struck. Where none of them does, as where rank 0 alone logs, the highest of the job, under the empty name."""
+        numbers = self._numbers()
+        own = {name: numbers[name] for name in names if name in numbers}
+        return own or ({"": max(numbers.values())} if numbers else {})
+
+    def _numbers(self) -> dict[str, float]:
+        """The highest number that each log holds."""
         if self.day.progress is None:
-            return None
-        pattern = re.compile(self.day.progress.log)
-        found = [number for line in self.job.log_tail() for number in _numbers(pattern, line)]
-        return max(found, default=None)
+            return {}
+        pattern, found = re.compile(self.day.progress.log), {}
+        for name, lines in self.job.log_tails().items():
+            if numbers := [number for line in lines for number in _numbers(pattern, line)]:
+                found[name] = max(numbers)
+        return found
 
     def _wait(self, seconds: float) -> None:
         """Raises `_Over` when the user wants the end; what acts is undone on the way."""
@@ -198,6 +213,12 @@ def _take_back(undo: Undo) -> None:
 
 def _are(seen: Mapping[str, Seen], nodes: Sequence[str], state: str) -> dict[str, bool]:
     return {node: seen[node].state == state for node in nodes}
+
+
+def _slowest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """The number before and after of the one that has come least far since. One that logs none any more comes first."""
+    pairs = [(number, after.get(name)) for name, number in before.items()]
+    return min(pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1] - pair[0], default=(None, None))
 
 
 def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import json
 import pathlib
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -33,26 +33,43 @@ DAY: dict[str, Any] = {
 }
 
 
+def only_others_step(job: Any) -> dict[str, list[str]]:
+    """A struck node stays where it was; the others go on."""
+    return {node: [f"step {7 if node in job.struck else job.steps}"] for node in job.nodes}
+
+
+def each_steps(job: Any) -> dict[str, list[str]]:
+    return {node: [f"step {job.steps}"] for node in job.nodes}
+
+
 class Pretended(AttachedJob):
     """Every look is a step, unless a node is paused or `stuck` is set after a strike."""
 
     name, verbs, allows_kill = "pretended", ("pause", "kill"), False
 
-    def __init__(self, nodes: int = 2, deaf: bool = False, dies: int | None = None, stuck: bool = False) -> None:
+    def __init__(
+        self,
+        nodes: int = 2,
+        deaf: bool = False,
+        dies: int | None = None,
+        stuck: bool = False,
+        tails: Callable[[Any], dict[str, list[str]]] | None = None,
+    ) -> None:
         self.nodes = [f"n{number}" for number in range(nodes)]
         self.paused: set[str] = set()
         self.struck: list[str] = []
         self.deaf, self.dies, self.stuck, self.steps = deaf, dies, stuck, 0
-        self.most = 0
+        self.most, self.tails = 0, tails
 
     def look(self) -> Mapping[str, Seen]:
         if self.dies is not None and self.struck and not self.paused:
             return {node: Seen("ended", "", self.dies) for node in self.nodes}
         return {node: Seen("paused" if node in self.paused else "running") for node in self.nodes}
 
-    def log_tail(self) -> Sequence[str]:
+    def log_tails(self) -> Mapping[str, Sequence[str]]:
         self.steps += not self.paused and not (self.stuck and self.struck)
-        return ["step nan", f"loss 0.1 step {self.steps}"]
+        whole = {"": ["step nan", f"loss 0.1 step {self.steps}"]}
+        return self.tails(self) if self.tails else whole
 
     def undo_of(self, verb: str, node: str) -> Undo:
         return Undo("attached.docker", {"node": node})
@@ -90,6 +107,8 @@ def went(
     ("job", "changed", "verdict", "said"),
     [
         (Pretended(), {}, Verdict.PASS, "each of 1 strikes acted, was undone, and the job went on"),
+        (Pretended(tails=each_steps), {}, Verdict.PASS, "each of 1 strikes acted"),
+        (Pretended(tails=only_others_step), {}, Verdict.FAIL, "no progress for"),
         (Pretended(dies=0), {}, Verdict.PASS, "the job went on"),
         (Pretended(deaf=True), {}, Verdict.INVALID, "pause did not act on n0"),
         (Pretended(dies=1), {}, Verdict.FAIL, "n0 ended with 1"),

@@ -30,13 +30,13 @@ class DockerJob(AttachedJob):
     def look(self) -> Mapping[str, Seen]:
         return {name: _seen(self.engine, self._ids[name]) for name in self.nodes}
 
-    def log_tail(self) -> Sequence[str]:
-        lines: list[str] = []
-        for identity in self._ids.values():
+    def log_tails(self) -> Mapping[str, Sequence[str]]:
+        tails = {}
+        for name, identity in self._ids.items():
             with speaking("reading a container's log"):
                 text = self.engine.api.logs(identity, tail=LINES).decode(errors="replace")
-            lines += [line[:LINE_MAX] for line in text.splitlines()]
-        return lines
+            tails[name] = [line[:LINE_MAX] for line in text.splitlines()]
+        return tails
 
     def undo_of(self, verb: str, node: str) -> Undo:
         found = self.engine.inspect(self._ids[node])

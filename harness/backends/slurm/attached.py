@@ -57,15 +57,15 @@ class SlurmJobAttached(AttachedJob):
                 raise
             return {node: Seen(ENDED, "", code) for node in self.nodes}
 
-    def log_tail(self) -> Sequence[str]:
+    def log_tails(self) -> Mapping[str, Sequence[str]]:
         path = pathlib.Path(_fields(self.slurm, self.job_id).get("StdOut") or "")
         if not path.name:
-            return []
+            return {}
         try:
             text = hostile.tail(path.parent, path.name)
         except (OSError, FaultError):
-            return []
-        return [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]
+            return {}
+        return {"": [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]}
 
     def undo_of(self, verb: str, node: str) -> Undo:
         arguments = {"job_id": self.job_id, "host": node, "environment": BACKEND.whereabouts()}
