@@ -133,7 +133,9 @@ def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., Slurm
     until(lambda: cluster.nodes[0].pids())
 
 
-TOLD = shell("[ {incarnation} = 2 ] && sleep 2 && exit 0; trap 'echo told; exit 75' TERM; echo ready; while :; do sleep 0.2; done")
+TOLD = shell(
+    "[ {incarnation} = 2 ] && sleep 2 && exit 0; trap 'echo told; exit 75' TERM; echo ready; while :; do sleep 0.2; done"
+)
 
 
 def network_of(host: str) -> str:
