@@ -97,6 +97,22 @@ def test_what_is_sent_into_a_cut_counts_whichever_way_it_cuts() -> None:
     assert counted(Counting(BEFORE, LATER, LATER), Traffic("ingress"), cuts=True)[:2] == (5000, CUT_BYTES_MIN)
 
 
+@pytest.mark.parametrize(
+    ("before", "sent", "least"),
+    [
+        (10**6, 0, None),
+        (10**6, 992, None),
+        (10**6, 1584, CUT_BYTES_MIN),
+        (500, 0, CUT_BYTES_MIN),
+        (500, 99, CUT_BYTES_MIN),
+    ],
+)
+def test_few_bytes_into_a_cut_decide_nothing_where_much_went_before(before: int, sent: int, least: int | None) -> None:
+    """A worker that waits for an answer sends nothing more; a connection that never carried much is a store's."""
+    was, now = (seen((1, OWN, PEER, bytes_, 0)) for bytes_ in (before, before + sent))
+    assert counted(Counting(was, now, now), Traffic(), cuts=True)[:2] == (sent, least)
+
+
 def test_the_stores_traffic_is_told_but_not_asked_for() -> None:
     assert counted(Counting(BEFORE, LATER, LATER), Traffic("both", "control"))[:2] == (2 * 9994, 0)
 

@@ -12,7 +12,7 @@ from harness.errors import ChaosError
 from harness.faults.contract import Context
 
 PASSING_BYTES_MIN, PASSING_RATE_MIN = 4096, 200  # less (bytes; bytes a second) is a store's keep-alive, no gradients
-CUT_BYTES_MIN = 1000  # into a cut goes no more than the first window of a connection
+CUT_BYTES_MIN = 1000  # into a cut goes no more than the first window of a connection, or less: who waits sends nothing
 SECONDS_MIN = 0.5  # a shorter look proves nothing
 
 
@@ -56,8 +56,10 @@ class OwnTraffic:
         text = f"of {self._whose}, {len(self.connections)} TCP connections with other nodes"
         if self.bytes < least and len(self._rdma) > 1 and (rdma := self._rdma[-1] - self._rdma[0]):
             text += f"; RDMA ports carried {rdma} bytes meanwhile, and RDMA goes around what disturbs IP"
-        too_short = seconds < SECONDS_MIN and self.bytes < least
-        self._context.traffic(self.node, self.bytes, None if too_short else least, seconds, text)
+        used = max(self._last.values(), default=0) >= PASSING_BYTES_MIN  # in the whole life of a connection
+        undecided = seconds < SECONDS_MIN or (self._cuts and used)
+        unknown = self.bytes < least and undecided
+        self._context.traffic(self.node, self.bytes, None if unknown else least, seconds, text)
 
     def _least(self, seconds: float) -> int:
         if self._traffic.peers == "control":  # the workers have little to say to the store
