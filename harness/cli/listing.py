@@ -19,7 +19,6 @@ from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, S
 from harness.cli.output import STYLES, note, out, print_json, safe, say
 from harness.errors import UsageError
 from harness.faults.contract import load_fault
-from harness.faults.shared.runbooks import runbook_of
 from harness.judge.score import Verdict
 
 
@@ -76,8 +75,8 @@ def _list_faults(json: bool) -> None:
         for parameter in _parameters(name):
             default = "required" if parameter["required"] else f"default {parameter['default']}"
             say(f"    {parameter['name']}: {parameter['about']} ({default})")
-        if runbook := runbook_of(name):
-            say(f"    runbook: {runbook}")
+        if runbook := load_fault(name).runbook:
+            say(f"    runbook: docs/runbooks/{runbook}.md")
         say("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()))
 
 

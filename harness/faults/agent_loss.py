@@ -24,6 +24,7 @@ class AgentLoss(TakesNodes):
         Duration("5s"), description="How long its orphans may live on before the node is taken."
     )
 
+    runbook = "F7"
     needs = frozenset({Verb.SIGNAL, Verb.KILL})
 
     def describe(self, targets: Sequence[Target]) -> str:

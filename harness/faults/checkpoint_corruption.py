@@ -58,6 +58,7 @@ class CheckpointCorruption(Fault):
     )
     pattern: str = Field("*", description="Names of the checkpoints (folders or files) that count.")
 
+    runbook = "F4"
     needs = frozenset({Verb.FILES})
     spoils = True
 

@@ -34,6 +34,7 @@ class CheckpointTornWrite(TakesNodes):
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
     within: Duration = Field(Duration("60s"), description="A checkpoint must come so soon.")
 
+    runbook = "F4"
     needs = frozenset({Verb.KILL, Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 

@@ -28,6 +28,7 @@ class ClockSkew(Fault):
     direction: Literal["forward", "backward"] = Field("forward", description="Which way it jumps.")
     duration: Duration = Field(Duration("20s"), description="After that it jumps back.")
 
+    runbook = "F2"
     needs = frozenset({Verb.CLOCK})
     _before_s: dict[int, float] = PrivateAttr(default_factory=dict)  # rank → how far its clock was off
 

@@ -202,6 +202,7 @@ class Fault(BaseModel, abc.ABC):
     stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
     spoils: ClassVar[bool] = False  # checkpoints: a restart may have to take an older one
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
+    runbook: ClassVar[str] = ""  # `docs/runbooks/<this>.md` says what to do about the failure that it rehearses
     packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
 
     @classmethod

@@ -33,6 +33,7 @@ class DataCorruption(Fault):
         Duration("10s"), description="How long a shard stays so. A NaN batch lasts one step."
     )
 
+    runbook = "F10"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
     stops = True

@@ -21,6 +21,8 @@ class DataLoaderStall(inside.InsideFault):
         Duration("60s"), description="Time until the batch comes, or until the job ends the rank."
     )
 
+    runbook = "F10"
+
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
 

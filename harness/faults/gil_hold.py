@@ -21,6 +21,8 @@ class GilHold(inside.InsideFault):
 
     duration: Duration = Field(Duration("5s"), description="For so long.")
 
+    runbook = "F2"
+
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "seize", self.duration.s)
 

@@ -37,6 +37,8 @@ class Hang(inside.InsideFault):
     )
     duration: Duration = Field(Duration("60s"), description="Processes that are still there afterwards go on.")
 
+    runbook = "F9"
+
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
 

@@ -26,6 +26,7 @@ class MemoryPressure(Fault):
     free: Size = Field(Size("64MiB"), description="What the node may still use, caches included.")
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
+    runbook = "F6"
     needs = frozenset({Verb.MEMORY})
     stops = True
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)

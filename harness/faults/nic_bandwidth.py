@@ -22,6 +22,7 @@ class NicBandwidth(NicFault):
     rate: Rate | None = Field(None, description="The speed that is left.")
     percent: float | None = Field(None, gt=0, lt=100, description="Or this share of the speed measured just before.")
 
+    runbook = "F3"
     needs = frozenset({Verb.NET_RATE})
     _limited: list[tuple[Node, Node | None, int]] = PrivateAttr(default_factory=list)  # node, partner, bits a second
 

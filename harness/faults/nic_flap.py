@@ -25,6 +25,7 @@ class NicFlap(NetworkFault):
     duration: Literal["cycles"] = Field("cycles", description="As long as its cycles take.")
     direction: Literal["both"] = Field("both", description="A link is down both ways.")
 
+    runbook = "F3"
     needs = frozenset({Verb.NET_LINK})
     stops = True
     cuts = True

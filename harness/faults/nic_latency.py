@@ -31,6 +31,7 @@ class NicLatency(NicFault):
     jitter: Duration = Field(Duration("0ms"), description="The delay varies by this much up and down, in order.")
     reorder_percent: float = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
 
+    runbook = "F3"
     needs = frozenset({Verb.NET_DELAY})
     _usual_ms: dict[tuple[Node, bool], float] = PrivateAttr(default_factory=dict)  # node and direction → before it
 

@@ -25,6 +25,7 @@ class NicLoss(NicFault):
     burst: float = Field(1, ge=1, le=1000, description="Mean number of packets lost in a row; 1: each by itself.")
     damage_percent: float = Field(0, ge=0, le=90, description="Share of packets in which a bit is flipped.")
 
+    runbook = "F3"
     needs = frozenset({Verb.NET_LOSS})
     stops = True
 

@@ -15,6 +15,8 @@ class NodeLoss(TakesNodes):
 
     silent: bool = Field(False, description="Without a reset of its connections: the link goes down first.")
 
+    runbook = "F7"
+
     def needed(self) -> frozenset[Verb]:
         return super().needed() | {Verb.NET_LINK} if self.silent else super().needed()
 

@@ -44,6 +44,7 @@ class ObjectStore(Fault):
     directory: Folder = Field("object_store", description="The folder of the proxy, below the run's.")
     duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
+    runbook = "F4"
     needs = frozenset({Verb.FILES})
     stops = True
     spoils = True

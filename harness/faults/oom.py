@@ -27,6 +27,7 @@ class Oom(Fault):
     headroom: Size = Field(Size("16MiB"), description="How much more than it uses now the node may use.")
     duration: Duration = Field(Duration("0s"), description="How long the limit stays after the kill.")
 
+    runbook = "F6"
     needs = frozenset({Verb.MEMORY})
     kills = True
     aims_at = "rank"

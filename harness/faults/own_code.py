@@ -28,6 +28,8 @@ class OwnCode(inside.InsideFault):
     source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
     duration_max: Duration = Field(Duration("60s"), description="The harness waits no longer than this for the code.")
 
+    runbook = "F1"
+
     @field_validator("source")
     @classmethod
     def _has_inject(cls, source: str) -> str:

@@ -25,6 +25,7 @@ class Partition(LastingFault):
         "nodes", description="the other nodes, the control host (rendezvous store), or all of them."
     )
 
+    runbook = "F3"
     needs = frozenset({Verb.NET_PARTITION})
     stops = True
     cuts = True

@@ -24,6 +24,8 @@ class Preemption(TakesNodes):
         "signal", description="SIGTERM, the engine's own eviction, or whose metadata endpoint."
     )
 
+    runbook = "F7"
+
     def needed(self) -> frozenset[Verb]:
         if self.via == "engine":
             return super().needed() - {Verb.KILL} | {Verb.EVICT}

@@ -22,6 +22,8 @@ class ProcessException(inside.InsideFault):
 
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
 
+    runbook = "F1"
+
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "raise", self.text)
 

@@ -20,6 +20,7 @@ class RankKill(Fault):
 
     signal: Literal["SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM"] = Field("SIGKILL", description="What ends it.")
 
+    runbook = "F7"
     needs = frozenset({Verb.SIGNAL})
     kills = True
     aims_at = "rank"

@@ -19,6 +19,7 @@ class RendezvousLoss(Fault):
 
     restart_after: Duration | Literal["never"] = Field(Duration("2s"), description="When it is started again, empty.")
 
+    runbook = "F3"
     needs = frozenset({Verb.CONTROL})
     stops = True
 

@@ -20,6 +20,7 @@ class SilentDataCorruption(Fault):
     what: Literal["gradient", "weight"] = Field("gradient", description="Where the bit flips.")
     bit: int = Field(29, ge=0, le=31, description="Which bit of the float32: 31 sign, 23–30 exponent, below: fraction.")
 
+    runbook = "F5"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
     stops = True

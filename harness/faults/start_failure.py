@@ -30,6 +30,7 @@ class StartFailure(Fault):
     code: int = Field(1, ge=1, le=255, description="The exit code of a worker that crashes.")
     within: Duration = Field(Duration("60s"), description="How long to wait for these starts.")
 
+    runbook = "F1"
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
     stops = True

@@ -39,6 +39,7 @@ class StorageContention(Fault):
     directory: Folder = Field("checkpoints", description="The folder whose disk they use, below the run's.")
     duration: Duration = Field(Duration("10s"), description="How long they stay.")
 
+    runbook = "F8"
     needs = frozenset({Verb.FILES})
     packages: ClassVar = {"locust": "load"}
 

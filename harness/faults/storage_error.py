@@ -27,6 +27,7 @@ class StorageError(StorageFault):
     times: int = Field(0, ge=0, description="At most so many failures; 0: no limit.")
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 
+    runbook = "F4"
     stops = True
     spoils = True
 

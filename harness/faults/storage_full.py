@@ -17,6 +17,7 @@ class StorageFull(StorageFault):
 
     free: Size = Field(Size("0B"), description="What still fits, to the byte.")
 
+    runbook = "F4"
     stops = True
     spoils = True
 

@@ -20,6 +20,8 @@ class StorageSlow(StorageFault):
     latency: Duration = Field(Duration("0ms"), description="Each operation waits so long.")
     rate: Rate | None = Field(None, description="The rate of all reads and writes together.")
 
+    runbook = "F8"
+
     @model_validator(mode="after")
     def _something_asked(self) -> StorageSlow:
         if self.latency.ns == 0 and self.rate is None:

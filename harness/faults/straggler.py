@@ -51,6 +51,7 @@ class Straggler(Fault):
     neighbour: Literal["cpu", "memory", "gpu"] = Field("cpu", description="What a noisy neighbour burns.")
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
+    runbook = "F2"
     needs = frozenset({Verb.CPU})
     _hold_seen: Hold | None = PrivateAttr(None)
 

@@ -90,7 +90,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
     rate = None if burnt is None else burnt / percent_max
-    said = f"{len(known)} runs tell their GPU time"
+    said = f"{len(known)} of {len(runs)} runs tell their GPU time"
     if observed is None or len(known) < runs_min:
         verdict, said = _too_few(len(known), runs_min, said)
     elif observed > percent_max:
@@ -98,7 +98,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
     elif rate is not None and rate > burn_rate_max:
         verdict, said = Verdict.FAIL, f"{said}; lately the budget burns {rate:.1f} times as fast as it may"
     elif 2 * len(known) < len(runs):
-        verdict, said = Verdict.INCONCLUSIVE, f"{said}, of {len(runs)}"
+        verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
     return Answer("waste", verdict, observed, percent_max, "%", said, len(known), rate)

@@ -123,9 +123,11 @@ class AttachedRun:
             self._tell("struck", entry=number, verb=entry.strike, acted=acted, seen=_plain(seen))
             self._wait(entry.lasts.s)
         finally:
-            highest = self._progress(targets)
-            for undo in undos.values():
-                _take_back(undo)
+            try:
+                highest = self._progress(targets)
+            finally:
+                for undo in undos.values():
+                    _take_back(undo)
         back = self._until(targets, RUNNING)
         healed = {node: back[node].state in (RUNNING, ENDED) for node in targets}
         self._tell("undone", entry=number, healed=healed, seen=_plain(back))

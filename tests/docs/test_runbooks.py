@@ -12,8 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
-from harness.faults.contract import fault_names
-from harness.faults.shared.runbooks import runbook_of
+from harness.faults.contract import fault_names, load_fault
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNBOOKS = [ROOT / "docs" / "runbooks" / f"F{number}.md" for number in range(1, 11)]
@@ -28,8 +27,8 @@ def commands(path: pathlib.Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("kind", sorted(fault_names()))
 def test_every_fault_is_linked_with_a_runbook_that_names_it(kind: str) -> None:
-    place = runbook_of(kind)
-    assert place is not None and f"`{kind}`" in (ROOT / place).read_text().split("## Symptom")[0]
+    path = ROOT / "docs" / "runbooks" / f"{load_fault(kind).runbook}.md"
+    assert f"`{kind}`" in path.read_text().split("## Symptom")[0]
 
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
@@ -60,7 +59,7 @@ def test_the_rehearsal_of_a_runbook_has_one_of_its_faults() -> None:
         rehearsed = next(arguments[0] for name, *arguments in commands(path) if name == "run")
         scenario = yaml.safe_load((ROOT / "scenarios" / f"{rehearsed}.yaml").read_text())
         kinds = {fault["fault"] for fault in scenario["faults"]}
-        assert path.name in {pathlib.Path(runbook_of(kind) or "").name for kind in kinds}, (path.stem, kinds)
+        assert path.name in {f"{load_fault(kind).runbook}.md" for kind in kinds}, (path.stem, kinds)
 
 
 def test_alerts_point_to_runbooks_that_are_there_and_are_paged_or_ticketed() -> None:
