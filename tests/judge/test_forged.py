@@ -1,8 +1,10 @@
 """Stored histories, healthy and broken, each with the verdicts that are acceptable for it.
 
-`golden/forged.json` says what each of them is; the logs are in `golden/forged.tar.xz`.
+`golden/forged.json` says what each of them is; the logs are in `golden/forged.tar.xz`. `golden/forged_reports.json` holds
+what was said of each, figure by figure, when somebody last looked at it.
 
 PYTHONPATH=tests python tests/judge/test_forged.py [PART OF AN ID …]      judges them, and says why
+PYTHONPATH=tests python tests/judge/test_forged.py --write                 stores what is said of them now
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ import tempfile
 from typing import Any
 
 import pytest
+from judge.test_golden import differences
 
 from harness.errors import EventLogError
 from harness.judge.evidence import load_evidence
-from harness.judge.score import judge
+from harness.judge.score import Scorecard, judge
+from harness.report import model
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
+REPORTS = GOLDEN / "forged_reports.json"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "forged.json").read_text())
+KEPT = ("verdict", "reasons", "run", "scores", "metrics", "expectations", "not_judged_because")
 
 
 @pytest.fixture(scope="session")
@@ -37,20 +43,35 @@ def unpack(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def judged(run_dir: pathlib.Path) -> tuple[str, list[str]]:
+def judged(run_dir: pathlib.Path) -> Scorecard | str:
     """A log that cannot be read is told so, with exit 3: nothing follows from it."""
     try:
-        card = judge(load_evidence(run_dir), run_dir.name)
+        return judge(load_evidence(run_dir), run_dir.name)
     except EventLogError as error:
-        return "inconclusive", [str(error)]
-    return card.verdict.value, list(card.reasons)
+        return str(error).replace(str(run_dir), run_dir.name)
+
+
+def reported(card: Scorecard | str) -> dict[str, Any]:
+    if isinstance(card, str):
+        return {"verdict": "inconclusive", "reasons": [card]}
+    whole = model.from_scorecard(card).to_json()
+    return {key: whole[key] for key in KEPT}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_the_verdict_is_acceptable(case: dict[str, Any], histories: pathlib.Path) -> None:
-    verdict, reasons = judged(histories / case["id"])
-    assert verdict in case["allowed"], [case["what"], *reasons]
-    assert not [reason for reason in reasons if "the scorer crashed" in reason]
+def test_the_verdict_is_acceptable_and_said_as_it_was(case: dict[str, Any], histories: pathlib.Path) -> None:
+    report = reported(judged(histories / case["id"]))
+    assert report["verdict"] in case["allowed"], [case["what"], *report["reasons"]]
+    assert not [reason for reason in report["reasons"] if "the scorer crashed" in reason]
+    assert differences(json.loads(json.dumps(report)), json.loads(REPORTS.read_text())[case["id"]]) == []
+
+
+def write() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(pathlib.Path(folder))
+        reports = {case["id"]: reported(judged(pathlib.Path(folder) / case["id"])) for case in CASES}
+    lines = (f"{json.dumps(name)}: {json.dumps(report, separators=(',', ':'))}" for name, report in reports.items())
+    REPORTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main(parts: list[str]) -> None:
@@ -60,7 +81,8 @@ def main(parts: list[str]) -> None:
         wrong = 0
         for case in chosen:
             try:
-                verdict, reasons = judged(pathlib.Path(folder) / case["id"])
+                report = reported(judged(pathlib.Path(folder) / case["id"]))
+                verdict, reasons = report["verdict"], report["reasons"]
             except Exception as error:
                 verdict, reasons = "crash", [f"{type(error).__name__}: {error}"]
             wrong += verdict not in case["allowed"]
@@ -71,4 +93,4 @@ def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write() if sys.argv[1:] == ["--write"] else main(sys.argv[1:])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import EventLogError
-from harness.log import reading, samples
+from harness.log import files, reading, samples
 
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
 RUNS = st.lists(
@@ -98,3 +98,15 @@ def test_hostile_fields_beside_them(tmp_path: pathlib.Path, odd: dict[str, Any])
     write(tmp_path, [odd])
     with pytest.raises(EventLogError, match=rf"w\.jsonl:2: step event: {next(iter(odd))}"):
         reading.read(tmp_path)
+
+
+@pytest.mark.parametrize("block", [1, 200, 1000])
+def test_where_a_block_ends_does_not_matter(block: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, [{"samples": [[10 * n, 2]]} if n % 4 else {} for n in range(30)])
+    whole = reading.read(tmp_path)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
+    cut = reading.read(tmp_path)
+    told = whole.steps["samples"] != samples.UNTOLD
+    assert (cut.steps["samples"] != samples.UNTOLD).tolist() == told.tolist()
+    numbers = [log.samples.expanded(log.steps["samples"][told]).tolist() for log in (whole, cut)]
+    assert numbers[0] == numbers[1] == [10 * n + i for n in range(30) if n % 4 for i in range(2)]

@@ -285,3 +285,14 @@ def test_the_reverter_leaves_alone_what_was_closed(tmp_path: pathlib.Path, remov
     undo._revert_when_gone(tmp_path, pidfd)
     os.close(pidfd)
     assert removed == ["first", "open"] and is_closed(tmp_path)
+
+
+def test_reading_a_journal_leaves_no_file_open(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, open_record("a"))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert list(journals.records(tmp_path))
+    path.chmod(0o666)
+    with pytest.raises(FaultError):
+        list(journals.records(tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
