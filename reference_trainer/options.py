@@ -23,6 +23,7 @@ class Options:
     seed: int = 0
     data: str | None = None
     device: str = "auto"
+    precision: str = "auto"
     global_batch: int = 16
     accumulate: int = 1
     layers: int = 5
@@ -55,6 +56,7 @@ _HELP = {
     "seed": "decides initial weights and data order",
     "data": "a file or folder to train on (default: the source of Python's standard library)",
     "device": "auto takes a GPU if there is one",
+    "precision": "number format of forward and backward pass; auto is bf16 on a GPU and fp32 elsewhere",
     "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
     "accumulate": "pieces each rank cuts its share of the batch into, one backward pass each",
     "layers": "transformer blocks; the default model has 1.0 M parameters",
@@ -81,7 +83,12 @@ _HELP = {
     "collective_timeout_s": "seconds after which a collective gives up on a silent peer",
     "log_every": "steps between two lines of progress",
 }
-_CHOICES = {"device": ("auto", "cpu", "cuda"), "metadata": PROVIDERS, "nonfinite": ("skip", "stop")}
+_CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
+    "precision": ("auto", "bf16", "fp16", "fp32"),
+    "metadata": PROVIDERS,
+    "nonfinite": ("skip", "stop"),
+}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
 _MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
 

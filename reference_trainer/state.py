@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from reference_trainer.checkpoint import State
 from reference_trainer.options import BadInput
+from reference_trainer.precision import Precision
 
 CPU_RNG_BYTES = torch.get_rng_state().numel()
 
@@ -28,7 +29,12 @@ def seed_everything(seed: int, rank: int, step: int) -> None:
 
 
 def capture(
-    model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, step: int, identity: dict[str, Any]
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    precision: Precision,
+    step: int,
+    identity: dict[str, Any],
 ) -> State:
     """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
@@ -43,6 +49,7 @@ def capture(
         "step": step,  # also the data cursor: the order of the data is a function of seed and step alone
         "param_groups": of_optimizer["param_groups"],
         "schedule": schedule.state_dict(),
+        "precision": precision.state(),
         "identity": identity,
     }
     state["progress"] = json.dumps(progress)  # text: readable without unpickling anything, floats exact
@@ -50,7 +57,12 @@ def capture(
 
 
 def apply(
-    state: State, model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, identity: dict[str, Any]
+    state: State,
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    precision: Precision,
+    identity: dict[str, Any],
 ) -> None:
     """Puts a captured state back. Raises `BadInput` when it belongs to another job."""
     progress = json.loads(state["progress"])
@@ -68,6 +80,7 @@ def apply(
             per_parameter[index][name.removeprefix("optimizer/")] = value.clone()
     optimizer.load_state_dict({"state": per_parameter, "param_groups": progress["param_groups"]})
     schedule.load_state_dict(progress["schedule"])
+    precision.restore(progress.get("precision", {}))
     _restore_rng(state["rng"], identity["seed"], progress["step"])
 
 

@@ -39,6 +39,7 @@ from reference_trainer.damage import Damage
 from reference_trainer.data import Samples, load_corpus, share
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
+from reference_trainer.precision import Precision
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.replicas import Replicas, Setback, digest
 from reference_trainer.trends import Trends
@@ -149,6 +150,7 @@ class Worker:
         self.model = untrained_model(options).to(self.device)
         self.optimizer = AdamW(self.model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(step, options))
+        self.precision = Precision(options.precision, self.device)
         self.checkpoints = Checkpoints(options.checkpoint_dir, options.staging_dir, options.keep, self.emit)
         # What must not change between a checkpoint and its continuation, or the data order breaks.
         self.identity = {
@@ -179,7 +181,8 @@ class Worker:
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
         if restored.state is not None:
-            training_state.apply(restored.state, self.model, self.optimizer, self.schedule, self.identity)
+            parts = (self.model, self.optimizer, self.schedule, self.precision)
+            training_state.apply(restored.state, *parts, self.identity)
         if self.rank == 0:
             self.checkpoints.sweep()
         self.emit("restored", step=restored.step, source=restored.source, fallback=restored.fallback)
@@ -220,10 +223,13 @@ class Worker:
             losses, compute_s_of_ranks, notices, digests = zip(*rows, strict=True)
             self.replicas.compare(step, digests)
             loss = sum(losses)
+            self.precision.unscale(self.optimizer)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
             lr = self.schedule.get_last_lr()[0]
-            if self.is_finite(loss, grad_norm):
-                self.optimizer.step()
+            seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
+            if not seeks_scale and self.is_finite(loss, grad_norm):
+                self.precision.step(self.optimizer)
+            self.precision.step_done()
             self.optimizer.zero_grad()
             self.schedule.step()
 
@@ -242,6 +248,7 @@ class Worker:
                 data_ns=data_ns,
                 checkpoint_ns=checkpoint_ns,
                 sync_ns=self.sync.waited_ns,
+                **({"applied": False} if seeks_scale else {}),
                 **self.replicas.told(),
             )
             self.watchdog.step_done(step)
@@ -274,11 +281,11 @@ class Worker:
         loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
         for number, (piece, target) in enumerate(pieces, 1):
             with contextlib.nullcontext() if number == len(pieces) else self.parallel.no_sync():
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                with self.precision.autocast():
                     losses = loss_per_sequence(self.parallel(piece), target)
                 # Divided by the *global* batch and summed over ranks: right also where shares are unequal.
                 loss = losses.double().sum() / self.options.global_batch
-                loss.backward()
+                self.precision.backward(loss)
             loss_of_share += loss.detach()
         compute_s = (self.sync.ready_ns - begin_ns) / 1e9
         self.sync.waited_ns = time.monotonic_ns() - self.sync.ready_ns
@@ -302,7 +309,8 @@ class Worker:
             of_ranks = exchange([float(digest(self.model))])
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
         with self.emit.phase("checkpoint.snapshot"):
-            state = training_state.capture(self.model, self.optimizer, self.schedule, self.step, self.identity)
+            parts = (self.model, self.optimizer, self.schedule, self.precision)
+            state = training_state.capture(*parts, self.step, self.identity)
             if self.rank == 0:
                 state = copy_to_host(state)
         if self.rank == 0:
