@@ -1,6 +1,6 @@
 """Stored histories, healthy and broken, each with the verdicts that are acceptable for it.
 
-`golden/forged.json` says what each of them is; the logs are in `golden/forged.tar.xz`. `golden/forged_reports.json` holds
+`golden/forged.json` says what each of them is; the logs are in `golden/forged.tar.xz`. `golden/forged_reports.json.xz` holds
 what was said of each, figure by figure, when somebody last looked at it.
 
 PYTHONPATH=tests python tests/judge/test_forged.py [PART OF AN ID …]      judges them, and says why
@@ -10,6 +10,7 @@ PYTHONPATH=tests python tests/judge/test_forged.py --write                 store
 from __future__ import annotations
 
 import json
+import lzma
 import pathlib
 import sys
 import tarfile
@@ -25,9 +26,15 @@ from harness.judge.score import Scorecard, judge
 from harness.report import model
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
-REPORTS = GOLDEN / "forged_reports.json"
+REPORTS = GOLDEN / "forged_reports.json.xz"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "forged.json").read_text())
 KEPT = ("verdict", "reasons", "run", "scores", "metrics", "expectations", "not_judged_because")
+
+
+@pytest.fixture(scope="session")
+def reports() -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(lzma.decompress(REPORTS.read_bytes()))
+    return kept
 
 
 @pytest.fixture(scope="session")
@@ -59,19 +66,20 @@ def reported(card: Scorecard | str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_the_verdict_is_acceptable_and_said_as_it_was(case: dict[str, Any], histories: pathlib.Path) -> None:
+def test_the_verdict_is_acceptable_and_said_as_it_was(
+    case: dict[str, Any], histories: pathlib.Path, reports: dict[str, Any]
+) -> None:
     report = reported(judged(histories / case["id"]))
     assert report["verdict"] in case["allowed"], [case["what"], *report["reasons"]]
     assert not [reason for reason in report["reasons"] if "the scorer crashed" in reason]
-    assert differences(json.loads(json.dumps(report)), json.loads(REPORTS.read_text())[case["id"]]) == []
+    assert differences(json.loads(json.dumps(report)), reports[case["id"]]) == []
 
 
 def write() -> None:
     with tempfile.TemporaryDirectory() as folder:
         unpack(pathlib.Path(folder))
         reports = {case["id"]: reported(judged(pathlib.Path(folder) / case["id"])) for case in CASES}
-    lines = (f"{json.dumps(name)}: {json.dumps(report, separators=(',', ':'))}" for name, report in reports.items())
-    REPORTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    REPORTS.write_bytes(lzma.compress(json.dumps(reports, separators=(",", ":")).encode()))
 
 
 def main(parts: list[str]) -> None:
