@@ -33,6 +33,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.events import TELLS, Emitter
+from reference_trainer import flight_recorder
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
@@ -94,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
         code, reason = (EXIT_PEER_LOST, "peer lost") if lost_peer else (EXIT_ERROR, "error")
+        if lost_peer and "timed out" in str(error).lower():
+            flight_recorder.tell(emit)
         traceback.print_exc()
     emit("exiting", code=code, reason=reason, step=worker.step)
     return code
@@ -408,6 +411,7 @@ def join_process_group(device: torch.device, rank: int, world_size: int, timeout
     Our launcher names a part of the rendezvous store, which no rank hosts, that is new for each start. Reusing the
     launcher's store without that makes restarts meet the keys of the processes before them.
     """
+    flight_recorder.switch_on()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     prefix = os.environ.get(STORE_PREFIX_ENV)
     if prefix is None:

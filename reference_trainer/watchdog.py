@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from harness.events import Emitter
+from reference_trainer import flight_recorder
 
 EXIT_HUNG = 70  # sysexits' EX_SOFTWARE
 
@@ -68,6 +69,7 @@ class Watchdog:
         detail = f"no step for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
+        flight_recorder.tell(self._emit)
         self._emit("exiting", code=EXIT_HUNG, reason="hang", step=self._step)
         os._exit(EXIT_HUNG)
 

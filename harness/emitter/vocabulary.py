@@ -484,6 +484,18 @@ _TRAINER = (
         ),
     ),
     Event(
+        "flight_recorder",
+        ("trainer",),
+        "The newest collective of one of this rank's process groups, told when the training hung.",
+        (
+            _name("group", "the process group"),
+            _size("number", "which collective of the group it is; ranks count alike", most=2**53, optional=False),
+            _name("operation", "what it does, such as `nccl:all_reduce`"),
+            Field("over", FLAG, "whether this rank was through with it"),
+            _name("code", "the line of code that began it", optional=True),
+        ),
+    ),
+    Event(
         "observer.failed",
         ("trainer", "agent"),
         "Something of the process is not observed any more; the training goes on.",

@@ -104,6 +104,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "closed_forms_words": view.closed_forms_words(report) if expected else "",
         "has_reasons": any(e.reason for e in report.expectations),
         "faults": view.fault_rows(report),
+        "hangs": view.hangs(report),
         "metrics": view.metric_rows(report),
         "environment": view.flat(report.environment),
         "provenance": view.provenance(report),

@@ -26,6 +26,7 @@ def render(report: Report) -> str:
         _accounts(report),
         _closed_forms(report),
         _faults(report),
+        _hangs(report),
         _provenance(report),
         "## Run it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
@@ -98,6 +99,11 @@ def _closed_forms(report: Report) -> str:
         return ""
     forms = table(["", "Measured", "Closed form"], rows, right=[1, 2])
     return f"## Compared with closed forms\n\n{text(view.closed_forms_words(report))}\n\n{forms}"
+
+
+def _hangs(report: Report) -> str:
+    told = [f"- {text(hang)}" for hang in view.hangs(report)]
+    return "## Where training hung\n\n" + "\n".join(told) if told else ""
 
 
 def _faults(report: Report) -> str:

@@ -291,6 +291,12 @@ def provenance(report: Report) -> list[tuple[str, str]]:
     return list(report.provenance.items())
 
 
+def hangs(report: Report) -> list[str]:
+    """Where each rank was, a sentence for each hang of the training."""
+    told = report.scores.get("collectives", {}).get("hangs", [])
+    return [str(each) for each in told] if isinstance(told, list) else []
+
+
 def metric_rows(report: Report) -> list[tuple[str, str]]:
     """A metric's name without its unit, and its value with it."""
     told = ((name, value) for name, value in report.metrics.items())

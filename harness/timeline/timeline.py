@@ -143,6 +143,7 @@ class Timeline:
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
+    collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
 
     @property
@@ -218,6 +219,7 @@ def build(log: reading.Log) -> Timeline:
         published=[event for event in story.harness if event["event"] == "checkpoint.published"],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
+        collectives=story.of_trainers("flight_recorder"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),

@@ -1,0 +1,69 @@
+"""What is said of a hang, from what the ranks' flight recorders held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from judging import Logs, trainers, verdict
+
+from harness.theory.simulator import Job, Outage, simulate
+
+JOB = Job(nodes=3, steps=40, every=10)
+DOWN = [Outage(17, "crash")]
+
+
+def hangs(*told: dict[str, Any], outages: list[Outage] = DOWN) -> list[str]:
+    """Each of `told` is one rank's event, told with its last line before the outage."""
+
+    def bend(logs: Logs) -> None:
+        for event in told:
+            lines = trainers(logs, rank=event["rank"], life=event.get("life", 0))[0]
+            stamp = {key: lines[-1][key] for key in ("wall_ns", "mono_ns")}
+            fields = {key: value for key, value in event.items() if key not in ("rank", "life")}
+            lines.append(stamp | {"event": "flight_recorder", "group": "0", "over": False} | fields)
+
+    card = verdict(simulate(JOB, outages, seed=3), bend)
+    found: list[str] = card.scores["collectives"]["hangs"]
+    return found
+
+
+SUM = {"number": 51, "operation": "gloo:all_reduce", "code": "train.py:9 in _sum"}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ((), []),
+        (
+            ({"rank": 0, **SUM}, {"rank": 2, **SUM}, {"rank": 1, **SUM, "number": 50, "over": True}),
+            [
+                "ranks 0, 2 waited in collective 51 (gloo:all_reduce, train.py:9 in _sum); "
+                "rank 1 was still at 50 (gloo:all_reduce, train.py:9 in _sum)"
+            ],
+        ),
+        (
+            ({"rank": 0, **SUM, "code": ""},),
+            ["rank 0 waited in collective 51 (gloo:all_reduce); ranks 1, 2 reported nothing"],
+        ),
+        (
+            tuple({"rank": rank, **SUM} for rank in range(3)),
+            [
+                "ranks 0, 1, 2 waited in collective 51 (gloo:all_reduce, train.py:9 in _sum); "
+                "no rank was missing from it"
+            ],
+        ),
+    ],
+)
+def test_who_waited_and_for_whom(told: tuple[dict[str, Any], ...], expected: list[str]) -> None:
+    assert hangs(*told) == expected
+
+
+def test_each_process_tells_of_one_hang() -> None:
+    twice = [{"rank": rank, "life": life, **SUM} for rank in (0, 1, 2) for life in (0, 1)]
+    assert len(hangs(*twice)) == 2
+
+
+def test_process_groups_are_apart() -> None:
+    found = hangs({"rank": 0, **SUM}, {"rank": 1, **SUM, "group": "1", "number": 7})
+    assert len(found) == 2 and "collective 7 " in " ".join(found)
