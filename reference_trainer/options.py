@@ -37,6 +37,7 @@ class Options:
     checkpoint_dir: str = "checkpoints"
     staging_dir: str | None = None
     checkpoint_every: int = 20
+    checkpoint_every_s: float = 0.0
     keep: int = 3
     metadata: str = "auto"
     poll_s: float = 1.0
@@ -70,6 +71,7 @@ _HELP = {
     "checkpoint_dir": "a folder that every node sees, or an fsspec URL",
     "staging_dir": "with a URL: folder on this node's own disk for checkpoints on their way",
     "checkpoint_every": "steps between checkpoints",
+    "checkpoint_every_s": "seconds between checkpoints, instead of steps; 0: --checkpoint-every counts",
     "keep": "verified checkpoints to keep",
     "metadata": "whose metadata endpoint to ask for an eviction notice",
     "poll_s": "seconds between two such questions",
@@ -90,7 +92,7 @@ _CHOICES = {
     "nonfinite": ("skip", "stop"),
 }
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {"check_replicas_every", "checkpoint_every_s", "exclude_stragglers", "seed", "dropout", "warmup"}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

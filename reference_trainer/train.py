@@ -43,6 +43,7 @@ from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.precision import Precision
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.replicas import Replicas, Setback, digest
+from reference_trainer.rhythm import Rhythm
 from reference_trainer.trends import Trends
 from reference_trainer.watchdog import StragglerReport, Watchdog
 
@@ -122,7 +123,8 @@ class Worker:
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
-        self.trends = Trends(emit, options.checkpoint_every)
+        self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
+        self.trends = Trends(emit, self.rhythm)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0 and options.metadata != "off":
             self.preemption.poll(options.metadata, options.poll_s)
@@ -222,8 +224,9 @@ class Worker:
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
-            rows = exchange([loss_of_share, compute_s, self.preemption.notice, self.replicas.mine])
-            losses, compute_s_of_ranks, notices, digests = zip(*rows, strict=True)
+            time_is_up = self.rhythm.time_is_up()
+            rows = exchange([loss_of_share, compute_s, self.preemption.notice, self.replicas.mine, time_is_up])
+            losses, compute_s_of_ranks, notices, digests, save_now = zip(*rows, strict=True)
             self.replicas.compare(step, digests)
             loss = sum(losses)
             self.precision.unscale(self.optimizer)
@@ -269,7 +272,8 @@ class Worker:
             if any(notices):
                 return self.drain([Notice(int(notice)) for notice in notices])
             checkpoint_ns = 0
-            if step % options.checkpoint_every == 0:
+            if self.rhythm.due(step, bool(save_now[0])):
+                self.rhythm.saved()
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from harness.events import Emitter, abnormal
+from reference_trainer.rhythm import Rhythm
 
 WORDS = {
     abnormal.STAGNATION: f"the loss of the last {abnormal.LOSS_RECENT_STEPS} steps is hardly below that before",
@@ -16,19 +19,23 @@ WORDS = {
 class Trends:
     """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long."""
 
-    def __init__(self, emit: Emitter, checkpoint_every: int):
-        self._emit, self._every = emit, checkpoint_every
+    def __init__(self, emit: Emitter, rhythm: Rhythm):
+        self._emit, self._rhythm = emit, rhythm
         self._watch = abnormal.Watch()
-        self._begun = -1  # the step before the first one seen
+        self._newest, self._newest_ns = -1, 0  # step of the newest checkpoint, or the last before the first one seen
         self._late = False
 
     def step_done(
         self, step: int, loss: float, grad_norm: float, took_ns: int, data_ns: int, committed_step: int
     ) -> None:
         """`committed_step`: of the newest checkpoint; -1 for none."""
-        self._begun = step - 1 if self._begun < 0 else self._begun
+        newest = max(committed_step, self._newest if self._newest >= 0 else step - 1)
+        if newest != self._newest:
+            self._newest, self._newest_ns = newest, time.monotonic_ns()
         found = self._watch.step_done(loss, grad_norm, took_ns, data_ns)
-        late = abnormal.checkpoint_is_late(step - max(committed_step, self._begun), self._every)
+        late = abnormal.checkpoint_is_late(
+            *self._rhythm.since(step - newest, (time.monotonic_ns() - self._newest_ns) / 1e9)
+        )
         found += [abnormal.CHECKPOINT_LATE] if late and not self._late else []
         self._late = late
         for kind in found:

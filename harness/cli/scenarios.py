@@ -144,7 +144,8 @@ def _steps_in_words(steps: int | None) -> str:
 def _saves_in_words(work: Workload) -> str:
     if not work.trainer.paced_by(work.checkpoint):
         return "It saves as often as its own command says."
-    return f"A checkpoint every {work.checkpoint.every_steps} steps."
+    every = work.checkpoint.every or f"{work.checkpoint.every_steps} steps"
+    return f"A checkpoint every {every}."
 
 
 def _abort_in_words(abort: Abort) -> str:

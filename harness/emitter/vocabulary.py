@@ -223,7 +223,10 @@ WORKLOAD = (
         OBJECT,
         "how the trainer saves",
         optional=True,
-        fields=(_size("every_steps", "one periodic checkpoint in so many steps", "steps", STEP_MAX),),
+        fields=(
+            _size("every_steps", "one periodic checkpoint in so many steps", "steps", STEP_MAX),
+            _name("every", "or one after so much time, such as `10m`", optional=True),
+        ),
     ),
 )
 PLANNED_TARGET = (_size("node_index", "place of the node, from 0"), _rank("rank", "the rank; none: the whole node"))

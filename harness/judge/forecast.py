@@ -55,7 +55,9 @@ def _length_s(episode: Episode, lost: bool) -> float:
 
 
 def _interval_s(run: Timeline) -> float | None:
-    """Steps between two checkpoints, as planned, times the median step."""
+    """As planned; steps between two checkpoints count the median step each."""
+    if run.saves_every_s is not None:
+        return run.saves_every_s
     every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
     rows = np.flatnonzero(np.diff(run.progress.epoch) == 0) + 1
     if not isinstance(every, int) or not len(rows):

@@ -26,6 +26,7 @@ from harness.timeline import lineage, marks, saves
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.story import FaultRecord, Slot, Story, key_of
+from harness.units import Duration
 
 __all__ = [
     "PHASES",
@@ -165,6 +166,15 @@ class Timeline:
         """A checkpoint is planned every so many steps."""
         steps = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
         return steps if isinstance(steps, int) else None
+
+    @property
+    def saves_every_s(self) -> float | None:
+        """A checkpoint is planned after so many seconds, whatever the steps."""
+        every = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every")
+        try:
+            return Duration(every).s if isinstance(every, str) else None
+        except ValueError:
+            return None
 
     @property
     def reached_step(self) -> int:

@@ -21,6 +21,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from harness.backends.contract import Workload as Launch
@@ -30,6 +31,7 @@ from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout
 from harness.trainers.readers.contract import Reader
 from harness.trainers.shared.written import Written
+from harness.units import Duration
 
 Path = tuple[str | int, ...]
 NODES_MAX = 4096
@@ -149,6 +151,9 @@ class Checkpoint(_Model):
     """`path` may begin with the placeholder `{checkpoints}` or `{run_dir}`; else it is below the run's folder."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
+    every: Duration | None = Field(
+        None, description="A checkpoint after this much time since the last one, instead of every_steps."
+    )
     keep: int = Field(2, ge=1, le=STEPS_MAX, description="How many checkpoints are kept.")
     store: Literal["directory", "s3"] = Field(
         "directory", description="directory: one that all nodes see; s3: an S3-compatible server beside the nodes."
@@ -167,6 +172,14 @@ class Checkpoint(_Model):
     def _known(cls, given: str) -> str:
         return check_layout(given)
 
+    @model_validator(mode="after")
+    def _steps_or_time(self) -> Checkpoint:
+        if self.every is not None and self.every.ns <= 0:
+            raise ValueError(f"every: {self.every} must be greater than 0")
+        if self.every is not None and "every_steps" in self.model_fields_set:
+            raise ValueError("every_steps and every exclude each other: a checkpoint by steps, or by time")
+        return self
+
     @property
     def folder(self) -> str:
         """Relative to the run's folder."""
@@ -174,9 +187,11 @@ class Checkpoint(_Model):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """One that says nothing of path and layout looks as in plans of older versions."""
-        unsaid = {("path", "{checkpoints}"), ("layout", AUTO)}
+        """One that says nothing of path, layout and time looks as in plans of older versions."""
+        unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
+        if self.every is not None:
+            del data["every_steps"]
         return {name: value for name, value in data.items() if (name, value) not in unsaid}
 
 

@@ -7,7 +7,7 @@ import pathlib
 from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import TELLS, Tell
-from harness.trainers.contract import Trainer, Workload
+from harness.trainers.contract import Checkpoint, Trainer, Workload
 
 STORE_PORT = 29400
 S3_PORT = 29500
@@ -59,11 +59,17 @@ def _training(workload: Workload, seed: int) -> tuple[str, ...]:
         *("--steps", str(workload.steps)),
         *("--seed", str(seed)),
         *_checkpoint_place(workload),
-        *("--checkpoint-every", str(workload.checkpoint.every_steps)),
+        *_rhythm(workload.checkpoint),
         *("--keep", str(workload.checkpoint.keep)),
         *(("--data", "{run_dir}/data") if workload.data else ()),
         *workload.args,
     )
+
+
+def _rhythm(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if checkpoint.every is None:
+        return ("--checkpoint-every", str(checkpoint.every_steps))
+    return ("--checkpoint-every-s", f"{checkpoint.every.s:g}")
 
 
 def _checkpoint_place(workload: Workload) -> tuple[str, ...]:

@@ -171,6 +171,8 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
         if key in checkpoint.model_fields_set and not handed:
             text = f"the trainer never gets this value: write {{{name}}} into its arguments, or remove the key"
             yield ("checkpoint", key), text
+    if checkpoint.every is not None:
+        yield ("checkpoint", "every"), "is for the reference trainer; write how often this one saves inside trainer:"
     if checkpoint.store != "directory":
         yield ("checkpoint", "store"), "is for the reference trainer: this trainer does not get a store"
 

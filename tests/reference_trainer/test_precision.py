@@ -1,0 +1,91 @@
+"""Number formats: what a loss scale does, and that it survives a restart."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import signal
+
+import pytest
+import torch
+from job import Job, Nursery
+from torch import nn
+
+from reference_trainer.precision import Precision
+
+CPU = torch.device("cpu")
+
+
+def trained(precision: Precision, steps: int, factor: float = 1.0) -> list[tuple[bool, float]]:
+    """For each step whether the scale was still sought, and the sum of the weights after it."""
+    torch.manual_seed(1)
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    found = []
+    for _ in range(steps):
+        with precision.autocast():
+            loss = model(torch.ones(4, 8)).float().pow(2).sum() * factor
+        precision.backward(loss)
+        precision.unscale(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+        sought = precision.seeks_scale(norm)
+        precision.step(optimizer)
+        precision.step_done()
+        optimizer.zero_grad()
+        found.append((sought, sum(parameter.sum().item() for parameter in model.parameters())))
+    return found
+
+
+def test_a_scale_that_is_too_high_leaves_updates_out_until_it_fits() -> None:
+    precision = Precision("fp16", CPU)
+    found = trained(precision, 30)
+    sought = [each for each, _ in found]
+    assert sought[0] and not sought[-1] and sought == sorted(sought, reverse=True)
+    weights = [weight for _, weight in found]
+    assert len(set(weights[: sought.count(True)])) == 1 and all(map(math.isfinite, weights))
+    assert precision.state()["scale"] < 65536
+
+
+def test_gradients_that_are_infinite_at_any_scale_are_no_search() -> None:
+    precision = Precision("fp16", CPU)
+    sought = [each for each, _ in trained(precision, 40, factor=math.inf)]
+    assert sought[0] and not sought[-1]
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "auto"])
+def test_other_formats_have_no_scale(name: str) -> None:
+    precision = Precision(name, CPU)
+    found = trained(precision, 5)
+    assert precision.state() == {} and not any(sought for sought, _ in found) and found[0] != found[-1]
+    precision.restore({"scale": 1.0})
+    assert precision.state() == {}
+
+
+def test_the_scale_is_kept() -> None:
+    one, other = Precision("fp16", CPU), Precision("fp16", CPU)
+    trained(one, 30)
+    other.restore(one.state())
+    assert other.state() == one.state()
+    other.restore({})
+    assert other.state() == one.state(), "a checkpoint of another format says nothing of a scale"
+
+
+def test_a_restart_in_fp16_goes_on_bit_for_bit(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    def run(folder: pathlib.Path, evicted_at: int | None) -> Job:
+        with Job(nursery, folder, 24, "--precision", "fp16", nproc=2) as job:
+            job.start("a")
+            if evicted_at is not None:
+                job.wait_for_step(evicted_at)
+                os.kill(job.nodes["a"], signal.SIGTERM)
+                assert job.code("a") == 75
+                job.start("a")
+            assert job.code("a") == 0, job.output()
+            return job
+
+    whole, again = run(tmp_path / "whole", None), run(tmp_path / "again", 8)
+    assert len(again.seen("started")) == 4
+    assert again.losses() == whole.losses()
+    assert [event["grad_norm"] for event in again.seen("step", rank=0)][-1] == whole.seen("step", rank=0)[-1][
+        "grad_norm"
+    ]
