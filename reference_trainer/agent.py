@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import pathlib
 import signal
@@ -234,9 +233,3 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def freeze_memory() -> None:
-    """Before forking: keeps the collector of the children from touching, and so copying, what they share."""
-    gc.collect()
-    gc.freeze()

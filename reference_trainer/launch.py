@@ -32,7 +32,7 @@ from torch.optim import AdamW
 
 from harness.events import Emitter
 from reference_trainer import checkpoint, options, train
-from reference_trainer.agent import HOPELESS, ForkingAgent, freeze_memory
+from reference_trainer.agent import HOPELESS, ForkingAgent
 from reference_trainer.data import load_corpus
 from reference_trainer.preemption import EXIT_DRAINED
 from reference_trainer.rendezvous import Eviction, Rendezvous, connect
@@ -125,7 +125,7 @@ def preload(trainer_options: options.Options) -> None:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         written = checkpoint.write(pathlib.Path(folder), 0, {"nothing": torch.zeros(1)}, Emitter(None))
         checkpoint.read(written)
-    freeze_memory()
+    preemption.after_torch()
 
 
 def _node_range(text: str) -> tuple[int, int]:

@@ -71,6 +71,7 @@ class FromScratch(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
+    preempt.after_torch()
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
     untold = {"samples"} if options.check_replicas_every else {"samples", "weights"}

@@ -36,6 +36,8 @@ from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
+REST_FACTOR = 10  # times as long as a look at the event log took, the loop rests: it takes a tenth of a core at most
+REST_S_MAX = 0.25
 DESERTED_S = 2.0  # without any node before the job has failed
 
 
@@ -208,6 +210,7 @@ class RunningJob:
                 for header, event in found:
                     self.progress.absorb(header, event, now_ns)
                 observer.new_events(found)
+            looked_s = (time.monotonic_ns() - now_ns) / 1e9
             self._note_exits()
             self._note_changes()
             if self.director:
@@ -218,7 +221,7 @@ class RunningJob:
             outcome = self._stopped(stop) or self._finished() or self._capped(now_ns) or self._aborted(now_ns)
             if outcome:
                 return outcome
-            time.sleep(TICK_S)
+            time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
         """Ends what the rehearsals still do, the last one first, and gives the nodes back."""

@@ -36,10 +36,11 @@ abort: {if_no_step_for: 60s, wall_clock: 4m}
 
 ANY_PACE = "expect:\n  pace: {max_slowdown: 10}"  # tests beside these take the cores whenever they like
 _FEWER = "args: [--layers, '2']\n  steps: "
+_NO_DRILL = "restore_drill: false\n  " + _FEWER  # spot-evict has one
 _LIGHTER = {
     "spot-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45", "by_faults: 70": "by_faults: 95"},
-    "node-loss": {"steps: 240": _FEWER + "120", "step: 70": "step: 35", "by_faults: 60": "by_faults: 90"},
-    "double-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45", "by_faults: 80": "by_faults: 95"},
+    "node-loss": {"steps: 240": _NO_DRILL + "120", "step: 70": "step: 35", "by_faults: 60": "by_faults: 90"},
+    "double-evict": {"steps: 200": _NO_DRILL + "100", "step: 90": "step: 45", "by_faults: 80": "by_faults: 95"},
 }
 
 
