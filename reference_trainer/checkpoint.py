@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -23,7 +24,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,8 @@ from harness.events import Emitter
 
 State = dict[str, Any]  # flat: name → tensor or small picklable value
 
-MANIFEST = "manifest.json"
+MANIFEST, VERSION = "manifest.json", 1
+Metrics = Mapping[str, float]  # of the step whose state it is: loss, grad_norm, lr
 LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
 
@@ -64,7 +66,7 @@ def folder_name(step: int) -> str:
 # One checkpoint on a local disk
 
 
-def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib.Path:
+def write(root: pathlib.Path, step: int, state: State, emit: Emitter, metrics: Metrics | None = None) -> pathlib.Path:
     """Writes and publishes one checkpoint; returns its folder. Raises `OSError` or what torch makes of one."""
     temporary = _temporary(root, step)
     try:
@@ -72,7 +74,7 @@ def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib
             temporary.mkdir(parents=True)
             dcp.save(state, storage_writer=FileSystemWriter(temporary, sync_files=True), no_dist=True)
             emit.failpoint("checkpoint.shard_written", step=step, path=str(temporary))
-            _write_manifest(temporary, step)
+            _write_manifest(temporary, step, metrics or {})
         emit.failpoint("checkpoint.before_publish", step=step, path=str(temporary))
         with emit.phase("checkpoint.publish"):
             return _publish(temporary, root / folder_name(step))
@@ -97,11 +99,14 @@ def verify(folder: pathlib.Path) -> int:
     """Reads every byte of a checkpoint back; returns their number. Raises `DamagedCheckpoint` saying what is wrong."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
+        version = manifest["version"]
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
     except OSError as error:
         raise DamagedCheckpoint(f"{MANIFEST}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST}: not a manifest ({error!r})") from error
+    if version != VERSION:
+        raise DamagedCheckpoint(f"{MANIFEST}: version {version!r}; this trainer reads version {VERSION}")
     for name, (size, checksum) in files.items():
         try:
             found = (folder / name).stat().st_size
@@ -136,12 +141,14 @@ def step_of(folder: pathlib.PurePath) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def _write_manifest(folder: pathlib.Path, step: int) -> None:
+def _write_manifest(folder: pathlib.Path, step: int, metrics: Metrics) -> None:
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in sorted(folder.iterdir())}
     for name in files:
         _fsync(folder / name)
     with (folder / MANIFEST).open("w") as file:
-        json.dump({"version": 1, "step": step, "files": files}, file, indent=1)
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        content = {"version": VERSION, "step": step, "metrics": finite, "files": files}
+        json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     _fsync(folder)
@@ -160,7 +167,44 @@ def _fsync(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-# Copies on an object store
+# Copies that outlive this node's disk
+
+
+class SharedFolder:
+    """Checkpoints in a folder that every node sees, made from those that were written on this node's own disk."""
+
+    def __init__(self, folder: str):
+        self._folder = pathlib.Path(folder)
+
+    def steps(self) -> list[int]:
+        """Steps of published checkpoints, newest first."""
+        return [step_of(folder) for folder in published(self._folder)]
+
+    def upload(self, folder: pathlib.Path) -> None:
+        """Copies a verified local checkpoint, publishes it and reads it back. Raises as `Remote.upload`."""
+        temporary = _temporary(self._folder, step_of(folder))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(folder, temporary)
+            for file in (*temporary.iterdir(), temporary):
+                _fsync(file)
+            _publish(temporary, self._folder / folder.name)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def download(self, step: int, root: pathlib.Path) -> None:
+        """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
+        temporary = _temporary(root, step)
+        _wait_for(self._folder / folder_name(step))
+        shutil.copytree(self._folder / folder_name(step), temporary)
+        os.rename(temporary, root / folder_name(step))
+
+    def delete(self, step: int) -> None:
+        shutil.rmtree(self._folder / folder_name(step))
+
+    def sweep(self) -> None:
+        for leftover in self._folder.glob(".tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 class Remote:
@@ -196,6 +240,9 @@ class Remote:
     def delete(self, step: int) -> None:
         self._files.rm(f"{self._root}/{folder_name(step)}", recursive=True)
 
+    def sweep(self) -> None:
+        """Nothing: without its manifest an upload does not count."""
+
 
 # What the training loop uses
 
@@ -203,13 +250,15 @@ class Remote:
 class Checkpoints:
     """Saves in the background and restores, for all ranks of a job.
 
-    `location` is a folder every node sees, or an fsspec URL; then `staging` is a folder on this node's own disk.
+    `location` is a folder every node sees, or an fsspec URL. `staging`, a folder on this node's own disk, is written
+    first: always with a URL, and for a shared folder where it is given.
     """
 
     def __init__(self, location: str, staging: str | None, keep: int, emit: Emitter):
         # That is what we want: rank 0 writes without asking anybody.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        self._remote = Remote(location) if "://" in location else None
+        shared = SharedFolder(location) if staging else None
+        self._remote = Remote(location) if "://" in location else shared
         self.root = pathlib.Path(staging or "checkpoints") if self._remote else pathlib.Path(location)
         self._keep = keep
         self._emit = emit
@@ -218,8 +267,8 @@ class Checkpoints:
 
     # Saving
 
-    def save(self, kind: str, step: int, state: State) -> None:
-        """Starts writing `state`, which must be the writer's own copy; rank 0 only.
+    def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
+        """Starts writing `state`, which must be the writer's own copy; rank 0 only. The manifest holds the metrics.
 
         A failure is an event, and the next save is the retry. Never two at once: while the previous one is still
         being written, this one fails.
@@ -228,7 +277,9 @@ class Checkpoints:
         if self._writer and self._writer.is_alive():
             reason = "skipped: the previous checkpoint is still being written"
             return self._emit_failed(step, kind, reason)
-        self._writer = threading.Thread(target=self._write, args=(kind, step, state), name="checkpoint", daemon=True)
+        self._writer = threading.Thread(
+            target=self._write, args=(kind, step, state, metrics), name="checkpoint", daemon=True
+        )
         self._writer.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -236,10 +287,10 @@ class Checkpoints:
         if self._writer:
             self._writer.join(timeout_s)
 
-    def _write(self, kind: str, step: int, state: State) -> None:
+    def _write(self, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
         begin_ns = time.monotonic_ns()
         try:
-            folder = write(self.root, step, state, self._emit)
+            folder = write(self.root, step, state, self._emit, metrics)
             if self._remote:
                 self._remote.upload(folder)
             self.committed_step = step
@@ -289,6 +340,8 @@ class Checkpoints:
         """Removes what a killed writer left behind. Rank 0, when no other writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
+        if self._remote:
+            self._remote.sweep()
 
     def _seen_anywhere(self) -> list[int]:
         """Steps of which any rank sees a checkpoint, newest first. Collective."""

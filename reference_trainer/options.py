@@ -69,7 +69,7 @@ _HELP = {
     "warmup": "steps of linear warm-up",
     "clip": "largest norm of the gradient",
     "checkpoint_dir": "a folder that every node sees, or an fsspec URL",
-    "staging_dir": "with a URL: folder on this node's own disk for checkpoints on their way",
+    "staging_dir": "folder on this node's own disk, where checkpoints are written first; a URL needs one",
     "checkpoint_every": "steps between checkpoints",
     "checkpoint_every_s": "seconds between checkpoints, instead of steps; 0: --checkpoint-every counts",
     "keep": "verified checkpoints to keep",

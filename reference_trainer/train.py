@@ -117,6 +117,7 @@ class Worker:
         self.emit = emit
         self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
         self.step = 0
+        self.metrics: dict[str, float] = {}  # of the last step
         self.setbacks, self.furthest = 0, 0  # setbacks since the furthest step was passed
 
     def run(self) -> tuple[int, str]:
@@ -240,15 +241,15 @@ class Worker:
             self.optimizer.zero_grad()
             self.schedule.step()
 
+            self.metrics = {"loss": loss, "grad_norm": grad_norm, "lr": float(lr)}
+
             # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
             began_ns = begin_ns
             begin_ns = self.emit(
                 "step",
                 step=step,
                 begin_ns=begin_ns,
-                loss=loss,
-                grad_norm=grad_norm,
-                lr=lr,
+                **self.metrics,
                 digest=batch.digest,
                 first=batch.first,
                 count=len(batch.indices),
@@ -322,7 +323,7 @@ class Worker:
             if self.rank == 0:
                 state = copy_to_host(state)
         if self.rank == 0:
-            self.checkpoints.save(kind, self.step, state)
+            self.checkpoints.save(kind, self.step, state, self.metrics)
 
     def save_and_wait(self, kind: str) -> bool:
         """A checkpoint of this very step, written when this returns, unless there is one. Tells every rank if so."""

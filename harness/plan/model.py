@@ -201,7 +201,7 @@ class Plan(_Model):
     @field_validator("workload")
     @classmethod
     def _no_secrets(cls, workload: Workload) -> Workload:
-        refuse_literals(workload.trainer.environment())
+        refuse_literals({name: value for _, name, value in workload.environment()})
         return workload
 
     @classmethod

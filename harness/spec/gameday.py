@@ -20,8 +20,7 @@ from pydantic import (
 from harness import units
 from harness.errors import ScenarioError
 from harness.spec.document import Document, Path, read_text
-from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, find_scenario
-from harness.spec.secrets import refuse_literals
+from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, check_secrets, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import Duration
 
@@ -252,11 +251,7 @@ def parse_gameday(text: str, source: str) -> tuple[GameDay, Document]:
     day = day.model_copy(update={"workload": day.workload.model_copy(update={"trainer": trainer})})
     for place, why in day.workload.trainer.problems(day.workload):
         document.problem(("workload", *place), why)
-    for name, value in day.workload.trainer.environment().items():
-        try:
-            refuse_literals({name: value})
-        except ValueError as error:
-            document.problem(("workload", "trainer", "env", name), str(error))
+    check_secrets(document, day.workload)
     _check_names(day, document)
     document.raise_problems()
     return day, document

@@ -216,7 +216,7 @@ def parse_scenario(
     scenario._file_digest = hashlib.sha256(text.encode()).hexdigest()
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
-    _check_secrets(document, scenario.workload)
+    check_secrets(document, scenario.workload)
     _check_faults(document, scenario.faults)
     document.raise_problems()
     return scenario
@@ -277,12 +277,13 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
     return scenario.model_copy(update={"workload": workload, "faults": faults})
 
 
-def _check_secrets(document: Document, workload: Workload) -> None:
-    for name, value in workload.trainer.environment().items():
+def check_secrets(document: Document, workload: Workload) -> None:
+    """Notes every variable of the trainer that holds a secret itself instead of a reference to it."""
+    for place, name, value in workload.environment():
         try:
             refuse_literals({name: value})
         except ValueError as error:
-            document.problem(("workload", "trainer", "env", name), str(error))
+            document.problem(("workload", *place), str(error))
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec]) -> None:

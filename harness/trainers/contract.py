@@ -46,6 +46,7 @@ def _no_nul(word: str) -> str:
 
 
 Word = Annotated[str, AfterValidator(_no_nul)]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 WORDS_MAX = 10_000  # of one command
 
 
@@ -225,6 +226,9 @@ class Workload(_Model):
     checkpoint: Checkpoint = Checkpoint()
     data: Shards | None = Field(None, description="Training data of the run's own, in files that faults may damage.")
     args: list[Word] = Field([], max_length=WORDS_MAX, description="Further arguments of the reference trainer.")
+    env: dict[Variable, Word] = Field(
+        {}, description="Environment of the reference trainer, such as NCCL_*; secrets by reference: ${TOKEN}."
+    )
     restore_drill: bool | None = Field(
         None,
         description="After a completed run the command starts once more on a copy of the checkpoints and must restore; "
@@ -233,12 +237,14 @@ class Workload(_Model):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A workload that says nothing of the restore drill looks as in plans of older versions. How often a trainer
-        saves that is not told to, nobody knows."""
+        """A workload that says nothing of environment and restore drill looks as in plans of older versions. How often
+        a trainer saves that is not told to, nobody knows."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
-        return {name: value for name, value in data.items() if (name, value) != ("restore_drill", None)}
+        return {
+            name: value for name, value in data.items() if (name, value) not in (("restore_drill", None), ("env", {}))
+        }
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -263,6 +269,12 @@ class Workload(_Model):
     def world_size(self) -> int:
         """Ranks of the whole job."""
         return self.nodes * self.ranks_per_node
+
+    def environment(self) -> Iterator[tuple[Path, str, str]]:
+        """The variables that the scenario sets for the trainer: place below `workload`, name, value."""
+        yield from ((("env", name), name, value) for name, value in self.env.items())
+        for name, value in self.trainer.environment().items():
+            yield ("trainer", "env", name), name, value
 
     def in_words(self) -> str:
         return f"nodes 0 to {self.nodes - 1}, ranks 0 to {self.world_size - 1}"

@@ -25,14 +25,14 @@ class ReferenceTrainer(Trainer):
         command = (*_launcher(workload, run_id), *_training(workload, seed))
         store = ("{python}", "-m", "reference_trainer.store", "--host", "{control}", "--port", str(STORE_PORT))
         if workload.checkpoint.store != "s3":
-            return Launch(command, workload.nodes, workload.ranks_per_node, control=store)
+            return Launch(command, workload.nodes, workload.ranks_per_node, workload.env, control=store)
         # fsspec reads settings of a file system from the environment; botocore wants some region.
         keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
         settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
         where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
         server = ("{python}", "-m", "harness.backends.agent.object_store", *where)
         control = (*server, *store)
-        return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, control=control)
+        return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
 
     def declares(self) -> frozenset[Tell]:
         return frozenset(TELLS) - {"samples"}  # but their places in the shuffled order

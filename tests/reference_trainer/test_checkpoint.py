@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import pathlib
@@ -201,6 +202,61 @@ def test_upload_without_a_manifest_does_not_count(tmp_path: pathlib.Path, one_ra
     here.wait()
     (tmp_path / "bucket" / "step-00000010" / "manifest.json").unlink()
     assert Checkpoints(url, str(tmp_path / "there"), 2, SILENT).restore().source == "scratch"
+
+
+def test_a_shared_folder_is_written_by_way_of_the_own_disk(tmp_path: pathlib.Path, one_rank: None) -> None:
+    shared = tmp_path / "shared"
+    here = Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT)
+    for step in (10, 20, 30):
+        here.save("periodic", step, STATE | {"model/w": STATE["model/w"] + step})
+        here.wait()
+    assert sorted(os.listdir(shared)) == sorted(os.listdir(tmp_path / "here")) == ["step-00000020", "step-00000030"]
+    there = Checkpoints(str(shared), str(tmp_path / "there"), 2, SILENT)
+    flip_a_bit(shared / "step-00000030" / "__0_0.distcp")
+    restored = there.restore()
+    assert (restored.step, len(restored.fallback)) == (20, 1)
+    assert restored.state is not None
+    assert torch.equal(restored.state["model/w"], STATE["model/w"] + 20)
+    assert Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT).restore().step == 30, "its own copy is whole"
+
+
+def test_what_did_not_reach_the_shared_folder_does_not_count(
+    tmp_path: pathlib.Path, one_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared, emit = tmp_path / "shared", Emitter(tmp_path / "events" / "trainer.jsonl")
+    here = Checkpoints(str(shared), str(tmp_path / "here"), 2, emit)
+    here.save("periodic", 10, STATE)
+    here.wait()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    here.save("periodic", 20, STATE)
+    here.wait()
+    assert "no space left" in capsys.readouterr().err
+    assert here.committed_step == 10
+    assert [event["step"] for event in events(tmp_path / "events", "checkpoint.failed")] == [20]
+    (shared / ".tmp-step-00000020-1-1").mkdir()
+    again = Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT)
+    again.sweep()
+    assert os.listdir(shared) == ["step-00000010"]
+    assert again.restore().step == 10
+
+
+def test_the_manifest_holds_version_and_metrics_and_another_version_is_refused(
+    tmp_path: pathlib.Path, one_rank: None
+) -> None:
+    checkpoints = saved(tmp_path, 10)
+    checkpoints.save("periodic", 20, STATE, {"loss": 2.5, "grad_norm": float("inf")})
+    checkpoints.wait()
+    path = tmp_path / "step-00000020" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert (manifest["version"], manifest["metrics"]) == (1, {"loss": 2.5, "grad_norm": None})
+    path.write_text(json.dumps(manifest | {"version": 2}))
+    restored = saved(tmp_path).restore()
+    assert restored.step == 10
+    assert "version 2; this trainer reads version 1" in restored.fallback[0]["reason"]
 
 
 def restore_apart(rank: int, root: pathlib.Path, results: Any, arrives_s: float | None) -> None:

@@ -149,14 +149,18 @@ def _checkpoints(run: Timeline) -> dict[str, Any]:
     failed = [save for save in saves if save.failed - save.done or (not save.done and save.began <= lived)]
     done = sum(bool(save.done) and save not in failed for save in saves)
     tried = done + len(failed)
-    committed = (event for event in run.checkpoints if event["event"] == "checkpoint.committed")
-    durations = [int(event.get("duration_ns", 0)) for event in committed]
+    took: dict[str, list[int]] = {}
+    for event in run.checkpoints:
+        if event["event"] == "checkpoint.committed":
+            took.setdefault(str(event.get("kind") or "untold"), []).append(int(event.get("duration_ns", 0)))
+    durations = [each for kind in took.values() for each in kind]
     return {
         "checkpoints_committed": done,
         "checkpoints_failed": len(failed),
         "checkpoint_success_percent": 100 * done / tried if tried else None,
         "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
         "checkpoint_seconds_max": max(durations) / S if durations else None,
+        "checkpoint_seconds_max_by_kind": {kind: max(each) / S for kind, each in sorted(took.items())} or None,
     }
 
 

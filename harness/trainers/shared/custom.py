@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,10 @@ from harness.backends.contract import Workload as Launch
 from harness.backends.run_folder import CHECKPOINTS
 from harness.emitter.vocabulary import Tell
 from harness.errors import UsageError
-from harness.trainers.contract import Checkpoint, Path, Trainer, Word, Workload
+from harness.trainers.contract import Checkpoint, Path, Trainer, Variable, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import placeholders
 
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Command = tuple[str, ...]
 
 
@@ -163,6 +162,8 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
     """What the workload says and nothing would read."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
+    if workload.env:
+        yield ("env",), "is for the reference trainer; write the variables of this one inside trainer:"
     if workload.data is not None and "data" not in used and not any("{run_dir}/data" in word for word in words):
         yield ("data",), "makes files that this trainer does not read: its command has no {data}"
     checkpoint = workload.checkpoint
