@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from harness.events import TELLS, Emitter
+from harness.events import TELLS, Emitter, usage
 from reference_trainer import flight_recorder
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
@@ -128,8 +128,10 @@ class Worker:
         self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
         self.trends = Trends(emit, self.rhythm)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
-        if self.local_rank == 0 and options.metadata != "off":
-            self.preemption.poll(options.metadata, options.poll_s)
+        if self.local_rank == 0:
+            usage.watch(emit)
+            if options.metadata != "off":
+                self.preemption.poll(options.metadata, options.poll_s)
         with emit.phase("startup"):
             self.build()
         with emit.phase("rendezvous"):

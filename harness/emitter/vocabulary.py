@@ -487,6 +487,40 @@ _TRAINER = (
         ),
     ),
     Event(
+        "usage",
+        ("trainer",),
+        "Counters of the node's network links and GPUs, read now and then by its first worker.",
+        (
+            _name(
+                "namespace", "machine and network namespace: nodes with the same one share their links", optional=True
+            ),
+            Field(
+                "links",
+                OBJECTS,
+                "network interfaces, without loopback",
+                fields=(
+                    _name("link", "its name"),
+                    _size("received_bytes", "since the interface came up", "bytes", BYTES_MAX),
+                    _size("sent_bytes", "since the interface came up", "bytes", BYTES_MAX),
+                ),
+                optional=True,
+            ),
+            Field(
+                "gpus",
+                OBJECTS,
+                "as NVIDIA's library tells; left out where there is none",
+                fields=(
+                    _size("gpu", "its number on this node", most=GPUS_PER_NODE_MAX, optional=False),
+                    Field("busy_percent", NUMBER, "part of the last moments in which it worked", optional=True),
+                    _size("memory_bytes", "in use", "bytes", BYTES_MAX),
+                    _size("memory_bytes_total", "of the GPU", "bytes", BYTES_MAX),
+                    _size("nvlink_bytes", "sent and received on all its NVLinks", "bytes", BYTES_MAX),
+                ),
+                optional=True,
+            ),
+        ),
+    ),
+    Event(
         "flight_recorder",
         ("trainer",),
         "The newest collective of one of this rank's process groups, told when the training hung.",

@@ -75,6 +75,12 @@ METRICS = (
     _gauge("learning_rate", "The newest learning rate, of the lowest rank that tells one."),
     _counter("nonfinite", "Steps of the lowest rank whose value was not finite.", quantity="loss, gradient_norm"),
     _counter("anomalies", "Anomalies that the trainer reported.", kind=", ".join(ANOMALIES)),
+    # Nodes
+    _counter(
+        "network_bytes", "Bytes on the node's network links.", node="its name", link="its name", way="received, sent"
+    ),
+    _gauge("gpu_busy_ratio", "How busy the GPU was at the last look.", node="its name", gpu="its number"),
+    _gauge("gpu_memory_bytes", "Memory of the GPU in use at the last look.", node="its name", gpu="its number"),
     # Checkpoints
     _counter("checkpoints", "Checkpoints; each counts once for all ranks.", result="success, failure"),
     _histogram(

@@ -20,6 +20,7 @@ from harness.run.observers import Status
 
 STEP_TIMES_KEPT = 64
 RECENT_S = 60
+LINKS_MAX = 4096  # counters whose last value is kept
 LOSSES_KEPT = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
 ROLES = ("trainer", "agent", "harness")
 _SPENT = {
@@ -57,6 +58,7 @@ class Tally:
     _furthest: int = 0
     _faults: dict[str, str] = field(default_factory=dict)  # those at work → their kind
     _nodes: dict[tuple[str, int], int] = field(default_factory=dict)  # node, incarnation → its GPUs
+    _links: dict[tuple[str, int, str, str], int] = field(default_factory=dict)  # the last value of each counter
     _steps: int = 0
     _samples: int = 0
 
@@ -110,8 +112,24 @@ class Tally:
         elif name == "anomaly":
             kind = event.get("kind")
             self.board.add("chaos_anomalies_total", 1, kind if kind in ANOMALIES else OTHER)
+        elif name == "usage":
+            self._use(str(header["node"]), int(header["incarnation"]), event)
         elif name.startswith("checkpoint."):
             self._save(rank, name, event, now_s)
+
+    def _use(self, node: str, incarnation: int, event: Mapping[str, Any]) -> None:
+        for link in event.get("links") or ():
+            for way in ("received", "sent"):
+                count, place = int(link.get(f"{way}_bytes", 0)), (node, incarnation, str(link.get("link", "")), way)
+                if place in self._links or len(self._links) < LINKS_MAX:
+                    more = count - self._links.get(place, count)
+                    self._links[place] = count
+                    self.board.add("chaos_network_bytes_total", max(more, 0), node, place[2], way)
+        for gpu in event.get("gpus") or ():
+            if "busy_percent" in gpu:
+                self.board.set("chaos_gpu_busy_ratio", float(gpu["busy_percent"]) / 100, node, str(gpu["gpu"]))
+            if "memory_bytes" in gpu:
+                self.board.set("chaos_gpu_memory_bytes", int(gpu["memory_bytes"]), node, str(gpu["gpu"]))
 
     def _meet(self, rank: int, header: Mapping[str, Any]) -> _Worker:
         who = str(header["node"]), int(header["incarnation"]), int(header["pid"])

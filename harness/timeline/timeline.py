@@ -144,6 +144,7 @@ class Timeline:
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
+    usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
 
@@ -230,6 +231,7 @@ def build(log: reading.Log) -> Timeline:
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
+        usage=story.of_trainers("usage"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),

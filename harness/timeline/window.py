@@ -132,6 +132,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
         notices=_events(whole.notices, process, start),
         anomalies=_events(whole.anomalies, process, start),
         collectives=_events(whole.collectives, process, start),
+        usage=_events(whole.usage, process, start),
         exits=[event for event in whole.exits if event["at"] > start],
         epochs=[_epoch(each, process, start) for number, each in enumerate(whole.epochs) if epoch[number] >= 0],
         progress=replace(progress, epoch=epoch[progress.epoch]),

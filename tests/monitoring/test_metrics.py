@@ -139,6 +139,17 @@ def test_the_interval_of_checkpoints_is_the_planned_one_at_first() -> None:
     assert found["chaos_checkpoint_interval_seconds", ()] == pytest.approx(10)
 
 
+def test_bytes_of_links_count_from_the_first_look_and_a_new_counter_is_no_traffic() -> None:
+    def links(received: int) -> dict[str, Any]:
+        return {"event": "usage", "links": [{"link": "eth0", "received_bytes": received, "sent_bytes": 0}]}
+
+    gpus = {"event": "usage", "gpus": [{"gpu": 0, "busy_percent": 40, "memory_bytes": 5}]}
+    found = heard(*((trainer(), event) for event in (links(100), links(350), links(10), links(20), gpus)))
+    assert found["chaos_network_bytes_total", (("link", "eth0"), ("node", "node0"), ("way", "received"))] == 260
+    assert found["chaos_gpu_busy_ratio", (("gpu", "0"), ("node", "node0"))] == 0.4
+    assert found["chaos_gpu_memory_bytes", (("gpu", "0"), ("node", "node0"))] == 5
+
+
 def test_faults_are_active_until_they_are_healed() -> None:
     planned = plan(faults=[{"id": "a", "fault": "hang"}, {"id": "b", "fault": "preemption"}])
     begun = [harness("fault.injected", fault="a", kind="hang"), harness("fault.injected", fault="b", kind="preemption")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness import nvml
+from harness.emitter import nvml
 
 
 def _library(**more: Any) -> types.ModuleType:

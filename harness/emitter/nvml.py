@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,7 @@ class Sample:
 def opened() -> Iterator[Any]:
     """The library, ready to be asked; `None` where it is not installed, or where there is no driver."""
     try:
-        import pynvml
-
+        pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()
     except Exception:  # the package is missing, the driver is missing, or the two do not fit
         yield None

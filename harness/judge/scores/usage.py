@@ -1,0 +1,86 @@
+"""Usage: bytes on each node's network links, and how busy its GPUs were. It decides no verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+
+from harness.judge.score import Bounds, Evidence, S, Score, ScoreResult
+from harness.timeline.timeline import Timeline
+
+LINKS_SHOWN = 16
+
+Counter = tuple[str, ...]  # what is counted: node, incarnation, link
+
+
+class UsageBounds(Bounds):
+    """Nothing to set."""
+
+
+class Usage(Score):
+    name = "usage"
+    section = "metrics"
+    order = 61
+    Bounds = UsageBounds
+
+    def score(self, evidence: Evidence, bounds: UsageBounds | None) -> ScoreResult:
+        run = evidence.run
+        by_link = _by_place(_rates(_link_counters(run)))
+        nvlink = list(_rates(_nvlink_counters(run)).values())
+        gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
+        busy = [float(gpu["busy_percent"]) for gpu in gpus if "busy_percent" in gpu]
+        memory = [int(gpu["memory_bytes"]) for gpu in gpus if "memory_bytes" in gpu]
+        values = {
+            "network_bytes_per_second": _shown(by_link) or None,
+            "network_bytes_per_second_max": max(by_link.values(), default=None),
+            "gpu_busy_percent": statistics.fmean(busy) if busy else None,
+            "gpu_memory_bytes_max": max(memory, default=None),
+            "nvlink_bytes_per_second": statistics.fmean(nvlink) if nvlink else None,
+        }
+        return ScoreResult(values)
+
+
+def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
+    """(what is counted, moment in ns, bytes received and sent until then). Nodes that share their links count once."""
+    shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
+    owner: dict[str, str] = {}
+    for namespace, event in zip(shared, run.usage, strict=True):
+        owner[namespace] = min(owner.get(namespace, str(event["node"])), str(event["node"]))
+    for namespace, event in zip(shared, run.usage, strict=True):
+        for link in event.get("links") or ():
+            both = int(link.get("received_bytes", 0)) + int(link.get("sent_bytes", 0))
+            yield (owner[namespace], str(event["incarnation"]), str(link["link"])), event["at"], both
+
+
+def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
+    for event in run.usage:
+        for gpu in event.get("gpus") or ():
+            if "nvlink_bytes" in gpu:
+                yield (str(event["node"]), str(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
+
+
+def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
+    """Bytes per second of what was sampled twice. A counter that went back was reset: that stretch is left out."""
+    last: dict[Counter, tuple[int, int]] = {}
+    moved: dict[Counter, tuple[int, int]] = {}
+    for what, at, count in counters:
+        before_at, before = last.get(what, (at, count))
+        last[what] = at, count
+        if at > before_at and count >= before:
+            spent, total = moved.get(what, (0, 0))
+            moved[what] = spent + at - before_at, total + count - before
+    return {what: total * S / spent for what, (spent, total) in moved.items()}
+
+
+def _by_place(rates: Mapping[Counter, float]) -> dict[str, float]:
+    """The newest incarnation of a node stands for the node."""
+    return {f"{node} {link}": rate for (node, _, link), rate in sorted(rates.items())}
+
+
+def _shown(by_link: Mapping[str, float]) -> dict[str, float]:
+    """The busiest links."""
+    busiest = sorted(by_link, key=lambda link: -by_link[link])[:LINKS_SHOWN]
+    return {link: by_link[link] for link in sorted(busiest) if by_link[link] > 0}
+
+
+SCORE = Usage()

@@ -1,0 +1,85 @@
+"""Bytes on links and use of GPUs, from counters that nodes sampled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from judging import Logs, trainers, verdict
+
+from harness.theory.simulator import Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=40, every=10)
+SECOND = 10**9
+
+
+def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[str, Any]:
+    """Each sample is told by `rank` in its process `life`, `at` seconds after that process's first line."""
+
+    def bend(logs: Logs) -> None:
+        for sample in samples:
+            lines = trainers(logs, rank=sample["rank"], life=sample.get("life", 0))[0]
+            after = int(sample["at"] * SECOND)
+            stamp = {key: lines[0][key] + after for key in ("wall_ns", "mono_ns")}
+            told = {key: value for key, value in sample.items() if key not in ("rank", "life", "at")}
+            lines.append(stamp | {"event": "usage"} | told)
+            lines[1:] = sorted(lines[1:], key=lambda line: int(line["mono_ns"]))
+
+    metrics: dict[str, Any] = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
+    return {key: value for key, value in metrics.items() if key.startswith(("network", "gpu_", "nvlink"))}
+
+
+def eth(received: int, sent: int = 0) -> list[dict[str, Any]]:
+    return [{"link": "eth0", "received_bytes": received, "sent_bytes": sent}]
+
+
+NOTHING = dict.fromkeys(
+    (
+        "network_bytes_per_second",
+        "network_bytes_per_second_max",
+        "gpu_busy_percent",
+        "gpu_memory_bytes_max",
+        "nvlink_bytes_per_second",
+    )
+)
+
+
+def test_without_a_sample_or_with_a_single_one_nothing_is_known() -> None:
+    assert figures() == NOTHING
+    assert figures({"rank": 0, "at": 0, "links": eth(10)}) == NOTHING
+
+
+def test_bytes_by_node_and_link() -> None:
+    found = figures(
+        {"rank": 0, "at": 0, "links": eth(100, 50)},
+        {"rank": 0, "at": 0.5, "links": eth(1100, 550)},
+        {"rank": 1, "at": 0, "links": eth(0)},
+        {"rank": 1, "at": 0.5, "links": eth(500)},
+    )
+    assert found["network_bytes_per_second"] == {"node0 eth0": 3000, "node1 eth0": 1000}
+    assert found["network_bytes_per_second_max"] == 3000
+
+
+def test_nodes_that_share_their_links_count_once() -> None:
+    samples = [
+        {"rank": rank, "at": at, "links": eth(int(1000 * at)), "namespace": "m 1"} for rank in (0, 1) for at in (0, 0.5)
+    ]
+    assert list(figures(*samples)["network_bytes_per_second"]) == ["node0 eth0"]
+
+
+def test_a_counter_that_began_again_is_no_traffic() -> None:
+    found = figures(
+        {"rank": 0, "at": 0, "links": eth(10**12)},
+        {"rank": 0, "at": 0.2, "links": eth(0)},
+        {"rank": 0, "at": 0.4, "links": eth(200)},
+    )
+    assert found["network_bytes_per_second"] == {"node0 eth0": 1000}
+
+
+def test_gpus() -> None:
+    gpu = {"gpu": 0, "memory_bytes": 5, "memory_bytes_total": 10}
+    found = figures(
+        {"rank": 0, "at": 0, "gpus": [gpu | {"busy_percent": 0, "nvlink_bytes": 0}]},
+        {"rank": 0, "at": 0.5, "gpus": [gpu | {"busy_percent": 100, "nvlink_bytes": 50, "memory_bytes": 7}]},
+        {"rank": 1, "at": 0, "gpus": [{"gpu": 0}]},
+    )
+    assert (found["gpu_busy_percent"], found["gpu_memory_bytes_max"], found["nvlink_bytes_per_second"]) == (50, 7, 100)
