@@ -33,7 +33,7 @@ from harness.report.suite import GateResult, LeftOut, Part, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Entry, Suite, load_suite
+from harness.spec.suite import Suite, SuiteEntry, load_suite
 from harness.trainers.shared.outcome import environment_facts
 
 
@@ -96,7 +96,7 @@ def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> l
     return every
 
 
-def _name(entry: Entry, spec: Scenario) -> str:
+def _name(entry: SuiteEntry, spec: Scenario) -> str:
     return f"{spec.name} ({entry.profile})" if entry.profile else spec.name
 
 
@@ -137,7 +137,7 @@ def _run_rows(
     return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
 
 
-def _no_time(entry: Entry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
+def _no_time(entry: SuiteEntry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
     """Why it does not fit the budget, or an empty text."""
     if gate.budget_s is None:
         return ""
@@ -146,7 +146,7 @@ def _no_time(entry: Entry, spec: Scenario, gate: Gate, past: Mapping[str, Past],
     return "" if need <= left else f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
 
 
-def _repeats(entry: Entry, spec: Scenario, gate: Gate) -> int:
+def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
     return gate.repeat or entry.repeat or spec.repeat
 
 
@@ -267,7 +267,7 @@ def _not_struck(check: Scorecard) -> str:
     return ", ".join(name for name in planned if name not in struck)
 
 
-def _row(entry: Entry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
+def _row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     name = _name(entry, spec)
     plans = (
         make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)

@@ -13,13 +13,13 @@ from harness.errors import UsageError
 from harness.judge.score import Verdict
 from harness.report import model
 from harness.spec.scenario import Scenario
-from harness.spec.suite import Entry
+from harness.spec.suite import SuiteEntry
 
 NEWEST = 10  # stored runs of a scenario that say how long it takes
 UNKNOWN_S = 120.0  # a scenario that never ran, where no other one did either
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})\Z")
 
-Chosen = tuple[Entry, Scenario]
+Chosen = tuple[SuiteEntry, Scenario]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,6 @@ def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
     return sorted(range(len(specs)), key=weight)
 
 
-def needed_s(entry: Entry, repeats: int, past: Mapping[str, Past]) -> float:
+def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
     """All its runs and one without faults."""
     return (repeats + 1) * past[entry.name].seconds

@@ -41,7 +41,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Watch:
+class TimedCheck:
     """One expectation of an alert or of people, with what came of it. Times in ns from the fault."""
 
     what: str
@@ -63,7 +63,7 @@ class ActResult:
     over: int | None
     card: Scorecard | None
     reactions: Mapping[str, int | None]
-    watches: Sequence[Watch]
+    watches: Sequence[TimedCheck]
 
     @property
     def ended_by_person(self) -> bool:
@@ -272,10 +272,10 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
     return sorted(found, key=lambda window: (window.begin or 0, window.within_ns))
 
 
-def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[Watch]]:
+def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
     """By rehearsal. One firing serves one expectation."""
     served: set[int] = set()
-    found: dict[str, list[Watch]] = defaultdict(list)
+    found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
         mine = [number for number, (at, name) in enumerate(firings) if name == window.name and window.holds(at)]
         free = next((number for number in mine if number not in served), None)
@@ -285,23 +285,23 @@ def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends
     return found
 
 
-def _alert(window: _Window, at: int | None, ends: int) -> Watch:
+def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
     what, act, within_ns = f"alert {window.name}", window.act, window.within_ns
     took = None if at is None or window.begin is None else at - window.begin
     if took is not None and took <= within_ns:
-        return Watch(what, within_ns, took, Verdict.PASS)
+        return TimedCheck(what, within_ns, took, Verdict.PASS)
     unknown = _not_known(window.begin, act.outcome, ends)(within_ns)
     if not unknown and window.cut and window.end is not None and window.end - (window.begin or 0) <= within_ns:
         unknown = "another fault that expects this alert struck before the allowed time was over"
     if unknown:
         text = f"{act.expected.name}: it is not known whether {what} fires in time: {unknown}"
-        return Watch(what, within_ns, took, Verdict.INCONCLUSIVE, text)
+        return TimedCheck(what, within_ns, took, Verdict.INCONCLUSIVE, text)
     fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
     text = f"{act.expected.name}: {what} {fired} (≤ {format_duration(within_ns)})"
-    return Watch(what, within_ns, took, Verdict.FAIL, text)
+    return TimedCheck(what, within_ns, took, Verdict.FAIL, text)
 
 
-def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
+def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCheck]:
     """Alerts of a name that the plan expects, where no fault was at work or not yet recovered from, and where none was
     still awaited."""
     begin = int(events[0]["at"]) if events else 0
@@ -314,7 +314,7 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Wa
         at_work = any(low <= at and (high is None or at <= high) for low, high in spans)
         if name in names and not awaited and not at_work:
             text = f"alert {name} fired at {format_duration(at)}, when no fault was active"
-            found.append(Watch(f"alert {name}", 0, None, Verdict.FAIL, text))
+            found.append(TimedCheck(f"alert {name}", 0, None, Verdict.FAIL, text))
     return found
 
 
@@ -339,7 +339,7 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
 
-def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
+def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCheck]:
     """Who tells of a problem as often where there is none as where there is one has guessed, and has shown nothing. A
     fault may be told of until it is over, and as long as people have time for it."""
     begin = int(events[0]["at"]) if events else 0
@@ -357,7 +357,7 @@ def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Watch]:
     if not any(act.expected.people for act in acts) or not wrong or len(wrong) < right:
         return []
     text = f"people told of a problem where there was none ({len(wrong)} of {len(told)} times): they may have guessed"
-    return [Watch("detect", 0, None, Verdict.INCONCLUSIVE, text)]
+    return [TimedCheck("detect", 0, None, Verdict.INCONCLUSIVE, text)]
 
 
 def _first_mitigations(told: Sequence[tuple[int, str]], struck: Iterable[int]) -> set[int]:
@@ -369,19 +369,19 @@ def _first_mitigations(told: Sequence[tuple[int, str]], struck: Iterable[int]) -
 
 def _people(
     expected: Expected, injected: int | None, reactions: Mapping[str, int | None], unknown: Callable[[int], str]
-) -> list[Watch]:
+) -> list[TimedCheck]:
     found = []
     for name, within_ns in expected.people.items():
         took, why = reactions[name], unknown(within_ns)
         if took is not None and took <= within_ns:
-            found.append(Watch(name, within_ns, took, Verdict.PASS))
+            found.append(TimedCheck(name, within_ns, took, Verdict.PASS))
         elif why:
             text = f"{expected.name}: it is not known whether people {name} it in time: {why}"
-            found.append(Watch(name, within_ns, took, Verdict.INCONCLUSIVE, text))
+            found.append(TimedCheck(name, within_ns, took, Verdict.INCONCLUSIVE, text))
         else:
             said = "nobody did" if took is None else f"it took {format_duration(took)}"
             text = f"{expected.name}: people {name}: {said} (≤ {format_duration(within_ns)})"
-            found.append(Watch(name, within_ns, took, Verdict.FAIL, text))
+            found.append(TimedCheck(name, within_ns, took, Verdict.FAIL, text))
     return found
 
 

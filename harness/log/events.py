@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from harness.errors import EventLogError
 from harness.log import files, records
-from harness.log.files import Source
+from harness.log.files import EventFile
 from harness.log.records import Damaged, Record
 
 HARNESS = "harness"
@@ -42,7 +42,7 @@ def read_writer(path: pathlib.Path, folder: str | None = None) -> WriterLog | No
 
     Raises `EventLogError` naming file and line for anything but one torn last line.
     """
-    return _read(Source.of(path, folder))
+    return _read(EventFile.of(path, folder))
 
 
 def read_log(directory: pathlib.Path) -> list[WriterLog]:
@@ -51,7 +51,7 @@ def read_log(directory: pathlib.Path) -> list[WriterLog]:
     return [log for log in logs if log is not None]
 
 
-def _read(source: Source) -> WriterLog | None:
+def _read(source: EventFile) -> WriterLog | None:
     blocks = files.Blocks(source)
     lines = itertools.chain.from_iterable(blocks)
     first = next(lines, None)
@@ -62,7 +62,7 @@ def _read(source: Source) -> WriterLog | None:
     return WriterLog(source.path, header, events, blocks.torn)
 
 
-def read_header(source: Source, line: bytes) -> Record:
+def read_header(source: EventFile, line: bytes) -> Record:
     """A file's first line, checked, with the role and the node that its place tells. Raises `EventLogError`."""
     try:
         return _placed(source, records.header(records.parse(line)))
@@ -70,7 +70,7 @@ def read_header(source: Source, line: bytes) -> Record:
         raise EventLogError(f"{source.shown}:1: {damage}") from None
 
 
-def read_event(source: Source, number: int, line: bytes, role: str) -> Record:
+def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
     """Any other line, checked. Raises `EventLogError`."""
     try:
         return records.event(records.parse(line), role)
@@ -82,7 +82,7 @@ def role_of(header: Record) -> str:
     return str(header.get("role", ""))
 
 
-def _placed(source: Source, header: Record) -> Record:
+def _placed(source: EventFile, header: Record) -> Record:
     if source.is_harness:
         if role_of(header) != HARNESS:
             raise Damaged(f"role {records.shown(role_of(header))} in the harness's own file")
@@ -162,7 +162,7 @@ class Tail:
             found += self.poll()
         return found
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[EventFile]:
         try:
             sources, problems = files.scan(self.directory)
         except EventLogError as error:
@@ -173,7 +173,7 @@ class Tail:
                 self._note(problem)
         return sources
 
-    def _new(self, source: Source, followed: _Followed) -> list[tuple[Record, Record]]:
+    def _new(self, source: EventFile, followed: _Followed) -> list[tuple[Record, Record]]:
         chunk = self._chunk(source, followed)
         whole = chunk[: chunk.rfind(b"\n") + 1]
         if not whole and len(chunk) > source.line_bytes_max:
@@ -195,7 +195,7 @@ class Tail:
                 found.append((followed.header, record))
         return found
 
-    def _chunk(self, source: Source, followed: _Followed) -> bytes:
+    def _chunk(self, source: EventFile, followed: _Followed) -> bytes:
         try:
             with os.fdopen(files.open_source(source), "rb", buffering=0) as file:
                 file.seek(followed.offset)
@@ -206,7 +206,7 @@ class Tail:
             pass  # looked at again with the next poll
         return b""
 
-    def _record(self, source: Source, followed: _Followed, line: bytes) -> Record | None:
+    def _record(self, source: EventFile, followed: _Followed, line: bytes) -> Record | None:
         if len(line) > source.line_bytes_max:
             raise EventLogError(f"{source.shown}:{followed.lines}: {files.too_long(source)}")
         if followed.header is None:

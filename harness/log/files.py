@@ -44,7 +44,7 @@ def _escaped(character: str) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class EventFile:
     """One writer's file. `folder` is the folder of its node, or `None` in the flat layout."""
 
     events: pathlib.Path
@@ -73,17 +73,17 @@ class Source:
         return PLAN_BYTES_MAX if self.is_harness else LINE_BYTES_MAX
 
     @classmethod
-    def of(cls, path: pathlib.Path, folder: str | None = None) -> Source:
+    def of(cls, path: pathlib.Path, folder: str | None = None) -> EventFile:
         """A file named by its path; with `folder` its parent is the folder of a node."""
         return cls(path.parent.parent if folder else path.parent, folder, path.name)
 
 
-def scan(events: pathlib.Path) -> tuple[list[Source], list[str]]:
+def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
     """All writers' files in order of their paths, and what is wrong with the others, one message each.
 
     Raises `EventLogError` where `events` is no folder.
     """
-    sources, problems = list[Source](), list[str]()
+    sources, problems = list[EventFile](), list[str]()
     try:
         folders = _entries(events, None, sources, problems)
         for folder in folders:
@@ -93,7 +93,7 @@ def scan(events: pathlib.Path) -> tuple[list[Source], list[str]]:
     return sorted(sources, key=lambda source: str(source.path)), problems
 
 
-def find(events: pathlib.Path) -> list[Source]:
+def find(events: pathlib.Path) -> list[EventFile]:
     """As `scan`. Raises `EventLogError` for the first thing that cannot be part of an event log."""
     sources, problems = scan(events)
     if problems:
@@ -101,13 +101,13 @@ def find(events: pathlib.Path) -> list[Source]:
     return sources
 
 
-def _entries(events: pathlib.Path, folder: str | None, sources: list[Source], problems: list[str]) -> list[str]:
+def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile], problems: list[str]) -> list[str]:
     """Adds the files of one folder; returns the names of the folders in it."""
     folders = []
     with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
             found = entry.stat(follow_symlinks=False)
-            source = Source(events, folder, entry.name, found.st_size)
+            source = EventFile(events, folder, entry.name, found.st_size)
             if stat.S_ISDIR(found.st_mode) and not entry.name.endswith(SUFFIX):
                 folders.append(entry.name)
             elif entry.name.endswith(SUFFIX) or (folder is None and entry.is_symlink()):
@@ -132,7 +132,7 @@ def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
         yield descriptor
 
 
-def _refused(source: Source, found: os.stat_result) -> str | None:
+def _refused(source: EventFile, found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
@@ -141,7 +141,7 @@ def _refused(source: Source, found: os.stat_result) -> str | None:
     return None
 
 
-def open_source(source: Source) -> int:
+def open_source(source: EventFile) -> int:
     """A descriptor of the file, to be read. Raises `EventLogError` for anything but a regular file of proper size."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
@@ -162,7 +162,7 @@ class Blocks:
     At most as much is read as the file held when it was opened. Raises `EventLogError`.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: EventFile):
         self.source = source
         self.torn = False
 
@@ -186,14 +186,14 @@ class Blocks:
             raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
 
 
-def _check_lengths(source: Source, lines: list[bytes], first: int) -> None:
+def _check_lengths(source: EventFile, lines: list[bytes], first: int) -> None:
     longest = max(map(len, lines))
     if longest > source.line_bytes_max:
         number = first + [len(line) for line in lines].index(longest)
         raise EventLogError(f"{source.shown}:{number}: {too_long(source)}")
 
 
-def too_long(source: Source) -> str:
+def too_long(source: EventFile) -> str:
     return f"a line of over {source.line_bytes_max} bytes"
 
 

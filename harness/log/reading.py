@@ -33,7 +33,7 @@ from harness.emitter import vocabulary
 from harness.emitter.vocabulary import Field
 from harness.errors import EventLogError
 from harness.log import events, files, records, samples
-from harness.log.files import Source
+from harness.log.files import EventFile
 from harness.log.records import Record
 from harness.log.samples import Samples
 
@@ -165,7 +165,7 @@ class _Table:
         return self._columns
 
 
-def _read_files(sources: Sequence[Source]) -> Iterator[Writer | None]:
+def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
     """One after the other, or, when there is much to read, on all cores."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
@@ -186,10 +186,10 @@ def read_file(path: pathlib.Path, folder: str | None = None) -> Writer | None:
 
     `folder`: the file's parent is the folder of a node.
     """
-    return _read_source(Source.of(path, folder))
+    return _read_source(EventFile.of(path, folder))
 
 
-def _read_source(source: Source) -> Writer | None:
+def _read_source(source: EventFile) -> Writer | None:
     part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
@@ -237,7 +237,7 @@ class _Part:
         return steps
 
 
-def _read_block(source: Source, number: int, raw: Sequence[bytes], role: str) -> _Part:
+def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
     """Lines from the one of this number on: the fast way, and where that stumbles, the one that says where."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
@@ -251,7 +251,7 @@ def _read_block(source: Source, number: int, raw: Sequence[bytes], role: str) ->
     return _read_slowly(source, number, raw, role)
 
 
-def _read_slowly(source: Source, number: int, raw: Sequence[bytes], role: str) -> _Part:
+def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
     """Line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
     found = [events.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]

@@ -18,7 +18,7 @@ from harness.errors import ScenarioError, UsageError
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, PlannedFault, When
 from harness.spec.document import Document, Path
-from harness.spec.gameday import Alert, Budget, Entry, GameDay, People, Probe, Rehearse, Replay, Steady
+from harness.spec.gameday import Alert, Budget, DayEntry, GameDay, People, Probe, Rehearse, Replay, Steady
 from harness.spec.scenario import Scenario, TargetSpec
 from harness.spec.scenario import When as Trigger
 from harness.spec.trace import Happening
@@ -169,7 +169,7 @@ class _Making:
         )
         return make_plan(empty, self.seed, self.backend, self.run_id)
 
-    def _scene(self, place: int, entry: Entry) -> Scene | None:
+    def _scene(self, place: int, entry: DayEntry) -> Scene | None:
         """`None`: what is wrong with it is a problem of the document."""
         at: Path = ("entries", place)
         try:
@@ -182,7 +182,7 @@ class _Making:
         rest_ns = entry.rest.ns if entry.rest else 0
         return Scene(kind=entry.kind, what=what or named, acts=acts, rest_ns=rest_ns)
 
-    def _acts(self, place: int, entry: Entry) -> Iterator[Act]:
+    def _acts(self, place: int, entry: DayEntry) -> Iterator[Act]:
         for number, each in enumerate(entry.rehearses):
             yield self._act(each, self._load(each), f"{place}/{number}")
         if entry.random:
@@ -195,7 +195,7 @@ class _Making:
         if entry.replay:
             yield from self._replayed(place, entry, entry.replay)
 
-    def _replayed(self, place: int, entry: Entry, replay: Replay) -> Iterator[Act]:
+    def _replayed(self, place: int, entry: DayEntry, replay: Replay) -> Iterator[Act]:
         rows = [row for row in self.load_trace(replay) if row.event in replay.events]
         if not rows:
             known = ", ".join(replay.events)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.gameday import ActResult, DayResult, Moment, Watch
+from harness.judge.gameday import ActResult, DayResult, Moment, TimedCheck
 from harness.report import html as page
 from harness.report import markdown, model
 from harness.report.words import DASH, gpu_seconds, words
@@ -123,7 +123,7 @@ def _json_act(act: ActResult) -> dict[str, Any]:
     }
 
 
-def _json_watch(watch: Watch) -> dict[str, Any]:
+def _json_watch(watch: TimedCheck) -> dict[str, Any]:
     took_s = None if watch.took_ns is None else watch.took_ns / 1e9
     return {"what": watch.what, "within_s": watch.within_ns / 1e9, "took_s": took_s, "verdict": watch.verdict.value}
 

@@ -24,7 +24,7 @@ from harness.errors import BackendError, FaultError, UsageError
 from harness.log.journal import Journal
 from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
-from harness.spec.attached import AttachedDay, Entry
+from harness.spec.attached import AttachedDay, AttachedEntry
 
 LOG = "attached.jsonl"
 LOOK_EVERY_S = 1.0
@@ -108,7 +108,7 @@ class AttachedRun:
             outcome, reason = "broken", str(error)
         self._tell("finished", outcome=outcome, reason=reason)
 
-    def _strike(self, number: int, entry: Entry) -> None:
+    def _strike(self, number: int, entry: AttachedEntry) -> None:
         """Healthy before, struck, undone, watched until it goes on: each is told."""
         assert entry.strike is not None
         self._healthy()

@@ -49,7 +49,7 @@ class Progress(_Model):
     within: Time = Field(Duration("2m"), description="It must rise before a strike, and pass its highest after it.")
 
 
-class Entry(_Model):
+class AttachedEntry(_Model):
     """Exactly one of `strike` and `rest`."""
 
     strike: Verb | None = None
@@ -58,7 +58,7 @@ class Entry(_Model):
     rest: Time | None = None
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Entry:
+    def _one_kind(self) -> AttachedEntry:
         if (self.strike is None) == (self.rest is None):
             raise ValueError("write exactly one of: strike, rest")
         return self
@@ -76,7 +76,7 @@ class AttachedDay(_Model):
     title: Line
     progress: Progress | None = None
     limits: Limits = Limits()
-    entries: list[Entry] = Field(min_length=1, max_length=ENTRIES_MAX)
+    entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
         """How many of so many nodes may be struck at once; none of a single one, unless all may be."""

@@ -135,7 +135,7 @@ class Replay(_Model):
 _KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
 
 
-class Entry(_Model):
+class DayEntry(_Model):
     """One entry of the day: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
 
     scenario: Line | None = None
@@ -151,7 +151,7 @@ class Entry(_Model):
     rest: Duration | None = Field(None, description="At least so long, and until the job is steady again.")
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Entry:
+    def _one_kind(self) -> DayEntry:
         given = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ValueError(f"{' + '.join(given) or 'nothing'} given; write exactly one of: {', '.join(_KINDS)}")
@@ -223,7 +223,7 @@ class GameDay(_Model):
     workload: Workload = Field(default_factory=Workload, description="The job that keeps running.")
     fault_free: bool = Field(True, description="Also run the job without a fault, to compare with; it is kept.")
     steady: Steady = Steady()
-    entries: list[Entry] = Field(min_length=1, max_length=ENTRIES_MAX)
+    entries: list[DayEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
     limits: Limits = Limits()
     budget: Budget = Budget()
     probes: list[Probe] = Field([], max_length=50)

@@ -50,7 +50,7 @@ class KnownFailure(_Model):
         return [self.because] if isinstance(self.because, str) else list(self.because)
 
 
-class Entry(_Model):
+class SuiteEntry(_Model):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
     scenario: Line
@@ -75,11 +75,11 @@ class Suite(_Model):
     blindness_reason: Line | None = Field(
         None, description="What a reason of its failure must say: its own, no other one."
     )
-    scenarios: list[Line | Entry] = Field(min_length=1, max_length=SCENARIOS_MAX)
+    scenarios: list[Line | SuiteEntry] = Field(min_length=1, max_length=SCENARIOS_MAX)
 
     @property
-    def entries(self) -> list[Entry]:
-        return [Entry(scenario=each) if isinstance(each, str) else each for each in self.scenarios]
+    def entries(self) -> list[SuiteEntry]:
+        return [SuiteEntry(scenario=each) if isinstance(each, str) else each for each in self.scenarios]
 
 
 def load_suite(path: pathlib.Path) -> Suite:

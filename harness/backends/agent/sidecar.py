@@ -19,7 +19,7 @@ from harness.backends.agent.net import netlink, paths
 from harness.backends.agent.net import shape as net_shape
 from harness.backends.agent.net import verbs as net_verbs
 from harness.backends.agent.net.netlink import nested, text
-from harness.backends.agent.net.rules import Field, Match, Rule, Where
+from harness.backends.agent.net.rules import Field, Match, PacketRule, Where
 from harness.backends.agent.net.verbs import Traffic
 from harness.backends.agent.state import Lab
 from harness.errors import UsageError
@@ -31,14 +31,14 @@ _OPPOSITE: dict[Where, Where] = {"sent": "received", "received": "sent"}
 _NEW_LINK = 16
 
 
-def _rules(host: Any, traffic: Traffic, queue: int | None = None) -> list[Rule]:
+def _rules(host: Any, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
     """A packet from this node to itself is no traffic: it never gets to the wire."""
     rules = []
     for where in net_verbs._wheres(traffic):
         other: Field = "destination" if where == "sent" else "source"
         away = Match(other, host.address, equal=False)
         matches = net_verbs._selections(host, where, traffic)
-        rules += [Rule(_OPPOSITE[where], (*each, away), queue) for each in matches]
+        rules += [PacketRule(_OPPOSITE[where], (*each, away), queue) for each in matches]
     return rules
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.backends.agent import kernel, rpc
 from harness.backends.agent.fuse import wire
-from harness.backends.agent.fuse.rules import Rule, Verdict
+from harness.backends.agent.fuse.rules import FileRule, Verdict
 from harness.backends.agent.fuse.wire import Code, FuseRequest
 from harness.backends.agent.types import StorageRule
 from harness.errors import UsageError
@@ -112,7 +112,7 @@ class FileSystem:
         self._strangers = not kernel.names_every_user()
         self._numbers = 0
         self._lock = threading.Lock()
-        self._rules: tuple[Rule, ...] = ()
+        self._rules: tuple[FileRule, ...] = ()
         self._interrupted: dict[int, threading.Event] = {}  # of the requests that wait
         self._lists: dict[int, list[tuple[int, str, int]]] = {}
         self._handlers: dict[int, Callable[[FuseRequest], bytes]] = {
@@ -141,7 +141,7 @@ class FileSystem:
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         with self._lock:
             self._numbers += 1
-            self._rules = (*self._rules, Rule(self._numbers, spec, pid))
+            self._rules = (*self._rules, FileRule(self._numbers, spec, pid))
             return self._numbers
 
     def remove(self, number: int) -> None:
@@ -173,7 +173,7 @@ class FileSystem:
         refused = sum(any(refuses for _, refuses in found) for found in met)
         return {"tried": len(met), "refused": refused, "delay_ns": round(delay_s * 1e9)}
 
-    def _cut(self, rule: Rule) -> None:
+    def _cut(self, rule: FileRule) -> None:
         """The power of a node's storage is off. The lost rename is seen by everybody at once."""
         rule.lose(self._move)
 

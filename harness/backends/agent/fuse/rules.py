@@ -1,6 +1,6 @@
 """What a disturbed file system does to an operation, and what is lost when its power fails.
 
-One `Rule` is one `harness.backends.agent.types.StorageRule` at work: it decides, and it counts what it did.
+One `FileRule` is one `harness.backends.agent.types.StorageRule` at work: it decides, and it counts what it did.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Verdict:
     allowed: int | None = None
     size: int = 0
     hold: bool = False  # not answered until the power is back
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[FileRule] = field(default_factory=list)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Volatile:
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
-class Rule:
+class FileRule:
     """`pid` is any process of the node it is for, whose PID namespace tells its processes; `None` is every node.
 
     Raises `OSError` for a process that is gone.

@@ -40,7 +40,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Rule:
+class PacketRule:
     """What happens to packets for which all of `matches` hold: dropped, or handed to a queue's reader."""
 
     where: Where
@@ -48,7 +48,7 @@ class Rule:
     queue: int | None = None  # None: drop
 
 
-def add_table(name: str, rules: Sequence[Rule]) -> None:
+def add_table(name: str, rules: Sequence[PacketRule]) -> None:
     """Raises `OSError` where the kernel lacks something, and then nothing was added."""
     try:
         _add_table(name, rules, _queue)
@@ -65,7 +65,7 @@ def delete_table(name: str) -> None:
 _GENERIC = struct.pack(">BBH", socket.AF_INET, 0, 0)
 
 
-def _add_table(name: str, rules: Sequence[Rule], queue: Callable[[int], bytes]) -> None:
+def _add_table(name: str, rules: Sequence[PacketRule], queue: Callable[[int], bytes]) -> None:
     create = netlink.CREATE | netlink.EXCL
     requests = [(_NEW_TABLE, create, _GENERIC + text(1, name))]
     for where in sorted({rule.where for rule in rules}):

@@ -27,7 +27,7 @@ from harness.backends.agent.net import links as net
 from harness.backends.agent.net import probe as net_probe
 from harness.backends.agent.net import rules as net_rules
 from harness.backends.agent.net import shape as net_shape
-from harness.backends.agent.net.rules import Field, Match, Rule, Where
+from harness.backends.agent.net.rules import Field, Match, PacketRule, Where
 from harness.backends.agent.state import Call, Lab
 from harness.errors import BackendError, NodeGone, UsageError
 
@@ -58,8 +58,10 @@ def _selections(host: LabNode, where: Where, traffic: Traffic) -> list[tuple[Mat
     return [(Match(own, host.address), *(Match(other, address, equal=False) for address in spared))]
 
 
-def _rules(host: LabNode, traffic: Traffic, queue: int | None = None) -> list[Rule]:
-    return [Rule(where, matches, queue) for where in _wheres(traffic) for matches in _selections(host, where, traffic)]
+def _rules(host: LabNode, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
+    return [
+        PacketRule(where, matches, queue) for where in _wheres(traffic) for matches in _selections(host, where, traffic)
+    ]
 
 
 class Disturbance(abc.ABC):
@@ -94,7 +96,7 @@ class Disturbance(abc.ABC):
         """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
         return None
 
-    def _add_table(self, rules: list[Rule]) -> None:
+    def _add_table(self, rules: list[PacketRule]) -> None:
         name = f"chaos{self.number}"
         net_rules.add_table(name, rules)
         self.undo.callback(net_rules.delete_table, name)
@@ -214,7 +216,7 @@ class Cut(Disturbance):
     async def _act(self) -> None:
         wheres = _wheres(self._traffic)
         self._add_table(
-            [Rule(where, each) for where in wheres for each in _selections(self.host, where, self._traffic)]
+            [PacketRule(where, each) for where in wheres for each in _selections(self.host, where, self._traffic)]
         )
 
 

@@ -22,7 +22,7 @@ _FULL = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Entry:
+class Member:
     """One stored file of an archive: its name and where its content lies, from `start` up to `end`."""
 
     name: str
@@ -30,7 +30,7 @@ class Entry:
     end: int
 
 
-def entries(file: IO[bytes]) -> Iterator[Entry]:
+def entries(file: IO[bytes]) -> Iterator[Member]:
     """Of all archives in the file, the last one first. What is no archive is passed over."""
     end, budget = file.seek(0, os.SEEK_END), _Budget()
     for _ in range(ARCHIVES_MAX):
@@ -57,7 +57,7 @@ class _Budget:
     ends: int = ENDS_MAX
 
 
-def _last_archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Entry]] | None:
+def _last_archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Member]] | None:
     """Where the last whole archive before `end` begins, and what is in it."""
     while budget.ends and (at := _find_last(file, END, end, budget)) is not None:
         try:
@@ -84,7 +84,7 @@ def _find_last(file: IO[bytes], wanted: bytes, end: int, budget: _Budget) -> int
     return None
 
 
-def _archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Entry]]:
+def _archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Member]]:
     """Raises `ValueError` or `struct.error` for what is none."""
     size, offset, ends_at = _directory(file, end, budget)
     begin = ends_at - size - offset
@@ -112,7 +112,7 @@ def _directory(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, int, in
     return size, offset, at
 
 
-def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterator[Entry]:
+def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterator[Member]:
     at = 0
     while at < len(directory):
         if directory[at : at + 4] != b"PK\x01\x02":
@@ -128,7 +128,7 @@ def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterat
             start = _content(file, begin + offset)
             if not begin <= start <= start + packed <= limit:
                 raise ValueError("not an archive")
-            yield Entry(name.decode(errors="replace"), start, start + packed)
+            yield Member(name.decode(errors="replace"), start, start + packed)
 
 
 def _large(extra: bytes, values: list[int]) -> list[int]:
