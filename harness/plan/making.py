@@ -54,7 +54,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
         expect=scenario.expect,
         abort=_abort(scenario.abort),
         limits=Limits(
-            nodes_at_once=scenario.limits.nodes_at_once,
+            nodes_at_once=scenario.limits.allowed_nodes(scenario.workload.nodes),
             cool_down_ns=scenario.limits.cool_down.ns,
             gpu_hours=scenario.limits.gpu_hours,
         ),

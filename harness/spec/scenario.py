@@ -15,7 +15,9 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainValidator,
     PrivateAttr,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -143,12 +145,35 @@ class Abort(_Model):
     wall_clock: Duration = Duration("10m")
 
 
+def _number_or_percent(given: object) -> object:
+    if isinstance(given, str) and given.endswith("%") and units.parse_percent(given) > 0:
+        return given
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return given
+    raise ValueError(f"{short(repr(given))} is neither a number of nodes from 1 on nor a percentage such as 10%")
+
+
+Nodes = Annotated[
+    int | str,
+    PlainValidator(_number_or_percent),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+(\.\d+)?%$"}]}),
+]
+
+
 class Limits(_Model):
     """How much may be broken at once. A fault that would exceed it waits until the job has recovered."""
 
-    nodes_at_once: int | None = Field(None, ge=1, description="The blast radius: nodes with a fault at work.")
+    nodes_at_once: Nodes | None = Field(
+        None, description="The blast radius: nodes with a fault at work, or a percentage of the job's nodes."
+    )
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
+
+    def allowed_nodes(self, nodes: int) -> int | None:
+        """`nodes_at_once` of a job of so many nodes: a percentage is rounded down, but to no less than one node."""
+        if isinstance(self.nodes_at_once, str):
+            return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
+        return self.nodes_at_once
 
 
 class Scenario(_Model):

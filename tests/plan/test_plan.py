@@ -221,6 +221,24 @@ def test_a_fault_is_built_once_and_each_injection_has_its_own() -> None:
     assert plan.faults[0].action.fresh() is not plan.faults[0].action
 
 
+@pytest.mark.parametrize(
+    ("written", "nodes", "allowed"),
+    [(2, 8, 2), ("10%", 40, 4), ("10%", 39, 3), ("10%", 4, 1), ("100%", 4, 4), ("0.5%", 1000, 5), (None, 4, None)],
+)
+def test_the_blast_radius_may_be_a_percentage(written: object, nodes: int, allowed: int | None) -> None:
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": nodes}}
+    data |= {"limits": {"nodes_at_once": written}} if written is not None else {}
+    plan = make_plan(parse_scenario(yaml.safe_dump(data), "x.yaml"), 1, "local", "run")
+    assert plan.limits.nodes_at_once == allowed
+
+
+@pytest.mark.parametrize("written", [0, -1, True, "250%", "0%", "many", "2", 1.5, [1]])
+def test_another_blast_radius_is_refused(written: object) -> None:
+    data = {"version": 1, "name": "x", "title": "X", "limits": {"nodes_at_once": written}}
+    with pytest.raises(ScenarioError, match=r"nodes_at_once.*(percentage|number of nodes)"):
+        parse_scenario(yaml.safe_dump(data), "x.yaml")
+
+
 def test_a_fault_beyond_the_blast_radius_is_refused() -> None:
     data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": 4}, "limits": {"nodes_at_once": 2}}
     loss = {"id": "a", "fault": "node_loss", "when": {"step": 5}, "target": {"node": {"count": 3}}}
