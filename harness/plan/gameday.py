@@ -120,6 +120,9 @@ def make_day(
     return _Making(spec, document, seed, backend, run_id, load, load_trace).make()
 
 
+_SHARES = ("max_percent", "max_percent_by_faults")
+
+
 class _Making:
     def __init__(
         self,
@@ -211,7 +214,8 @@ class _Making:
         scenario = self.load(each)
         if not scenario.faults:
             raise ScenarioError([f"scenario {scenario.name}: it has no fault, so there is nothing to rehearse"])
-        return scenario.model_copy(update={"workload": self.spec.workload, "limits": self.spec.limits})
+        of_the_day = {"workload": self.spec.workload, "limits": self.spec.limits, "expect": _expected(scenario, each)}
+        return scenario.model_copy(update=of_the_day)
 
     def _act(self, each: Rehearse, scenario: Scenario, salt: str, after_ns: int = 0) -> Act:
         self.acts += 1
@@ -237,6 +241,19 @@ class _Making:
         self.names[wanted] = number = self.names.get(wanted, 0) + 1
         name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
         return name if number == 1 or name not in self.names else self._name(name)
+
+
+def _expected(scenario: Scenario, each: Rehearse) -> dict[str, Any]:
+    """What the scenario expects, without its shares of wasted GPU time: they are of its own job. A rehearsal's window
+    ends with the recovery, so an outage may fill it. The day's budget counts, and a share that the entry names itself.
+    """
+    bounds = scenario.expect.get("wasted_gpu_hours")
+    if not isinstance(bounds, dict):
+        return dict(scenario.expect)
+    named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
+    kept = {name: bound for name, bound in bounds.items() if name not in _SHARES or name in named}
+    others = {name: bound for name, bound in scenario.expect.items() if name != "wasted_gpu_hours"}
+    return others | ({"wasted_gpu_hours": kept} if kept else {})
 
 
 def _without_steps(scenario: Scenario) -> Scenario:

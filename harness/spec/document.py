@@ -301,7 +301,7 @@ def _unique(error: ValidationError) -> dict[Path, Mapping[str, Any]]:
 
 
 _UNION_TAGS = re.compile(
-    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|Entry|str|float|dict)$|\[.*\]|\(.*\)"
+    r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|SuiteEntry|str|float|dict)$|\[.*\]|\(.*\)"
 )
 
 

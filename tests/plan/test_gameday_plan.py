@@ -42,6 +42,16 @@ def test_a_step_beyond_the_jobs_own_count_is_no_mistake(tmp_path: pathlib.Path) 
     assert day_of(tmp_path, entry).acts[0].plan.faults[0].when.more_steps == 700
 
 
+def test_a_share_of_waste_counts_only_where_the_day_names_it(tmp_path: pathlib.Path) -> None:
+    named = "overrides: {expect: {wasted_gpu_hours: {max_percent: 90, max_gpu_seconds: 500}}}"
+    day = day_of(tmp_path, f"entries: [{{scenario: rank-kill}}, {{scenario: rank-kill, {named}}}]\n")
+    assert [act.plan.expect.get("wasted_gpu_hours") for act in day.acts] == [
+        None,
+        {"max_percent": 90, "max_gpu_seconds": 500},
+    ]
+    assert all("recovery_time" in act.plan.expect for act in day.acts)
+
+
 def test_chance_comes_from_the_seed_alone(tmp_path: pathlib.Path) -> None:
     entries = "entries: [{random: {scenarios: [rank-kill, node-loss], rate: 60/h, times: 8}}]\n"
     first, again, other = (day_of(tmp_path, entries, seed) for seed in (1, 1, 2))
