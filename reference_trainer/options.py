@@ -22,6 +22,8 @@ class Options:
     steps: int = 200
     seed: int = 0
     data: str | None = None
+    read_ahead: int = 8
+    data_patience_s: float = 20.0
     device: str = "auto"
     global_batch: int = 16
     accumulate: int = 1
@@ -54,6 +56,8 @@ _HELP = {
     "steps": "optimizer steps in all, counted from the very first start",
     "seed": "decides initial weights and data order",
     "data": "a file or folder to train on (default: the source of Python's standard library)",
+    "read_ahead": "batches that are read before they are needed; 0: each one is read when it is needed",
+    "data_patience_s": "seconds to wait for a shard that is missing or damaged, before the job stops with the reason",
     "device": "auto takes a GPU if there is one",
     "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
     "accumulate": "pieces each rank cuts its share of the batch into, one backward pass each",
@@ -83,7 +87,10 @@ _HELP = {
 }
 _CHOICES = {"device": ("auto", "cpu", "cuda"), "metadata": PROVIDERS, "nonfinite": ("skip", "stop")}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {
+    *("read_ahead", "data_patience_s", "check_replicas_every", "exclude_stragglers"),
+    *("seed", "dropout", "warmup"),
+}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

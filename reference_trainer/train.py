@@ -3,9 +3,10 @@
     python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
 
-One iteration: read this rank's share of the global batch, forward and backward, sum the gradients over all ranks,
-share loss, notices and digests of the weights, guard, update, report; now and then save. Whatever makes the state
-untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the process has its own exit code:
+One iteration: take this rank's share of the global batch (a thread has read it meanwhile), forward and backward, sum
+the gradients over all ranks, share loss, notices and digests of the weights, guard, update, report; now and then save.
+Whatever makes the state untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the
+process has its own exit code:
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from harness.events import TELLS, Emitter
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
-from reference_trainer.data import Samples, load_corpus, share
+from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank = worker.rank
     try:
         code, reason = worker.run()
-    except StoppedByPolicy as error:
+    except (StoppedByPolicy, BadShard) as error:
         code, reason = EXIT_STOPPED, "stopped"
         print(f"rank {rank}: {error}", file=sys.stderr)
     except BadInput as error:
@@ -161,7 +162,7 @@ class Worker:
         self.replicas = Replicas(self.model, self.emit, self.rank, options.check_replicas_every)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
-            print(f"data: {corpus.source}, {len(corpus.tokens)} bytes, sha256 {corpus.digest}", flush=True)
+            print(f"data: {corpus.source}, {corpus.size} bytes, sha256 {corpus.digest}", flush=True)
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
@@ -194,6 +195,7 @@ class Worker:
         if self.setbacks > SETBACKS_MAX:
             raise StoppedByPolicy(f"{why}; this was setback {self.setbacks} without getting past step {self.furthest}")
         self.watchdog.allow(self.options.startup_s)
+        self.loader.close()
         self.optimizer.zero_grad()
         self.checkpoints.wait()
         with self.emit.phase("restore"):
@@ -205,19 +207,21 @@ class Worker:
         options = self.options
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
         self.replicas.starts_at(self.step + 1)
+        self.loader = self.load_from(self.step + 1)
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
             if self.damage:
                 self.damage.before_step(step, self.model)
             self.emit.failpoint("next_batch")
-            batch = self.samples.batch(step)
-            mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
-            inputs, targets = self.samples.read(mine, self.device)
+            loaded = self.loader.take()
+            batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
-            rows = exchange([loss_of_share, compute_s, self.preemption.notice, self.replicas.mine])
-            losses, compute_s_of_ranks, notices, digests = zip(*rows, strict=True)
+            rows = exchange(
+                [loss_of_share, compute_s, self.preemption.notice, self.replicas.mine, self.loader.waits_for_shard]
+            )
+            losses, compute_s_of_ranks, notices, digests, waits_for_shard = zip(*rows, strict=True)
             self.replicas.compare(step, digests)
             loss = sum(losses)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
@@ -245,6 +249,8 @@ class Worker:
                 **self.replicas.told(),
             )
             self.watchdog.step_done(step)
+            if any(waits_for_shard):  # a batch that comes late is no hang, and its rank's peers wait for it, too
+                self.watchdog.allow(options.hang_floor_s + options.data_patience_s)
             self.stragglers.step_done(compute_s_of_ranks)
             if self.rank == 0:
                 committed = self.checkpoints.committed_step
@@ -263,6 +269,15 @@ class Worker:
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()
+
+    def load_from(self, first: int) -> Loader:
+        """This rank's part of each batch, from this step on."""
+        options, mine = self.options, share(self.options.global_batch, self.rank, self.world_size)
+        return Loader(self.samples, mine, first, options.read_ahead, options.data_patience_s, self.tell_of_bad_shard)
+
+    def tell_of_bad_shard(self, detail: str) -> None:
+        self.emit("anomaly", kind="data", detail=detail)
+        print(f"rank {self.rank}: {detail}", file=sys.stderr, flush=True)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Leaves the gradient of the global mean loss in the model.

@@ -129,7 +129,7 @@ _CONTENT = Field(
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
 ANOMALIES = (
-    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica"),
+    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data"),
     *("stagnation", "slow", "data_wait", "checkpoint_late"),  # see `abnormal.py`
 )
 
