@@ -119,7 +119,7 @@ class Worker:
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
-        self.trends = Trends(emit, options.checkpoint_every)
+        self.trends = Trends(emit, self.rank, options.checkpoint_every)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0 and options.metadata != "off":
             self.preemption.poll(options.metadata, options.poll_s)
@@ -252,9 +252,8 @@ class Worker:
             if any(waits_for_shard):  # a batch that comes late is no hang, and its rank's peers wait for it, too
                 self.watchdog.allow(options.hang_floor_s + options.data_patience_s)
             self.stragglers.step_done(compute_s_of_ranks)
-            if self.rank == 0:
-                committed = self.checkpoints.committed_step
-                self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
+            committed = self.checkpoints.committed_step  # told on rank 0, which saves
+            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:

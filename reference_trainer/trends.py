@@ -14,10 +14,11 @@ WORDS = {
 
 
 class Trends:
-    """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long."""
+    """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long. The wait
+    for data is each rank's own, so each rank watches that."""
 
-    def __init__(self, emit: Emitter, checkpoint_every: int):
-        self._emit, self._every = emit, checkpoint_every
+    def __init__(self, emit: Emitter, rank: int, checkpoint_every: int):
+        self._emit, self._rank, self._every = emit, rank, checkpoint_every
         self._watch = abnormal.Watch()
         self._begun = -1  # the step before the first one seen
         self._late = False
@@ -32,4 +33,6 @@ class Trends:
         found += [abnormal.CHECKPOINT_LATE] if late and not self._late else []
         self._late = late
         for kind in found:
-            self._emit("anomaly", kind=kind, detail=f"at step {step}: {WORDS[kind]}", at_step=step)
+            if self._rank == 0 or kind == abnormal.DATA_WAIT:
+                where = f"at step {step} on rank {self._rank}" if kind == abnormal.DATA_WAIT else f"at step {step}"
+                self._emit("anomaly", kind=kind, detail=f"{where}: {WORDS[kind]}", at_step=step)
