@@ -178,9 +178,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a rank does in a step: the global batch, and inputs and targets of its own part of it."""
+    """What a rank does in a step: the global batch, the numbers of its own samples, their inputs and targets."""
 
     batch: Batch
+    indices: NDArray[np.int64]
     inputs: Tensor
     targets: Tensor
 
@@ -216,10 +217,11 @@ class Loader:
 
     def _load(self, step: int) -> Loaded:
         batch = self._samples.batch(step)
+        mine = batch.indices[self._part]
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                loaded = Loaded(batch, *self._samples.read(batch.indices[self._part]))
+                loaded = Loaded(batch, mine, *self._samples.read(mine))
                 self.waits_for_shard = False
                 return loaded
             except BadShard as error:

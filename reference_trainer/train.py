@@ -34,6 +34,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.events import TELLS, Emitter
+from reference_trainer import shares
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
@@ -213,15 +214,16 @@ class Worker:
             if self.damage:
                 self.damage.before_step(step, self.model)
             self.emit.failpoint("next_batch")
-            loaded = self.loader.take()
+            loaded = self.damage.of_batch(self.loader.take()) if self.damage else self.loader.take()
             batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
-            rows = exchange(
-                [loss_of_share, compute_s, self.preemption.notice, self.replicas.mine, self.loader.waits_for_shard]
-            )
-            losses, compute_s_of_ranks, notices, digests, waits_for_shard = zip(*rows, strict=True)
+            mine = shares.tally(loaded.indices)
+            notice, late = self.preemption.notice, self.loader.waits_for_shard
+            rows = exchange([loss_of_share, compute_s, notice, late, self.replicas.mine, *mine])
+            losses, compute_s_of_ranks, notices, waits_for_shard, digests, *tallies = zip(*rows, strict=True)
+            shares.compare(step, batch, list(zip(*tallies, strict=True)), self.emit, self.rank)
             self.replicas.compare(step, digests)
             loss = sum(losses)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
@@ -243,6 +245,7 @@ class Worker:
                 digest=batch.digest,
                 first=batch.first,
                 count=len(batch.indices),
+                rank_samples=int(mine[0]),
                 data_ns=data_ns,
                 checkpoint_ns=checkpoint_ns,
                 sync_ns=self.sync.waited_ns,

@@ -46,6 +46,7 @@ EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", rep
 ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip")
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
+SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -82,6 +83,8 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
+    "skew": rehearsal(SKEW),
+    "skew, uneven shares": rehearsal(SKEW | {"kind": "fewer"}, nodes=3),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(
