@@ -1,9 +1,10 @@
-"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight.
+"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight, or a batch
+with fewer samples or the same ones twice.
 
 Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `gradient`,
-`weight`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign). That rank does it at its
-next step, once, and leaves what it did in the folder of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The
-orders themselves it can only read.
+`weight`, `fewer`, `duplicate`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign),
+`share` (0 to 1: of the rank's samples). That rank does it at its next step, once, and leaves what it did in the folder
+of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it can only read.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from harness.events import Emitter
+from reference_trainer.data import Loaded
 
+SKEWS = ("fewer", "duplicate")
 FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 
@@ -25,6 +31,7 @@ class Damage:
     def __init__(self, folder: pathlib.Path, answers: pathlib.Path, rank: int, emit: Emitter):
         self._folder, self._answers, self._rank, self._emit = folder, answers, rank, emit
         self._hooks: list[Any] = []
+        self._skew: Callable[[Loaded], Loaded] | None = None
 
     @classmethod
     def on_request(cls, rank: int, emit: Emitter) -> Damage | None:
@@ -44,10 +51,18 @@ class Damage:
             if order["rank"] == self._rank and not done.exists():
                 self._strike(order, step, model, done)
 
+    def of_batch(self, loaded: Loaded) -> Loaded:
+        """The batch of this step, with the samples that are ordered for it."""
+        skew, self._skew = self._skew, None
+        return skew(loaded) if skew else loaded
+
     def _strike(self, order: dict[str, Any], step: int, model: nn.Module, done: pathlib.Path) -> None:
         if order["kind"] == "nan":
             self._hooks.append(model.register_forward_hook(lambda _, inputs, output: output * float("nan")))
             return self._report(done, step, changed=1, before=1.0, after=float("nan"), tensor="output")
+        if order["kind"] in SKEWS:
+            self._skew = lambda loaded: self._skewed(loaded, order, step, done)
+            return None
         name, parameter, element = find_element(model, order["place"])
 
         def flip(tensor: Tensor) -> Tensor:
@@ -61,6 +76,13 @@ class Damage:
         else:
             with torch.no_grad():
                 parameter.copy_(flip(parameter))
+
+    def _skewed(self, loaded: Loaded, order: dict[str, Any], step: int, done: pathlib.Path) -> Loaded:
+        count = len(loaded.indices)
+        kept = max(1, count - round(order["share"] * count))
+        rows = np.arange(kept) if order["kind"] == "fewer" else np.arange(count) % kept
+        self._report(done, step, changed=count - kept, before=float(count), after=float(kept), tensor="batch")
+        return replace(loaded, indices=loaded.indices[rows], inputs=loaded.inputs[rows], targets=loaded.targets[rows])
 
     def _report(self, done: pathlib.Path, step: int, **what: Any) -> None:
         what = {key: str(value) if isinstance(value, float) else value for key, value in what.items()}

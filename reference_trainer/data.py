@@ -2,14 +2,25 @@
 
 The order is a pure function of (seed, step). It knows nothing of ranks, so a job that shrinks, grows or restarts
 sees every sample exactly once, in the same order: the data cursor of a checkpoint is its step, nothing more.
+
+Batches are read from the files while the step before is computed. Each block that is read is checked against the
+checksum that it had when the job started.
 """
 
 from __future__ import annotations
 
+import bisect
+import collections
 import functools
 import hashlib
+import os
 import pathlib
 import sysconfig
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,22 +30,74 @@ from torch import Tensor
 
 from reference_trainer.options import BadInput
 
+BLOCK_BYTES = 4096  # read and checked as a whole
+RETRY_S = 0.2
+
+
+class BadShard(Exception):
+    """A shard of the data cannot be read, or is not what it was when the job started."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of the data: its first byte's place in the text, its size, and a checksum of each block."""
+
+    path: pathlib.Path
+    begin: int
+    size: int
+    sums: tuple[int, ...]
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Its bytes from `begin` to `end`. Opens the file each time: there may be more shards than a process may hold
+        open. Raises `BadShard`."""
+        first = begin // BLOCK_BYTES * BLOCK_BYTES
+        last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                blocks = os.pread(file.fileno(), last - first, first)
+        except OSError as error:
+            raise BadShard(f"shard {self.path}: {error.strerror}") from error
+        if len(blocks) < last - first:
+            raise BadShard(f"shard {self.path}: shorter than the {self.size} bytes that it had")
+        if tuple(_sums(blocks)) != self.sums[first // BLOCK_BYTES : -(-last // BLOCK_BYTES)]:
+            raise BadShard(f"shard {self.path}: bytes {first} to {last} are not what they were")
+        return blocks[begin - first : end - first]
+
 
 @dataclass(frozen=True)
 class Corpus:
-    """The training text. `digest` is the SHA-256 of all its bytes, which tells one corpus from another."""
+    """The training text in its files. `digest` is the SHA-256 of all its bytes, which tells one corpus from another."""
 
-    tokens: NDArray[np.uint8]
+    shards: tuple[Shard, ...]
     digest: str
     source: str
+
+    @property
+    def size(self) -> int:
+        return self.shards[-1].begin + self.shards[-1].size
+
+    def read(self, begin: int, end: int) -> bytes:
+        """The text from `begin` to `end`, which may lie in several shards. Raises `BadShard`."""
+        parts = []
+        place = bisect.bisect_right(self.shards, begin, key=lambda shard: shard.begin) - 1
+        while begin < end:
+            shard = self.shards[place]
+            until = min(end, shard.begin + shard.size)
+            parts.append(shard.read(begin - shard.begin, until - shard.begin))
+            begin, place = until, place + 1
+        return b"".join(parts)
+
+
+def _sums(text: bytes) -> Iterator[int]:
+    return (zlib.crc32(text[start : start + BLOCK_BYTES]) for start in range(0, len(text), BLOCK_BYTES))
 
 
 @functools.cache
 def load_corpus(path: str | None) -> Corpus:
     """The text at `path` (a file, or a folder of files), or the source of Python's standard library.
 
-    Cached, so that a launcher that forks its workers reads it once for all of them. Raises `BadInput` when
-    there is nothing to read.
+    Read once as a whole, for its checksums; cached, so that a launcher that forks its workers does so for all of them.
+    Raises `BadInput` when there is nothing to read.
     """
     root = pathlib.Path(path) if path else pathlib.Path(sysconfig.get_path("stdlib"))
     if not root.exists():
@@ -43,10 +106,16 @@ def load_corpus(path: str | None) -> Corpus:
         files = [root]
     else:
         files = sorted(file for file in root.glob("**/*" if path else "*.py") if file.is_file())
-    text = b"".join(file.read_bytes() for file in files)
-    if not text:
+    digest, shards, begin = hashlib.sha256(), list[Shard](), 0
+    for file in files:
+        text = file.read_bytes()
+        digest.update(text)
+        if text:
+            shards.append(Shard(file, begin, len(text), tuple(_sums(text))))
+        begin += len(text)
+    if not shards:
         raise BadInput(f"--data {root}: not a single byte to train on")
-    return Corpus(np.frombuffer(bytearray(text), dtype=np.uint8), hashlib.sha256(text).hexdigest(), str(root))
+    return Corpus(tuple(shards), digest.hexdigest(), str(root))
 
 
 def share(count: int, rank: int, world_size: int) -> slice:
@@ -80,13 +149,13 @@ class Samples:
     """Windows of `context` bytes and their successors, in an order that only `seed` decides."""
 
     def __init__(self, corpus: Corpus, context: int, global_batch: int, seed: int):
-        self._tokens = torch.from_numpy(corpus.tokens)
+        self._corpus = corpus
         self._context = context
         self._global_batch = global_batch
         self._seed = seed
-        self.count = (len(corpus.tokens) - 1) // context
+        self.count = (corpus.size - 1) // context
         if self.count < 1:
-            raise BadInput(f"{corpus.source}: {len(corpus.tokens)} bytes; one sample alone needs {context + 1}")
+            raise BadInput(f"{corpus.source}: {corpus.size} bytes; one sample alone needs {context + 1}")
         self._shuffled = functools.lru_cache(maxsize=2)(self._shuffle)  # a batch may straddle two epochs
 
     def _shuffle(self, epoch: int) -> NDArray[np.int64]:
@@ -99,8 +168,66 @@ class Samples:
         indices = [self._shuffled(position // self.count)[position % self.count] for position in positions]
         return Batch(np.array(indices, dtype=np.int64), first)
 
-    def read(self, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples, each (len(indices), context) int64."""
-        starts = torch.from_numpy(indices * self._context)
-        windows = self._tokens[starts[:, None] + torch.arange(self._context + 1)].long().to(device)
+    def read(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples, each (len(indices), context) int64. Raises `BadShard`."""
+        width = self._context + 1
+        text = b"".join(self._corpus.read(start, start + width) for start in (indices * self._context).tolist())
+        windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).view(len(indices), width).long()
         return windows[:, :-1], windows[:, 1:]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a rank does in a step: the global batch, the numbers of its own samples, their inputs and targets."""
+
+    batch: Batch
+    indices: NDArray[np.int64]
+    inputs: Tensor
+    targets: Tensor
+
+
+class Loader:
+    """One rank's part of each batch from `first` on, in order. A thread reads `ahead` batches before they are needed.
+
+    A shard that cannot be read is tried again for `patience_s`; `tell` hears of it, called by that thread.
+    """
+
+    def __init__(
+        self, samples: Samples, part: slice, first: int, ahead: int, patience_s: float, tell: Callable[[str], None]
+    ):
+        self._samples, self._part, self._ahead = samples, part, ahead
+        self._patience_s, self._tell = patience_s, tell
+        self._next = first
+        self._coming: collections.deque[Future[Loaded]] = collections.deque()
+        self._thread = ThreadPoolExecutor(1, "loader")
+        self._closed = threading.Event()
+        self.waits_for_shard = False  # a batch that is needed soon cannot be read now
+
+    def take(self) -> Loaded:
+        """The next batch; waits for it. Raises `BadShard` for a shard that stays bad."""
+        while len(self._coming) <= self._ahead:
+            self._coming.append(self._thread.submit(self._load, self._next))
+            self._next += 1
+        return self._coming.popleft().result()
+
+    def close(self) -> None:
+        """Nothing more is read. The thread ends by itself."""
+        self._closed.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _load(self, step: int) -> Loaded:
+        batch = self._samples.batch(step)
+        mine = batch.indices[self._part]
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                loaded = Loaded(batch, mine, *self._samples.read(mine))
+                self.waits_for_shard = False
+                return loaded
+            except BadShard as error:
+                if time.monotonic() >= deadline or self._closed.is_set():
+                    raise BadShard(f"{error}; given up after {self._patience_s:g} s") from error
+                if not self.waits_for_shard:
+                    self._tell(f"step {step} waits for data: {error}")
+                self.waits_for_shard = True
+            self._closed.wait(RETRY_S)

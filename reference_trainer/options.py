@@ -22,6 +22,8 @@ class Options:
     steps: int = 200
     seed: int = 0
     data: str | None = None
+    read_ahead: int = 8
+    data_patience_s: float = 20.0
     device: str = "auto"
     precision: str = "auto"
     global_batch: int = 16
@@ -56,6 +58,8 @@ _HELP = {
     "steps": "optimizer steps in all, counted from the very first start",
     "seed": "decides initial weights and data order",
     "data": "a file or folder to train on (default: the source of Python's standard library)",
+    "read_ahead": "batches that are read before they are needed; 0: each one is read when it is needed",
+    "data_patience_s": "seconds to wait for a bad shard before it stops; the other ranks wait for collective_timeout_s",
     "device": "auto takes a GPU if there is one",
     "precision": "number format of forward and backward pass; auto is bf16 on a GPU and fp32 elsewhere",
     "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
@@ -92,7 +96,10 @@ _CHOICES = {
     "nonfinite": ("skip", "stop"),
 }
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"check_replicas_every", "checkpoint_every_s", "exclude_stragglers", "seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {
+    *("read_ahead", "data_patience_s", "check_replicas_every", "checkpoint_every_s", "exclude_stragglers"),
+    *("seed", "dropout", "warmup"),
+}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

@@ -3,9 +3,10 @@
     python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
 
-One iteration: read this rank's share of the global batch, forward and backward, sum the gradients over all ranks,
-share loss, notices and digests of the weights, guard, update, report; now and then save. Whatever makes the state
-untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the process has its own exit code:
+One iteration: take this rank's share of the global batch (a thread has read it meanwhile), forward and backward, sum
+the gradients over all ranks, share loss, notices and digests of the weights, guard, update, report; now and then save.
+Whatever makes the state untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the
+process has its own exit code:
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.events import TELLS, Emitter, usage
-from reference_trainer import flight_recorder
+from reference_trainer import flight_recorder, shares
 from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
-from reference_trainer.data import Samples, load_corpus, share
+from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.precision import Precision
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank = worker.rank
     try:
         code, reason = worker.run()
-    except StoppedByPolicy as error:
+    except (StoppedByPolicy, BadShard) as error:
         code, reason = EXIT_STOPPED, "stopped"
         print(f"rank {rank}: {error}", file=sys.stderr)
     except BadInput as error:
@@ -126,7 +127,7 @@ class Worker:
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
         self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
-        self.trends = Trends(emit, self.rhythm)
+        self.trends = Trends(emit, self.rank, self.rhythm)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0:
             usage.watch(emit)
@@ -172,7 +173,7 @@ class Worker:
         self.replicas = Replicas(self.model, self.emit, self.rank, options.check_replicas_every)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
-            print(f"data: {corpus.source}, {len(corpus.tokens)} bytes, sha256 {corpus.digest}", flush=True)
+            print(f"data: {corpus.source}, {corpus.size} bytes, sha256 {corpus.digest}", flush=True)
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
@@ -206,6 +207,7 @@ class Worker:
         if self.setbacks > SETBACKS_MAX:
             raise StoppedByPolicy(f"{why}; this was setback {self.setbacks} without getting past step {self.furthest}")
         self.watchdog.allow(self.options.startup_s)
+        self.loader.close()
         self.optimizer.zero_grad()
         self.checkpoints.wait()
         with self.emit.phase("restore"):
@@ -217,20 +219,22 @@ class Worker:
         options = self.options
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
         self.replicas.starts_at(self.step + 1)
+        self.loader = self.load_from(self.step + 1)
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
             if self.damage:
                 self.damage.before_step(step, self.model)
             self.emit.failpoint("next_batch")
-            batch = self.samples.batch(step)
-            mine = batch.indices[share(options.global_batch, self.rank, self.world_size)]
-            inputs, targets = self.samples.read(mine, self.device)
+            loaded = self.damage.of_batch(self.loader.take()) if self.damage else self.loader.take()
+            batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
             data_ns = time.monotonic_ns() - begin_ns - checkpoint_ns
 
             loss_of_share, compute_s = self.forward_backward(inputs, targets)
-            time_is_up = self.rhythm.time_is_up()
-            rows = exchange([loss_of_share, compute_s, self.preemption.notice, self.replicas.mine, time_is_up])
-            losses, compute_s_of_ranks, notices, digests, save_now = zip(*rows, strict=True)
+            mine = shares.tally(loaded.indices)
+            signs = self.preemption.notice, self.loader.waits_for_shard, self.rhythm.time_is_up()
+            rows = exchange([loss_of_share, compute_s, *signs, self.replicas.mine, *mine])
+            losses, compute_s_of_ranks, notices, late_shards, time_is_up, digests, *tallies = zip(*rows, strict=True)
+            shares.compare(step, batch, list(zip(*tallies, strict=True)), self.emit, self.rank)
             self.replicas.compare(step, digests)
             loss = sum(losses)
             self.precision.unscale(self.optimizer)
@@ -255,6 +259,7 @@ class Worker:
                 digest=batch.digest,
                 first=batch.first,
                 count=len(batch.indices),
+                rank_samples=int(mine[0]),
                 data_ns=data_ns,
                 checkpoint_ns=checkpoint_ns,
                 sync_ns=self.sync.waited_ns,
@@ -262,10 +267,11 @@ class Worker:
                 **self.replicas.told(),
             )
             self.watchdog.step_done(step)
+            if any(late_shards):  # a batch that comes late is no hang, and its rank's peers wait for it, too
+                self.watchdog.allow(options.hang_floor_s + options.data_patience_s)
             self.stragglers.step_done(compute_s_of_ranks)
-            if self.rank == 0:
-                committed = self.checkpoints.committed_step
-                self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
+            committed = self.checkpoints.committed_step  # told on rank 0, which saves
+            self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:
@@ -276,11 +282,20 @@ class Worker:
             if any(notices):
                 return self.drain([Notice(int(notice)) for notice in notices])
             checkpoint_ns = 0
-            if self.rhythm.due(step, bool(save_now[0])):
+            if self.rhythm.due(step, bool(time_is_up[0])):
                 self.rhythm.saved()
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()
+
+    def load_from(self, first: int) -> Loader:
+        """This rank's part of each batch, from this step on."""
+        options, mine = self.options, share(self.options.global_batch, self.rank, self.world_size)
+        return Loader(self.samples, mine, first, options.read_ahead, options.data_patience_s, self.tell_of_bad_shard)
+
+    def tell_of_bad_shard(self, detail: str) -> None:
+        self.emit("anomaly", kind="data", detail=detail)
+        print(f"rank {self.rank}: {detail}", file=sys.stderr, flush=True)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Leaves the gradient of the global mean loss in the model.

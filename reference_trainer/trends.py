@@ -17,10 +17,11 @@ WORDS = {
 
 
 class Trends:
-    """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long."""
+    """Rank 0 watches for all: loss and gradient norm are sums over the ranks, and all steps take equally long. The wait
+    for data is each rank's own, so each rank watches that."""
 
-    def __init__(self, emit: Emitter, rhythm: Rhythm):
-        self._emit, self._rhythm = emit, rhythm
+    def __init__(self, emit: Emitter, rank: int, rhythm: Rhythm):
+        self._emit, self._rank, self._rhythm = emit, rank, rhythm
         self._watch = abnormal.Watch()
         self._newest, self._newest_ns = -1, 0  # step of the newest checkpoint, or the last before the first one seen
         self._late = False
@@ -39,4 +40,6 @@ class Trends:
         found += [abnormal.CHECKPOINT_LATE] if late and not self._late else []
         self._late = late
         for kind in found:
-            self._emit("anomaly", kind=kind, detail=f"at step {step}: {WORDS[kind]}", at_step=step)
+            if self._rank == 0 or kind == abnormal.DATA_WAIT:
+                where = f"at step {step} on rank {self._rank}" if kind == abnormal.DATA_WAIT else f"at step {step}"
+                self._emit("anomaly", kind=kind, detail=f"{where}: {WORDS[kind]}", at_step=step)

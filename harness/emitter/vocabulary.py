@@ -129,7 +129,7 @@ _CONTENT = Field(
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
 ANOMALIES = (
-    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica"),
+    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew"),
     *("stagnation", "slow", "data_wait", "checkpoint_late"),  # see `abnormal.py`
 )
 
@@ -368,6 +368,17 @@ _TRAINER = (
                 least=-1,
                 most=SAMPLE_MAX,
                 column="count",
+                otherwise=-1,
+            ),
+            Field(
+                "rank_samples",
+                INTEGER,
+                "how many different samples this rank computed with in this step",
+                unit="samples",
+                optional=True,
+                least=-1,
+                most=SAMPLE_MAX,
+                column="rank_samples",
                 otherwise=-1,
             ),
             Field(

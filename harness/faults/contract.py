@@ -147,6 +147,10 @@ class Context(Protocol):
         """Durations of this rank's latest steps, oldest first: those that began after `since_ns` (monotonic)."""
         ...
 
+    def data_wait_share(self, rank: int, since_ns: int) -> float | None:
+        """The part (0 to 1) of the time of those steps that this rank waited for data; `None`: no step, or untold."""
+        ...
+
     def ranks_on(self, node: Node) -> list[int]:
         """The ranks whose newest process is on this node."""
         ...

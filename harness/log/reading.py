@@ -45,7 +45,7 @@ _OWN_COLUMNS: dict[str, type] = {
     name: _KINDS[_STEP[name].kind]
     for name in (
         *("step", "begin", "end", "loss", "grad_norm", "lr", "digest"),
-        *("first", "count", "data_pass", "applied", "data_ns", "checkpoint_ns", "sync_ns"),
+        *("first", "count", "rank_samples", "data_pass", "applied", "data_ns", "checkpoint_ns", "sync_ns"),
         *("weights", "weights_ns"),
     )
 } | {"data_pass": np.int32}

@@ -62,6 +62,7 @@ METRICS = (
     _gauge("job_last_progress_timestamp_seconds", "When the job last did a step that it had not done before."),
     _counter("steps", "Steps done, those included that were done again: of the rank that has done most."),
     _counter("samples", "Samples consumed in these steps, where the trainer tells them."),
+    _counter("rank_samples", "Different samples that a rank computed with, where the trainer tells them.", rank=RANK),
     _histogram(
         "step_duration_seconds", "From the end of one step of a process to the end of its next.", _STEP_S, rank=RANK
     ),

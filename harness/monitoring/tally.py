@@ -159,6 +159,8 @@ class Tally:
         for told, name in _SPENT.items():
             if told in event:
                 self.board.add(name, event[told] / 1e9, label)
+        if event.get("rank_samples", -1) >= 0:
+            self.board.add("chaos_rank_samples_total", event["rank_samples"], label)
         ahead = step - worker.step if worker.step is not None else 1
         worker.steps += ahead if ahead > 0 else 1
         worker.samples += _samples_of(event)

@@ -166,6 +166,11 @@ class Injection:
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         return [took for began, took in list(self.progress.step_times.get(rank, ())) if began >= since_ns]
 
+    def data_wait_share(self, rank: int, since_ns: int) -> float | None:
+        waits = [waited for began, waited in list(self.progress.data_waits.get(rank, ())) if began >= since_ns]
+        took_ns = sum(self.step_times_ns(rank, since_ns)[: len(waits)])
+        return None if took_ns <= 0 or min(waits) < 0 else sum(waits) / took_ns
+
     def ranks_on(self, node: Node) -> list[int]:
         workers = dict(self.progress.workers).items()
         return sorted(rank for rank, each in workers if (each.node, each.incarnation) == (node.name, node.incarnation))

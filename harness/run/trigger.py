@@ -27,6 +27,7 @@ STEPS_REMEMBERED = 2000
 PHASES_REMEMBERED = 10_000
 FAILPOINTS_REMEMBERED = 10_000
 NAME_LENGTH_MAX = 200
+UNTOLD = -1  # the wait for data of a step that does not tell it
 
 
 @dataclass
@@ -63,6 +64,7 @@ class LiveProgress:
         default_factory=lambda: collections.deque(maxlen=PHASES_REMEMBERED)
     )
     step_times: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # rank → (began, took)
+    data_waits: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # of the same steps
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
     odd_events: int = 0
@@ -141,6 +143,8 @@ class LiveProgress:
         if worker.ended_ns:
             times = self.step_times.setdefault(rank, collections.deque(maxlen=STEPS_REMEMBERED))
             times.append((worker.seen_ns, ended_ns - worker.ended_ns))
+            waits = self.data_waits.setdefault(rank, collections.deque(maxlen=STEPS_REMEMBERED))
+            waits.append((worker.seen_ns, _whole(event["data_ns"]) if "data_ns" in event else UNTOLD))
         worker.last_step, worker.seen_ns, worker.ended_ns = step, now_ns, ended_ns
         self.last_step_ns = now_ns
         self.first_step_ns = self.first_step_ns or now_ns

@@ -76,6 +76,9 @@ class Steps:
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # its number in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
+    rank_samples: Ints = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # different ones, of this rank; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:

@@ -67,6 +67,12 @@ MUTANTS = [
         "at step 31 rank 1 computed with other weights than the majority, and the trainer did not say so",
         "drift",
     ),
+    _fails("trains_on_without_a_shard", BITS.format(r"\d+"), "lost shard"),
+    _fails(
+        "compares_no_samples",
+        r"at step 2\d rank 1 computed with 4 different samples.*the trainer did not say so",
+        "skew",
+    ),
     _fails("swallows_nan", "loss nan instead of"),
     _fails("lies_about_restore", "said it restored step 25, but went on with step 21"),
     _fails("skips_the_recompute", "said it restored step 20, but went on with step 26"),

@@ -45,6 +45,8 @@ KILL = fault("kill", "rank_kill", {"step": 25}, {"rank": 1})
 EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", replacement={"after": "500ms"})
 ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip")
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
+LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
+SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -80,6 +82,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
     "drift": rehearsal(FLIP, nodes=3),
+    "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
+    "skew": rehearsal(SKEW),
+    "skew, uneven shares": rehearsal(SKEW | {"kind": "fewer"}, nodes=3),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(

@@ -27,11 +27,11 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.emitter import Emitter
-from reference_trainer import checkpoint, launch, train
+from reference_trainer import checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
-from reference_trainer.data import Batch
+from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.preemption import Preemption
 from reference_trainer.replicas import Replicas
 from reference_trainer.train import GradientSync, Worker, exchange
@@ -208,9 +208,16 @@ def shuffles_differently() -> None:
 
 @bug
 def ranks_share_their_shard() -> None:
-    """After a restart every rank reads the first rank's share of the batch."""
+    """After a restart every rank reads the first rank's share of the batch, and nobody compares."""
+    shares.compare = lambda *everything: None
     original = train.share
     on_resume(lambda worker: setattr(train, "share", lambda count, rank, world: original(count, 0, world)))
+
+
+@bug
+def compares_no_samples() -> None:
+    """Nobody holds what a rank has read against its part of the batch."""
+    shares.compare = lambda *everything: None
 
 
 @bug
@@ -358,6 +365,20 @@ def gradient_not_averaged() -> None:
 def ignores_drifted_replicas() -> None:
     """Each rank takes digests of its weights, and nobody compares them."""
     Replicas.compare = lambda *_: None
+
+
+@bug
+def trains_on_without_a_shard() -> None:
+    """Zeros instead of what cannot be read."""
+    original = Shard.read
+
+    def read(self: Shard, begin: int, end: int) -> bytes:
+        try:
+            return original(self, begin, end)
+        except BadShard:
+            return bytes(end - begin)
+
+    Shard.read = read
 
 
 @bug

@@ -1,20 +1,38 @@
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import pathlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_trainer.data import Corpus, Samples, load_corpus, share
+from reference_trainer.data import BLOCK_BYTES, BadShard, Batch, Corpus, Loader, Samples, load_corpus, share
 from reference_trainer.options import BadInput
 
 
+@functools.cache
+def corpus(length: int = 1000, shards: int = 3) -> Corpus:
+    """Bytes that count up, in some files."""
+    folder = tempfile.mkdtemp(prefix="chaos-data-")
+    atexit.register(shutil.rmtree, folder)
+    text, size = bytes(number % 256 for number in range(length)), -(-length // shards)
+    for number in range(shards):
+        (pathlib.Path(folder) / f"{number}").write_bytes(text[number * size : (number + 1) * size])
+    return load_corpus(folder)
+
+
 def samples(length: int = 1000, context: int = 10, batch: int = 7, seed: int = 0) -> Samples:
-    tokens = np.arange(length).astype(np.uint8)
-    return Samples(Corpus(tokens, "digest", "test"), context, batch, seed)
+    return Samples(corpus(length), context, batch, seed)
 
 
 @given(count=st.integers(1, 300), world=st.integers(1, 40))
@@ -44,15 +62,15 @@ def test_order_depends_on_seed_and_step_alone() -> None:
 
 
 def test_targets_are_the_bytes_that_follow() -> None:
-    inputs, targets = samples().read(np.array([0, 3]), torch.device("cpu"))
+    inputs, targets = samples().read(np.array([0, 3]))
     assert inputs[1].tolist() == list(range(30, 40))
     assert targets[1].tolist() == list(range(31, 41))
 
 
 def test_default_text_needs_no_download_and_has_a_digest() -> None:
-    corpus = load_corpus(None)
-    assert len(corpus.tokens) > 10**6
-    assert len(corpus.digest) == 64
+    found = load_corpus(None)
+    assert found.size > 10**6
+    assert len(found.digest) == 64
 
 
 def test_bad_data_is_refused_with_the_reason(tmp_path: pathlib.Path) -> None:
@@ -63,3 +81,105 @@ def test_bad_data_is_refused_with_the_reason(tmp_path: pathlib.Path) -> None:
     (tmp_path / "short").write_text("abc")
     with pytest.raises(BadInput, match="3 bytes; one sample alone needs 11"):
         Samples(load_corpus(str(tmp_path / "short")), 10, 1, 0)
+
+
+@given(begin=st.integers(0, 2999), length=st.integers(1, 3000), shards=st.integers(1, 7))
+def test_what_is_read_is_the_text_wherever_shards_end(begin: int, length: int, shards: int) -> None:
+    end = min(begin + length, 3000)
+    assert corpus(3000, shards).read(begin, end) == bytes(number % 256 for number in range(begin, end))
+
+
+def damaged(folder: pathlib.Path) -> tuple[Samples, pathlib.Path]:
+    """Two shards of which the first is good, and the file of the other."""
+    for name in "ab":
+        (folder / name).write_bytes(bytes(3 * BLOCK_BYTES))
+    return Samples(load_corpus(str(folder)), 10, 4, 0), folder / "b"
+
+
+@pytest.mark.parametrize("how", ["gone", "short", "garbage"])
+def test_a_bad_shard_is_never_trained_on(how: str, tmp_path: pathlib.Path) -> None:
+    data, file = damaged(tmp_path)
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if how == "short" else bytes(2 * BLOCK_BYTES) + b"x" * BLOCK_BYTES)
+    last = np.array([data.count - 1])
+    with pytest.raises(
+        BadShard, match="No such file" if how == "gone" else "shorter" if how == "short" else "not what"
+    ):
+        data.read(last)
+    data.read(np.array([0]))
+
+
+@contextlib.contextmanager
+def loading(
+    data: Samples, ahead: int, patience_s: float = 0, tell: Any = pytest.fail, first: int = 1
+) -> Iterator[Loader]:
+    loader = Loader(data, slice(2, 5), first, ahead, patience_s, tell)
+    yield loader
+    loader.close()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_a_loader_gives_each_rank_its_part_of_each_batch_in_order(ahead: int) -> None:
+    data = samples()
+    with loading(data, ahead, first=4) as loader:
+        for step in range(4, 30):
+            loaded = loader.take()
+            inputs, targets = data.read(data.batch(step).indices[2:5])
+            assert loaded.batch.digest == data.batch(step).digest
+            assert loaded.inputs.equal(inputs) and loaded.targets.equal(targets)
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_loader_reads_that_many_batches_ahead_and_no_more(ahead: int) -> None:
+    read = list[int]()
+
+    class Noting(Samples):
+        def batch(self, step: int) -> Batch:
+            read.append(step)
+            return super().batch(step)
+
+    with loading(Noting(corpus(), 10, 7, 0), ahead) as loader:
+        loader.take()
+        loader.take()
+        loader.close()
+        loader._thread.shutdown(wait=True)
+    assert read == list(range(1, len(read) + 1)) and 2 <= len(read) <= 2 + ahead
+
+
+def test_a_closed_loader_waits_for_no_shard(tmp_path: pathlib.Path) -> None:
+    data, file = damaged(tmp_path)
+    file.unlink()
+    told = threading.Event()
+    with loading(data, 3, 3600, lambda text: told.set()) as loader:
+        threading.Thread(target=lambda: told.wait(10) and loader.close()).start()
+        with pytest.raises((BadShard, CancelledError)):
+            for _ in range(9):
+                loader.take()
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_shard_that_comes_back_in_time_costs_nothing_but_time(ahead: int, tmp_path: pathlib.Path) -> None:
+    data, file = damaged(tmp_path)
+    kept, told = file.rename(tmp_path.parent / f"kept-{tmp_path.name}"), list[str]()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        kept.rename(file)
+
+    with loading(data, ahead, 30, tell) as loader:
+        for _ in range(9):
+            assert len(loader.take().inputs) == 2
+        assert not loader.waits_for_shard
+    assert len(told) == 1 and "waits for data" in told[0] and str(file) in told[0]
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_shard_that_stays_away_ends_it_with_the_reason(ahead: int, tmp_path: pathlib.Path) -> None:
+    data, file = damaged(tmp_path)
+    file.unlink()
+    given_up = pytest.raises(BadShard, match="b: No such file or directory; given up after 0 s")
+    with loading(data, ahead, tell=lambda text: None) as loader, given_up:
+        for _ in range(9):
+            loader.take()

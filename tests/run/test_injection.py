@@ -149,3 +149,20 @@ def test_what_a_fault_says_by_itself_is_told_as_it_is() -> None:
     injection.run()
     (failed,) = [entry for entry in log if entry["event"] == "fault.failed"]
     assert failed["error"] == "NodeGone: rank 0 was on node1, which is gone"
+
+
+@pytest.mark.parametrize(
+    ("waits", "share"),
+    [((50, 50, 50), 0.5), ((0, 0, 0), 0.0), ((90, 0, 0), 0.3), ((None, 50, 50), None), ((), None)],
+)
+def test_the_share_of_the_step_time_that_a_rank_waited_for_data(waits: Any, share: float | None) -> None:
+    """Steps from before are left out; where a step does not tell its wait, the share is not known."""
+    progress = living_on(0)
+    header = {"role": "trainer", "rank": 0, "node": "node0", "incarnation": 1, "pid": 10}
+    for number, waited in enumerate((100, 100, *waits)):
+        told = {} if waited is None else {"data_ns": waited}
+        event = {"event": "step", "step": number, "mono_ns": 100 * number} | told
+        progress.absorb(header, event, 100 * number)
+    injection, _, _ = injection_of("hang", progress, how="freeze_node", duration="0s")
+    found = injection.data_wait_share(0, 100)
+    assert found is None if share is None else found == pytest.approx(share)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Sequence
 
 from pydantic import Field, PrivateAttr
 
 from harness.backends.agent.types import StorageRule
-from harness.backends.contract import Disturbance, Verb
+from harness.backends.contract import Disturbance, Node, Verb
 from harness.faults.contract import Context, Fault, Folder, Target, name_nodes
 from harness.units import Duration
 
@@ -34,6 +35,10 @@ class StorageFault(Fault):
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
         """Reports what the file system itself has counted."""
 
+    def cost(self, node: Node, since_ns: int, context: Context) -> str:
+        """What it cost the ranks on a node since then, in words, where that can be told."""
+        return ""
+
     def where(self, targets: Sequence[Target]) -> str:
         return f"{self.path} in {self.directory}/ on {name_nodes(targets)}, for {self.duration}"
 
@@ -42,12 +47,15 @@ class StorageFault(Fault):
         for target in targets:
             self._acting.append(context.node(target).disturb_storage(self.directory, self.rule(context.seed)))
         context.injected()
+        since_ns = time.monotonic_ns()
         context.wait(self.duration.s)
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         for target, counts in zip(targets, found, strict=True):
             # Where nothing was tried, there was nothing to fail. But if nobody tried anything, the fault never acted.
             if counts["matched"] or not any(each["matched"] for each in found):
-                self.judge(counts, context, f"{context.node(target).name}: {self.directory}/{self.path}")
+                node = context.node(target)
+                cost = self.cost(node, since_ns, context)
+                self.judge(counts, context, f"{node.name}: {self.directory}/{self.path}{cost}")
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         while self._acting:

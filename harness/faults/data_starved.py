@@ -1,0 +1,61 @@
+"""Shards come slowly while the job trains: a cold cache, a busy file server, an object store that throttles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from harness.backends.agent.types import StorageRule
+from harness.backends.contract import Node
+from harness.emitter import abnormal
+from harness.faults.contract import Context, Folder, Target
+from harness.faults.shared.storage import StorageFault
+from harness.units import Duration
+
+TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
+
+
+class DataStarved(StorageFault):
+    """Each read of the training data waits. A loader that reads ahead may hide it: the report says whether it did."""
+
+    directory: Folder = Field("data", description="The folder of the shards, below the run's.")
+    latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")
+
+    runbook = "F10"
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> DataStarved:
+        if not 0 < self.latency.ns <= self.duration.ns / 2:
+            raise ValueError(f"latency: {self.latency} must be above 0 and at most half of the duration")
+        return self
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        return f"each read of training data waits {self.latency}: {self.where(targets)}"
+
+    def rule(self, seed: int) -> StorageRule:
+        return StorageRule(self.path, ("read",), delay_s=self.latency.s)
+
+    def cost(self, node: Node, since_ns: int, context: Context) -> str:
+        """The share of the step time that each rank waited for data meanwhile. It may be none: that is a result."""
+        return "".join(_in_words(rank, context.data_wait_share(rank, since_ns)) for rank in context.ranks_on(node))
+
+    def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
+        """What the file system counted: reads that waited, and for how long. If the training read nothing there, the
+        fault did not act."""
+        got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, self.latency.s * 1e3
+        close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
+        context.effect(
+            got, asked, "ms of delay on average", ok=close, detail=f"{detail}; {counts['waits']} reads waited"
+        )
+
+
+def _in_words(rank: int, share: float | None) -> str:
+    if share is None:
+        return f"; rank {rank} ended no step that tells its wait for data"
+    hidden = share <= abnormal.DATA_WAIT_SHARE
+    text = f"; rank {rank} waited for data {share:.1%} of its step time"
+    return f"{text}: its loader hid the delay" if hidden else text
+
+
+FAULT = DataStarved

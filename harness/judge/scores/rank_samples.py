@@ -1,0 +1,102 @@
+"""The samples of each rank: together the ranks computed with every sample of a step's batch, each once.
+
+A rank with fewer samples, or with some twice, raises no error, and the places of the global batch in the shuffled order
+stay right. How many different samples each rank computed with (`rank_samples` of a step) shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
+from harness.timeline.lineage import cells
+from harness.timeline.timeline import Ints, Steps, Timeline
+
+ITEM = "samples of each rank"
+
+
+class RankSamplesBounds(Bounds):
+    """Nothing to set; `rank_samples: off` where ranks are meant to leave samples out."""
+
+
+class RankSamples(Score):
+    name = "rank_samples"
+    section = "metrics"
+    order = 27  # before the losses: other samples are the cause of other losses
+    Bounds = RankSamplesBounds
+    by_default = ITEM
+
+    def score(self, evidence: Evidence, bounds: RankSamplesBounds | None) -> ScoreResult:
+        run, fault_free = evidence.run, evidence.fault_free
+        rows = _counted(run.steps)
+        if not len(rows):
+            return ScoreResult({})
+        short = _short(run.steps, rows)
+        totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
+        totals = totals[np.unique(run.steps.rank[rows])]
+        values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
+        values |= {"batches_short": len(short)}
+        if bounds is None:
+            return ScoreResult(values)
+        if fault_free is not None and _short(fault_free.steps, _counted(fault_free.steps)):
+            return ScoreResult(values, not_judged=[(ITEM, "the ranks of the fault-free run leave samples out, too")])
+        return ScoreResult(values, reasons=list(_findings(run, short))[:1])
+
+
+@dataclass(frozen=True)
+class Short:
+    """A surviving step whose ranks did not compute with as many different samples as its batch has."""
+
+    step: int
+    rank: int  # the one with the fewest; the lowest of several
+    had: int
+    got: int  # by all ranks together
+    asked: int  # samples of the batch
+
+    def __str__(self) -> str:
+        who = f"at step {self.step} rank {self.rank} computed with {self.had} different samples"
+        return f"{who}, and all ranks together with {self.got} of the batch's {self.asked}"
+
+
+def _counted(steps: Steps) -> Ints:
+    """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
+    rows = np.flatnonzero(steps.survives & steps.complete)
+    told = (steps.rank_samples[rows] >= 0) & (steps.count[rows] >= 0)
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    untold = np.bincount(cell[~told], minlength=count) > 0
+    return rows[~untold[cell]]
+
+
+def _short(steps: Steps, rows: Ints) -> list[Short]:
+    """In the order of steps."""
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(asked, cell, steps.count[rows])
+    np.add.at(got, cell, steps.rank_samples[rows])
+    wrong = rows[(asked != got)[cell]]
+    order = wrong[np.lexsort((steps.rank[wrong], steps.rank_samples[wrong], steps.step[wrong]))]
+    _, first = np.unique(steps.step[order], return_index=True)  # of each step the rank with the fewest
+    number = dict(zip(rows.tolist(), cell.tolist(), strict=True))
+    return [
+        Short(
+            int(steps.step[row]),
+            int(steps.rank[row]),
+            int(steps.rank_samples[row]),
+            int(got[number[row]]),
+            int(asked[number[row]]),
+        )
+        for row in order[first].tolist()
+    ]
+
+
+def _findings(run: Timeline, short: list[Short]) -> Iterator[Finding]:
+    for each in short:
+        said = [a for a in run.anomalies if a.get("kind") == "data_skew" and a.get("at_step") == each.step]
+        word = "the trainer said so, and went on" if said else "the trainer did not say so"
+        yield Verdict.FAIL, f"rank_samples: {each}; {word}"
+
+
+SCORE = RankSamples()
