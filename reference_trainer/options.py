@@ -40,6 +40,7 @@ class Options:
     metadata: str = "auto"
     poll_s: float = 1.0
     nonfinite: str = "skip"
+    divergence: str = "go-back"
     check_replicas_every: int = 10
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0
@@ -72,6 +73,7 @@ _HELP = {
     "metadata": "whose metadata endpoint to ask for an eviction notice",
     "poll_s": "seconds between two such questions",
     "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
+    "divergence": "what to do about a spike of the loss that does not pass: go back before it, or nothing",
     "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
     "hang_floor_s": "never call it a hang before so many seconds without a step",
     "hang_factor": "call it a hang after so many times the median step",
@@ -81,7 +83,12 @@ _HELP = {
     "collective_timeout_s": "seconds after which a collective gives up on a silent peer",
     "log_every": "steps between two lines of progress",
 }
-_CHOICES = {"device": ("auto", "cpu", "cuda"), "metadata": PROVIDERS, "nonfinite": ("skip", "stop")}
+_CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
+    "metadata": PROVIDERS,
+    "nonfinite": ("skip", "stop"),
+    "divergence": ("go-back", "ignore"),
+}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
 _MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
 

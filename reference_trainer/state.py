@@ -28,7 +28,12 @@ def seed_everything(seed: int, rank: int, step: int) -> None:
 
 
 def capture(
-    model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, step: int, identity: dict[str, Any]
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    step: int,
+    identity: dict[str, Any],
+    divergence: dict[str, Any] | None = None,
 ) -> State:
     """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
@@ -44,6 +49,7 @@ def capture(
         "param_groups": of_optimizer["param_groups"],
         "schedule": schedule.state_dict(),
         "identity": identity,
+        "divergence": divergence or {},  # what is usual, and which samples were left out
     }
     state["progress"] = json.dumps(progress)  # text: readable without unpickling anything, floats exact
     return state
@@ -51,8 +57,8 @@ def capture(
 
 def apply(
     state: State, model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, identity: dict[str, Any]
-) -> None:
-    """Puts a captured state back. Raises `BadInput` when it belongs to another job."""
+) -> dict[str, Any]:
+    """Puts a captured state back; returns that of the watch over divergence. Raises `BadInput` for another job's."""
     progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
@@ -69,6 +75,8 @@ def apply(
     optimizer.load_state_dict({"state": per_parameter, "param_groups": progress["param_groups"]})
     schedule.load_state_dict(progress["schedule"])
     _restore_rng(state["rng"], identity["seed"], progress["step"])
+    divergence: dict[str, Any] = progress.get("divergence", {})
+    return divergence
 
 
 def _rng_state() -> Tensor:
