@@ -30,6 +30,7 @@ EXPECT = {
 }
 COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
+ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 
 
@@ -45,6 +46,8 @@ KILL = fault("kill", "rank_kill", {"step": 25}, {"rank": 1})
 EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", replacement={"after": "500ms"})
 ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip")
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
+SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learning_rate", factor=100, steps=3)
+MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -80,6 +83,8 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
     "drift": rehearsal(FLIP, nodes=3),
+    "spike": rehearsal(SPIKE, steps=100, expect=ALIKE),
+    "mild spike": rehearsal(MILD, steps=100, expect=ALIKE | NOTHING_LOST),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(
