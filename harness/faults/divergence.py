@@ -20,7 +20,8 @@ BEFORE_STEPS = 20  # whose median is the usual
 AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
 TOLD_WITHIN_S = 60.0
 PASSED_WITHIN_S = 600.0  # a job that goes back may do the steps again
-RATE_TOLERANCE, NORM_TOLERANCE = 0.1, 0.5
+RATE_TOLERANCE = 0.1
+NORM_PART, NORM_LEAST = 0.2, 3.0  # a gradient norm is another one in each step: so much of `factor`, and this at least
 
 Name = Literal["loss", "grad_norm", "lr"]
 TOLD_BY: Mapping[str, Name] = {"learning_rate": "lr", "gradient": "grad_norm", "batches": "loss"}
@@ -92,21 +93,22 @@ class Divergence(Fault):
         return statistics.median(times) / 1e9 if times else 0.0
 
     def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
-        """By what the rank tells of the step at which it begins."""
-        told: list[float] = []
-
-        def seen() -> bool:
-            told[:] = [getattr(each, self._name) for each in context.figures(rank) if each.step == self._first]
-            return bool(told)
-
-        if not context.wait(TOLD_WITHIN_S, until=seen):
+        """By what the rank tells of the step at which it begins, against the steps before."""
+        if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
             raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
-        ratio, least = told[0] / self._usual[rank], self._least(len(ranks), context)
+        told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
+        before = [each for each in context.figures(rank) if each.step < self._first]
+        self._usual[rank] = usual(before, self._name) if before else self._usual[rank]
+        ratio = told / self._usual[rank]
         ok = not math.isfinite(ratio) or ratio >= least
         if self.kind == "learning_rate":
             ok = abs(ratio / self.factor - 1) <= RATE_TOLERANCE
-        detail = f"rank {rank}, step {self._first}: {self._usual[rank]:.4g} → {told[0]:.4g}"
+        detail = f"rank {rank}, step {self._first}: {self._usual[rank]:.4g} → {told:.4g}"
         context.effect(_shown(ratio, self.factor), round(least, 3), self._unit, ok=ok, detail=detail)
+
+    def _told(self, rank: int, context: Context) -> float | None:
+        """The first time that it did this step."""
+        return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
 
     def _least(self, ranks: int, context: Context) -> float:
         """A rank that is not a target has its part of batch and gradient; the norm of a sum is less than the sum of the
@@ -114,7 +116,7 @@ class Divergence(Fault):
         world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
         if self.kind == "batches":
             return 1 + (abnormal.SPIKE_LOSS_FACTOR - 1) * ranks / world
-        return self.factor if self.kind == "learning_rate" else NORM_TOLERANCE * self.factor * ranks / world
+        return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         orders.withdraw(context.run_dir, context.seed)
