@@ -21,11 +21,13 @@ DATA_WAIT_SHARE = 0.10  # of the step time
 THROUGHPUT_LOSS = 0.10  # of a day, against the day before
 CHECKPOINT_INTERVALS = 2.0  # without a commit
 
-SPIKE_LOSS_FACTOR = 1.5  # times the usual loss, or a gradient norm as above ...
+SPIKE_LOSS_EXCESS = 0.3  # over the usual loss, and ...
+SPIKE_LOSS_SPREADS = 5.0  # ... so many times its usual spread; or a gradient norm as above ...
 SPIKE_STEPS = 3  # ... in so many steps in a row: it does not pass by itself, and the job goes back
 SPIKE_MARGIN_STEPS = 5  # before the first of them the state may be spoilt already
 LEFT_OUT_BEFORE, LEFT_OUT_STEPS = 1, 8  # batches that are left out: the one before the first of them, so many in all
 
+LOSSES_KEPT = 32  # whose median is the usual loss; it falls as the training goes on
 NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one; with fewer nothing is usual yet
 TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
 
@@ -54,11 +56,13 @@ def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
 
 
 def loss_spikes(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss is 1.5 times the median of those before, or no number. Losses below 0 have no such factor."""
+    """Whether a loss is no number, or above the median of those before by 30 % and by five times their spread: the
+    median distance from that, as a standard deviation (times 1.4826)."""
     if len(before) < NORMS_MIN:
         return False
     usual = statistics.median(before)
-    return not math.isfinite(loss) or (usual > 0 and loss > SPIKE_LOSS_FACTOR * usual)
+    spread = 1.4826 * statistics.median([abs(each - usual) for each in before])
+    return not math.isfinite(loss) or loss - usual > max(SPIKE_LOSS_EXCESS * abs(usual), SPIKE_LOSS_SPREADS * spread)
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
@@ -123,7 +127,7 @@ class Spikes:
     """
 
     def __init__(self) -> None:
-        self._losses: deque[float] = deque(maxlen=NORMS_KEPT)
+        self._losses: deque[float] = deque(maxlen=LOSSES_KEPT)
         self._norms: deque[float] = deque(maxlen=NORMS_KEPT)
         self.in_a_row = 0
 
@@ -142,6 +146,6 @@ class Spikes:
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._losses = deque(state.get("losses", ()), maxlen=NORMS_KEPT)
+        self._losses = deque(state.get("losses", ()), maxlen=LOSSES_KEPT)
         self._norms = deque(state.get("norms", ()), maxlen=NORMS_KEPT)
         self.in_a_row = state.get("in_a_row", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
 import statistics
@@ -18,6 +19,7 @@ from harness.faults.shared import orders
 
 BEFORE_STEPS = 20  # whose median is the usual
 AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
+MOVES_WITHIN_S = 0.1
 TOLD_WITHIN_S = 60.0
 PASSED_WITHIN_S = 600.0  # a job that goes back may do the steps again
 RATE_TOLERANCE = 0.1
@@ -83,10 +85,15 @@ class Divergence(Fault):
             raise FaultError(f"a learning rate is that of all ranks: target {{rank: all}}, not ranks {list(ranks)}")
 
     def _begin(self, ranks: Sequence[int], context: Context) -> int:
-        """A step that no rank has begun when the order comes."""
-        step_s = self._step_s(ranks, context)
-        ahead = AHEAD_STEPS + (min(BEFORE_STEPS, math.ceil(AHEAD_S / step_s)) if step_s > 0 else 0)
-        return max(newest(context.figures(rank)) for rank in ranks) + ahead
+        """A step that no rank has begun when the order comes. A trainer that is held at the trigger does not move."""
+        step_s, ahead, begun = self._step_s(ranks, context), AHEAD_STEPS, self._newest(ranks, context)
+        moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: self._newest(ranks, context) != begun)
+        if moves and step_s > 0:
+            ahead += min(BEFORE_STEPS, math.ceil(AHEAD_S / step_s))
+        return self._newest(ranks, context) + ahead
+
+    def _newest(self, ranks: Sequence[int], context: Context) -> int:
+        return max(newest(context.figures(rank)) for rank in ranks)
 
     def _step_s(self, ranks: Sequence[int], context: Context) -> float:
         times = context.step_times_ns(ranks[0])[-BEFORE_STEPS:]
@@ -97,7 +104,7 @@ class Divergence(Fault):
         if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
             raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
         told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
-        before = [each for each in context.figures(rank) if each.step < self._first]
+        before = list(itertools.takewhile(lambda each: each.step < self._first, context.figures(rank)))
         self._usual[rank] = usual(before, self._name) if before else self._usual[rank]
         ratio = told / self._usual[rank]
         ok = not math.isfinite(ratio) or ratio >= least
@@ -115,7 +122,7 @@ class Divergence(Fault):
         norms."""
         world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
         if self.kind == "batches":
-            return 1 + (abnormal.SPIKE_LOSS_FACTOR - 1) * ranks / world
+            return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:

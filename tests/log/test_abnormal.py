@@ -83,13 +83,20 @@ def until_it_diverges(losses: list[float], norms: list[float] | None = None) -> 
 
 def test_three_steps_far_above_the_usual_are_a_divergence() -> None:
     usual = [2.0] * abnormal.NORMS_MIN
-    assert until_it_diverges([*usual, 3.1, 3.1, 3.1]) == len(usual) + 3
-    assert until_it_diverges([*usual, *[3.0] * 50]) is None, "1.5 times is the limit"
+    assert until_it_diverges([*usual, 2.7, 2.7, 2.7]) == len(usual) + 3
+    assert until_it_diverges([*usual, *[2.59] * 50]) is None, "30 % is the limit"
     assert until_it_diverges([*usual, 9.0, 9.0, 2.0, 9.0, 9.0, 2.0]) is None, "it passes by itself"
     assert until_it_diverges([2.0] * 19 + [9.0] * 3) is None, "nothing is usual yet"
     assert until_it_diverges([*usual, float("nan"), 9.0, float("inf")]) == len(usual) + 3
     assert until_it_diverges([2.0] * 23, [1.0] * 20 + [11.0] * 3) == 23
-    assert until_it_diverges([-2.0] * 30 + [-1.0] * 30) is None, "a loss below 0 has no factor"
+    assert until_it_diverges([-2.0] * 30 + [-1.5] * 30) is None
+    assert until_it_diverges([-2.0] * 30 + [-1.3] * 30) == 33, "a loss may be below 0"
+
+
+def test_a_noisy_loss_needs_more_than_thirty_percent() -> None:
+    noisy = [2.0 + (n % 5 - 2) / 4 for n in range(40)]
+    assert until_it_diverges([*noisy, *[3.0] * 9]) is None
+    assert until_it_diverges([*noisy, *[4.0] * 9]) == 43
 
 
 @given(st.integers(20, 300), st.integers(1, 3))
