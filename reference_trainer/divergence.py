@@ -31,6 +31,10 @@ class Divergence:
         self._spikes = abnormal.Spikes()
         self._decided: list[tuple[int, int]] = []  # left out by this process; an older checkpoint does not know of it
 
+    def seems_abnormal(self, loss: float, grad_norm: float) -> bool:
+        """Whether this step is far above the usual, before it counts."""
+        return self._spikes.abnormal(loss, grad_norm)
+
     def step_done(self, step: int, loss: float, grad_norm: float) -> None:
         """Raises `Spike` where the training diverges."""
         if not self._on or not self._spikes.step_done(loss, grad_norm):

@@ -41,6 +41,7 @@ class Options:
     poll_s: float = 1.0
     nonfinite: str = "skip"
     divergence: str = "go-back"
+    layer_norms_every: int = 0
     check_replicas_every: int = 10
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0
@@ -74,6 +75,7 @@ _HELP = {
     "poll_s": "seconds between two such questions",
     "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
     "divergence": "what to do about a spike of the loss that does not pass: go back before it, or nothing",
+    "layer_norms_every": "steps between two events with the norms of each layer; 0: only when the loss spikes",
     "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
     "hang_floor_s": "never call it a hang before so many seconds without a step",
     "hang_factor": "call it a hang after so many times the median step",
@@ -90,7 +92,7 @@ _CHOICES = {
     "divergence": ("go-back", "ignore"),
 }
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {"check_replicas_every", "exclude_stragglers", "seed", "dropout", "warmup"}
+_MAY_BE_ZERO = {"check_replicas_every", "layer_norms_every", "exclude_stragglers", "seed", "dropout", "warmup"}
 
 
 def parse(arguments: list[str] | None = None) -> Options:

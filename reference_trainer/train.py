@@ -38,6 +38,7 @@ from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
 from reference_trainer.data import Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
+from reference_trainer.layers import LayerNorms
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
@@ -160,6 +161,7 @@ class Worker:
         }
         self.damage = Damage.on_request(self.rank, self.emit, self.samples)
         self.divergence = Divergence(self.emit, self.rank, self.samples, options.divergence == "go-back")
+        self.layer_norms = LayerNorms(self.model, self.emit, options.layer_norms_every, options.clip)
         self.replicas = Replicas(self.model, self.emit, self.rank, options.check_replicas_every)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
@@ -233,6 +235,8 @@ class Worker:
             loss = sum(losses)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
             lr = self.optimizer.param_groups[0]["lr"]
+            if self.rank == 0:
+                self.layer_norms.step_done(step, grad_norm, self.divergence.seems_abnormal(loss, grad_norm))
             if self.is_finite(loss, grad_norm):
                 self.optimizer.step()
             self.optimizer.zero_grad()

@@ -131,9 +131,13 @@ class Spikes:
         self._norms: deque[float] = deque(maxlen=NORMS_KEPT)
         self.in_a_row = 0
 
+    def abnormal(self, loss: float, grad_norm: float) -> bool:
+        """Whether the next step is far above the usual, before it counts."""
+        return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
+
     def step_done(self, loss: float, grad_norm: float) -> bool:
         """Whether the training diverges, as far as this step and those before it tell."""
-        if loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms):
+        if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
             self.in_a_row = 0

@@ -265,6 +265,12 @@ PLAN = (
     Field("abort", OBJECT, "when the run is given up", optional=True, fields=ABORT),
 )
 
+LAYER = (
+    _name("name", "the layer"),
+    Field("gradient", NUMBER, "norm of its gradient, before it was clipped", optional=True),
+    Field("weights", NUMBER, "norm of its weights", optional=True),
+)
+
 _TRAINER = (
     Event("started", ("trainer",), "The worker's code runs."),
     Event(
@@ -481,6 +487,15 @@ _TRAINER = (
             _text("detail", "in words"),
             Field("at_step", INTEGER, "the step that it is about", "steps", optional=True, least=0, most=STEP_MAX),
             _rank("suspect", "the rank that it is about, where one can be named"),
+        ),
+    ),
+    Event(
+        "layer_norms",
+        ("trainer",),
+        "Norms by layer, when they were asked for or the loss spikes.",
+        (
+            _step("the step whose gradients these are"),
+            Field("layers", OBJECTS, "one for each layer", fields=LAYER),
         ),
     ),
     Event(
