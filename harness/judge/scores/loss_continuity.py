@@ -374,7 +374,9 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
             yield at_most(name, observed, bound, str, reason, "samples")
 
 
-def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds, left_out: LeftOut) -> Iterator[Finding]:
+def _other_samples(
+    comparison: Comparison | None, bounds: ContinuityBounds, left_out: LeftOut = NOTHING_LEFT_OUT
+) -> Iterator[Finding]:
     if comparison is None:
         return
     mine, other = comparison.run, _moved_on(comparison.fault_free, left_out)
