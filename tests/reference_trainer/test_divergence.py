@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from harness.emitter import Emitter, abnormal
 from reference_trainer.checkpoint import Checkpoints
 from reference_trainer.data import Corpus, Samples
 from reference_trainer.divergence import Divergence, Spike, merged
+from reference_trainer.options import Options
+from reference_trainer.train import SETBACKS_MAX, StoppedByPolicy, Worker
 
 BATCH = 4
 
@@ -55,6 +58,32 @@ def test_every_rank_goes_back_and_one_of_them_tells(rank: int) -> None:
     assert data.left_out == [(first, count)]
     told = [(each["event"], each["at_step"]) for each in emit.events]
     assert told == [("anomaly", 33), ("samples.left_out", 33)] * (rank == 0)
+
+
+def going_back(checkpoint_there: bool = True) -> Worker:
+    worker = Worker(Options(), Told(), rank=0, local_rank=0, world_size=1)
+    worker.watchdog = worker.optimizer = worker.divergence = MagicMock()
+    worker.checkpoints = MagicMock(**{"forget_after.return_value": checkpoint_there})
+    worker.restore = lambda: 20  # type: ignore[method-assign]
+    worker.step = 33
+    return worker
+
+
+def test_so_often_and_no_more_it_goes_back_without_getting_further() -> None:
+    worker = going_back()
+    spike = Spike("loss 9", before=25, at_step=33, left_out=(0, 1))
+    for _ in range(SETBACKS_MAX):
+        worker.go_back(spike)
+    with pytest.raises(StoppedByPolicy, match="loss 9; this was setback 4 without getting past step 33"):
+        worker.go_back(spike)
+    worker.step = 34
+    worker.go_back(spike)
+
+
+def test_without_a_checkpoint_from_before_it_stops_and_deletes_nothing() -> None:
+    worker = going_back(checkpoint_there=False)
+    with pytest.raises(StoppedByPolicy, match="loss 9; no checkpoint of step 25 or before is there to go back to"):
+        worker.go_back(Spike("loss 9", before=25, at_step=33, left_out=(0, 1)))
 
 
 def test_nothing_is_done_where_it_is_not_asked_for() -> None:
