@@ -336,6 +336,23 @@ class Checkpoints:
             reason = next(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
             fallback.append({"source": str(self.root / folder_name(step)), "reason": reason})
 
+    def forget_after(self, step: int) -> bool:
+        """Deletes the checkpoints of later steps, unless no other would be left: then all stay, and it is false.
+
+        Collective; nothing must be on its way to the disk.
+        """
+        seen = self._seen_anywhere()
+        if not any(each <= step for each in seen):
+            return False
+        here = int(os.environ.get("LOCAL_RANK", "0")) if self._remote else dist.get_rank()
+        for late in (each for each in seen if each > step):
+            if here == 0:
+                shutil.rmtree(self.root / folder_name(late), ignore_errors=True)
+            if self._remote and dist.get_rank() == 0:
+                self._remote.delete(late)
+        dist.barrier()
+        return True
+
     def sweep(self) -> None:
         """Removes what a killed writer left behind. Rank 0, when no other writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):

@@ -1,14 +1,19 @@
-"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight, or a batch
-with fewer samples or the same ones twice.
+"""Damage on request, for rehearsals: a batch whose loss is NaN, a flipped bit in a gradient or in a weight, a batch
+with fewer samples or the same ones twice; for some steps a larger learning rate or gradient, or poisoned batches.
 
 Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `gradient`,
 `weight`, `fewer`, `duplicate`), `place` (0 to 1: which element of the model), `bit` (of a float32; 31 is the sign),
 `share` (0 to 1: of the rank's samples). That rank does it at its next step, once, and leaves what it did in the folder
 of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it can only read.
+
+An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, `gradient_factor`, `batches`). The first
+two strike once: a step that is done again is spared. Poisoned batches are bad data: they stay bad while the order is
+there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -18,43 +23,111 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from harness.events import Emitter
-from reference_trainer.data import Loaded
+from reference_trainer.data import Loaded, Samples
 
 SKEWS = ("fewer", "duplicate")
 FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 
+class Lasting:
+    """An order for a stretch of steps."""
+
+    def __init__(self, order: dict[str, Any], struck_before: bool):
+        self.kind, self.factor = order["kind"], order["factor"]
+        self.steps = range(order["from_step"], order["from_step"] + order["steps"])
+        self.poisoned: NDArray[np.int64] | None = None  # sample numbers
+        self._last, self._over = 0, struck_before
+
+    def acts(self, step: int) -> bool:
+        """Whether it strikes this step."""
+        self._over |= step <= self._last  # the training has gone back
+        self._last = max(step, self._last)
+        return step in self.steps and not self._over
+
+
 class Damage:
-    def __init__(self, folder: pathlib.Path, answers: pathlib.Path, rank: int, emit: Emitter):
+    def __init__(
+        self, folder: pathlib.Path, answers: pathlib.Path, rank: int, emit: Emitter, samples: Samples | None = None
+    ):
         self._folder, self._answers, self._rank, self._emit = folder, answers, rank, emit
+        self._samples = samples
         self._hooks: list[Any] = []
         self._skew: Callable[[Loaded], Loaded] | None = None
+        self._lasting: dict[str, Lasting] = {}
 
     @classmethod
-    def on_request(cls, rank: int, emit: Emitter) -> Damage | None:
+    def on_request(cls, rank: int, emit: Emitter, samples: Samples | None = None) -> Damage | None:
         folder = os.environ.get(FOLDER_ENV)
-        return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit) if folder else None
+        return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit, samples) if folder else None
 
-    def before_step(self, step: int, model: nn.Module) -> None:
+    def before_step(self, step: int, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """Ends the damage of the step before, and does what is asked for now."""
         while self._hooks:
             self._hooks.pop().remove()
-        for file in sorted(self._folder.glob("*.json")):
-            try:
-                order = json.loads(file.read_text())
-            except FileNotFoundError:
-                continue  # another rank's, which has taken it since the folder was listed
+        there = sorted(self._folder.glob("*.json"))
+        for name in self._lasting.keys() - {file.stem for file in there}:
+            del self._lasting[name]
+        for file in there:
+            self._look_at(file, step, model)
+        for name, each in self._lasting.items():
+            if each.acts(step):
+                self._upset(each, model, optimizer)
+                self._report_once(name, step, each)
+
+    def _look_at(self, file: pathlib.Path, step: int, model: nn.Module) -> None:
+        """A new order for this rank is carried out, or remembered if it lasts."""
+        if file.stem in self._lasting:
+            return
+        with contextlib.suppress(FileNotFoundError):  # another rank's, which has taken it since the folder was listed
+            order = json.loads(file.read_text())
             done = self._answers / f"{file.stem}.done"
-            if order["rank"] == self._rank and not done.exists():
+            if order["rank"] != self._rank:
+                return
+            if "from_step" in order:
+                self._lasting[file.stem] = self._begin(order, step, done)
+            elif not done.exists():
                 self._strike(order, step, model, done)
 
     def of_batch(self, loaded: Loaded) -> Loaded:
-        """The batch of this step, with the samples that are ordered for it."""
+        """The batch of this step, as it was ordered: with other samples, or with poisoned ones."""
         skew, self._skew = self._skew, None
-        return skew(loaded) if skew else loaded
+        loaded = skew(loaded) if skew else loaded
+        self.spoil(loaded.indices, loaded.targets)
+        return loaded
+
+    def _begin(self, order: dict[str, Any], step: int, done: pathlib.Path) -> Lasting:
+        """An order that comes too late is answered, and not carried out."""
+        late = step > order["from_step"]
+        lasting = Lasting(order, struck_before=late)
+        if late and not done.exists():
+            self._report(done, step, changed=0)
+        elif lasting.kind == "batches" and self._samples is not None:
+            lasting.poisoned = np.concatenate([self._samples.batch(each).indices for each in lasting.steps])
+        return lasting
+
+    def _upset(self, order: Lasting, model: nn.Module, optimizer: Optimizer | None) -> None:
+        if order.kind == "learning_rate" and optimizer is not None:
+            for group in optimizer.param_groups:  # the schedule sets it anew for the next step
+                group["lr"] *= order.factor
+        elif order.kind == "gradient_factor":
+            self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
+
+    def spoil(self, indices: NDArray[np.int64], targets: Tensor) -> None:
+        """Poisoned samples, of these (n,) of a batch, get other targets, (n, context): noise, the same each time."""
+        for order in self._lasting.values():
+            for row in np.flatnonzero(np.isin(indices, order.poisoned)) if order.poisoned is not None else ():
+                noise = np.random.default_rng(int(indices[row])).integers(0, 256, targets.shape[1])
+                targets[row] = torch.from_numpy(noise).to(targets)
+
+    def _report_once(self, name: str, step: int, order: Lasting) -> None:
+        done = self._answers / f"{name}.done"
+        if not done.exists():
+            self._report(done, step, changed=1, kind=order.kind)
 
     def _strike(self, order: dict[str, Any], step: int, model: nn.Module, done: pathlib.Path) -> None:
         if order["kind"] == "nan":

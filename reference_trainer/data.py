@@ -153,6 +153,7 @@ class Samples:
         self._context = context
         self._global_batch = global_batch
         self._seed = seed
+        self.left_out: list[tuple[int, int]] = []  # places in the order, as (first, count): sorted, and not consumed
         self.count = (corpus.size - 1) // context
         if self.count < 1:
             raise BadInput(f"{corpus.source}: {corpus.size} bytes; one sample alone needs {context + 1}")
@@ -164,6 +165,8 @@ class Samples:
     def batch(self, step: int) -> Batch:
         """The global batch of `step`; the first step is 1."""
         first = (step - 1) * self._global_batch
+        for begin, count in self.left_out:
+            first += count if first >= begin else 0
         positions = range(first, first + self._global_batch)
         indices = [self._shuffled(position // self.count)[position % self.count] for position in positions]
         return Batch(np.array(indices, dtype=np.int64), first)

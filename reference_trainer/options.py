@@ -44,6 +44,8 @@ class Options:
     metadata: str = "auto"
     poll_s: float = 1.0
     nonfinite: str = "skip"
+    divergence: str = "go-back"
+    layer_norms_every: int = 0
     check_replicas_every: int = 10
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0
@@ -80,6 +82,8 @@ _HELP = {
     "metadata": "whose metadata endpoint to ask for an eviction notice",
     "poll_s": "seconds between two such questions",
     "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
+    "divergence": "what to do about a spike of the loss that does not pass: go back before it, or nothing",
+    "layer_norms_every": "steps between two events with the norms of each layer; 0: only when the loss spikes",
     "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
     "hang_floor_s": "never call it a hang before so many seconds without a step",
     "hang_factor": "call it a hang after so many times the median step",
@@ -94,11 +98,12 @@ _CHOICES = {
     "precision": ("auto", "bf16", "fp16", "fp32"),
     "metadata": PROVIDERS,
     "nonfinite": ("skip", "stop"),
+    "divergence": ("go-back", "ignore"),
 }
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
 _MAY_BE_ZERO = {
-    *("read_ahead", "data_patience_s", "check_replicas_every", "checkpoint_every_s", "exclude_stragglers"),
-    *("seed", "dropout", "warmup"),
+    *("read_ahead", "data_patience_s", "check_replicas_every", "layer_norms_every", "checkpoint_every_s"),
+    *("exclude_stragglers", "seed", "dropout", "warmup"),
 }
 
 

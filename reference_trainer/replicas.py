@@ -23,6 +23,8 @@ MODULUS = 2**52  # a digest below it is exact as a 64-bit float, which is what t
 class Setback(Exception):
     """The state of the training cannot be trusted any more; the message says why. All ranks raise it at once."""
 
+    before: int | None = None  # checkpoints of later steps must not be used; `None`: the newest one is good
+
 
 def digest(model: nn.Module) -> Tensor:
     """Sums the bits of all weights as integers, tensor k times k: () int64, from 0 to 2^52 - 1.

@@ -35,6 +35,7 @@ def capture(
     precision: Precision,
     step: int,
     identity: dict[str, Any],
+    divergence: dict[str, Any] | None = None,
 ) -> State:
     """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
@@ -51,6 +52,7 @@ def capture(
         "schedule": schedule.state_dict(),
         "precision": precision.state(),
         "identity": identity,
+        "divergence": divergence or {},  # what is usual, and which samples were left out
     }
     state["progress"] = json.dumps(progress)  # text: readable without unpickling anything, floats exact
     return state
@@ -63,8 +65,8 @@ def apply(
     schedule: LRScheduler,
     precision: Precision,
     identity: dict[str, Any],
-) -> None:
-    """Puts a captured state back. Raises `BadInput` when it belongs to another job."""
+) -> dict[str, Any]:
+    """Puts a captured state back; returns that of the watch over divergence. Raises `BadInput` for another job's."""
     progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
@@ -82,6 +84,8 @@ def apply(
     schedule.load_state_dict(progress["schedule"])
     precision.restore(progress.get("precision", {}))
     _restore_rng(state["rng"], identity["seed"], progress["step"])
+    divergence: dict[str, Any] = progress.get("divergence", {})
+    return divergence
 
 
 def _rng_state() -> Tensor:

@@ -39,6 +39,8 @@ from reference_trainer import state as training_state
 from reference_trainer.checkpoint import Checkpoints, copy_to_host
 from reference_trainer.damage import Damage
 from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
+from reference_trainer.divergence import Divergence, Spike
+from reference_trainer.layers import LayerNorms
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.precision import Precision
@@ -145,7 +147,7 @@ class Worker:
             try:
                 return self.train()
             except Setback as setback:
-                self.go_back(str(setback))
+                self.go_back(setback)
 
     def build(self) -> None:
         """Everything that needs no other rank."""
@@ -169,7 +171,9 @@ class Worker:
             "data": corpus.digest,
             "model": repr(shape_of(options)),
         }
-        self.damage = Damage.on_request(self.rank, self.emit)
+        self.damage = Damage.on_request(self.rank, self.emit, self.samples)
+        self.divergence = Divergence(self.emit, self.rank, self.samples, options.divergence == "go-back")
+        self.layer_norms = LayerNorms(self.model, self.emit, options.layer_norms_every, options.clip)
         self.replicas = Replicas(self.model, self.emit, self.rank, options.check_replicas_every)
         training_state.seed_everything(options.seed, self.rank, step=0)
         if self.rank == 0:
@@ -190,18 +194,21 @@ class Worker:
         """Puts back the newest checkpoint that is valid for every rank; returns its step."""
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
+        kept = {}
         if restored.state is not None:
             parts = (self.model, self.optimizer, self.schedule, self.precision)
-            training_state.apply(restored.state, *parts, self.identity)
+            kept = training_state.apply(restored.state, *parts, self.identity)
+        self.divergence.load(kept)
         if self.rank == 0:
             self.checkpoints.sweep()
         self.emit("restored", step=restored.step, source=restored.source, fallback=restored.fallback)
         self.step = restored.step
         return restored.step
 
-    def go_back(self, why: str) -> None:
-        """All ranks return to the newest checkpoint. Too many times without getting further: the job stops."""
-        print(f"rank {self.rank}: {why}; back to the newest checkpoint", file=sys.stderr, flush=True)
+    def go_back(self, setback: Setback) -> None:
+        """All ranks return to the newest good checkpoint. Too many times without getting further: the job stops."""
+        why = str(setback)
+        print(f"rank {self.rank}: {why}; back to an earlier checkpoint", file=sys.stderr, flush=True)
         self.setbacks = 1 if self.step > self.furthest else self.setbacks + 1
         self.furthest = max(self.step, self.furthest)
         if self.setbacks > SETBACKS_MAX:
@@ -211,8 +218,12 @@ class Worker:
         self.optimizer.zero_grad()
         self.checkpoints.wait()
         with self.emit.phase("restore"):
+            if setback.before is not None and not self.checkpoints.forget_after(setback.before):
+                raise StoppedByPolicy(f"{why}; no checkpoint of step {setback.before} or before is there to go back to")
             if not self.restore():
                 raise FromScratch(f"{why}; there is no checkpoint to go back to")
+        if isinstance(setback, Spike):
+            self.divergence.gone_back(setback)
 
     def train(self) -> tuple[int, str]:
         """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
@@ -223,7 +234,7 @@ class Worker:
         for step in range(self.step + 1, options.steps + 1):
             self.step = step
             if self.damage:
-                self.damage.before_step(step, self.model)
+                self.damage.before_step(step, self.model, self.optimizer)
             self.emit.failpoint("next_batch")
             loaded = self.damage.of_batch(self.loader.take()) if self.damage else self.loader.take()
             batch, inputs, targets = loaded.batch, loaded.inputs.to(self.device), loaded.targets.to(self.device)
@@ -239,8 +250,10 @@ class Worker:
             loss = sum(losses)
             self.precision.unscale(self.optimizer)
             grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
-            lr = self.schedule.get_last_lr()[0]
+            lr = self.optimizer.param_groups[0]["lr"]
             seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
+            if self.rank == 0 and not seeks_scale:
+                self.layer_norms.step_done(step, grad_norm, self.divergence.seems_abnormal(loss, grad_norm))
             if not seeks_scale and self.is_finite(loss, grad_norm):
                 self.precision.step(self.optimizer)
             self.precision.step_done()
@@ -272,6 +285,8 @@ class Worker:
             self.stragglers.step_done(compute_s_of_ranks)
             committed = self.checkpoints.committed_step  # told on rank 0, which saves
             self.trends.step_done(step, loss, grad_norm, begin_ns - began_ns, data_ns, committed)
+            if not seeks_scale:
+                self.divergence.step_done(step, loss, grad_norm)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
             if self.rank == 0 and step % options.log_every == 0:
@@ -336,7 +351,7 @@ class Worker:
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
         with self.emit.phase("checkpoint.snapshot"):
             parts = (self.model, self.optimizer, self.schedule, self.precision)
-            state = training_state.capture(*parts, self.step, self.identity)
+            state = training_state.capture(*parts, self.step, self.identity, self.divergence.state())
             if self.rank == 0:
                 state = copy_to_host(state)
         if self.rank == 0:

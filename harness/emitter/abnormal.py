@@ -6,9 +6,11 @@ The limits are those that practitioners of large runs warn on.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 LOSS_RECENT_STEPS = 50  # the mean loss of these ...
 LOSS_BEFORE_STEPS = 100  # ... against that of those before them
@@ -19,11 +21,18 @@ DATA_WAIT_SHARE = 0.10  # of the step time
 THROUGHPUT_LOSS = 0.10  # of a day, against the day before
 CHECKPOINT_INTERVALS = 2.0  # without a commit
 
+SPIKE_LOSS_EXCESS = 0.3  # over the usual loss, and ...
+SPIKE_LOSS_SPREADS = 5.0  # ... so many times its usual spread; or a gradient norm as above ...
+SPIKE_STEPS = 3  # ... in so many steps in a row: it does not pass by itself, and the job goes back
+SPIKE_MARGIN_STEPS = 5  # before the first of them the state may be spoilt already
+LEFT_OUT_BEFORE, LEFT_OUT_STEPS = 1, 8  # batches that are left out: the one before the first of them, so many in all
+
+LOSSES_KEPT = 32  # whose median is the usual loss; it falls as the training goes on
 NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one; with fewer nothing is usual yet
 TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
 
 STAGNATION, GRADIENT, SLOW, DATA_WAIT = "stagnation", "gradient", "slow", "data_wait"
-CHECKPOINT_LATE = "checkpoint_late"
+CHECKPOINT_LATE, DIVERGENCE = "checkpoint_late", "divergence"
 OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a `Watch` finds
 
 
@@ -44,6 +53,16 @@ def loss_stagnates(losses: Sequence[float]) -> bool:
 def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
     """Whether a gradient norm is more than ten times the median of those before."""
     return len(before) >= NORMS_MIN and norm > GRADIENT_NORM_FACTOR * statistics.median(before)
+
+
+def loss_spikes(loss: float, before: Sequence[float]) -> bool:
+    """Whether a loss is no number, or above the median of those before by 30 % and by five times their spread: the
+    median distance from that, as a standard deviation (times 1.4826)."""
+    if len(before) < NORMS_MIN:
+        return False
+    usual = statistics.median(before)
+    spread = 1.4826 * statistics.median([abs(each - usual) for each in before])
+    return not math.isfinite(loss) or loss - usual > max(SPIKE_LOSS_EXCESS * abs(usual), SPIKE_LOSS_SPREADS * spread)
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
@@ -99,3 +118,38 @@ class Watch:
         found += [STAGNATION] if loss_stagnates(losses) else []
         found += [SLOW] if steps_are_slow(times) else []
         return found + ([DATA_WAIT] if waits_for_data(waits, times) else [])
+
+
+class Spikes:
+    """Counts steps in a row whose loss or gradient norm is far above the usual. One alone passes; three do not.
+
+    What is abnormal never becomes usual, however long it lasts.
+    """
+
+    def __init__(self) -> None:
+        self._losses: deque[float] = deque(maxlen=LOSSES_KEPT)
+        self._norms: deque[float] = deque(maxlen=NORMS_KEPT)
+        self.in_a_row = 0
+
+    def abnormal(self, loss: float, grad_norm: float) -> bool:
+        """Whether the next step is far above the usual, before it counts."""
+        return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
+
+    def step_done(self, loss: float, grad_norm: float) -> bool:
+        """Whether the training diverges, as far as this step and those before it tell."""
+        if self.abnormal(loss, grad_norm):
+            self.in_a_row += 1
+        else:
+            self.in_a_row = 0
+            self._losses.append(loss)
+            self._norms.append(grad_norm)
+        return self.in_a_row >= SPIKE_STEPS
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: what is usual is known again at once after a restart."""
+        return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._losses = deque(state.get("losses", ()), maxlen=LOSSES_KEPT)
+        self._norms = deque(state.get("norms", ()), maxlen=NORMS_KEPT)
+        self.in_a_row = state.get("in_a_row", 0)

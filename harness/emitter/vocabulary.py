@@ -130,7 +130,7 @@ _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, l
 
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew"),
-    *("stagnation", "slow", "data_wait", "checkpoint_late"),  # see `abnormal.py`
+    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence"),  # see `abnormal.py`
 )
 
 Tell = Literal[
@@ -266,6 +266,12 @@ PLAN = (
     Field("faults", OBJECTS, "what is to be done to it", optional=True, fields=PLANNED_FAULT),
     Field("expect", OBJECT, "what must hold, by score", optional=True),
     Field("abort", OBJECT, "when the run is given up", optional=True, fields=ABORT),
+)
+
+LAYER = (
+    _name("name", "the layer"),
+    Field("gradient", NUMBER, "norm of its gradient, before it was clipped", optional=True),
+    Field("weights", NUMBER, "norm of its weights", optional=True),
 )
 
 _TRAINER = (
@@ -544,6 +550,26 @@ _TRAINER = (
         ),
     ),
     Event(
+        "layer_norms",
+        ("trainer",),
+        "Norms by layer, when they were asked for or the loss spikes.",
+        (
+            _step("the step whose gradients these are"),
+            Field("layers", OBJECTS, "one for each layer", fields=LAYER),
+        ),
+    ),
+    Event(
+        "samples.left_out",
+        ("trainer",),
+        "The trainer has gone back before a spike of the loss, and leaves out the samples that it met there, once.",
+        (
+            Field("at_step", INTEGER, "the step at which it went back", "steps", least=0, most=STEP_MAX),
+            Field("first", INTEGER, "first place in the shuffled order", "samples", least=0, most=SAMPLE_MAX),
+            Field("count", INTEGER, "how many places from there", "samples", least=0, most=SAMPLES_MAX),
+            _text("detail", "in words"),
+        ),
+    ),
+    Event(
         "observer.failed",
         ("trainer", "agent"),
         "Something of the process is not observed any more; the training goes on.",
@@ -743,6 +769,7 @@ _HARNESS = (
             Field("stops", FLAG, "whether a healthy job may have to stop over it", optional=True),
             Field("spoils", FLAG, "whether it may damage checkpoints; else: unless it kills", optional=True),
             Field("drifts", FLAG, "whether it leaves a rank with other weights than its peers", optional=True),
+            Field("diverges", FLAG, "whether the loss may diverge over it", optional=True),
         ),
     ),
     Event("fault.taking", ("harness",), "The target is killed now.", (_FAULT, *_place(optional=True))),

@@ -22,7 +22,7 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import (
     AfterValidator,
@@ -81,6 +81,15 @@ class CheckpointPlace:
 
     folder: str = "checkpoints"
     layout: str = AUTO
+
+
+class Figures(NamedTuple):
+    """What a trainer told of one step; `nan` for what it did not tell."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
 
 
 class Context(Protocol):
@@ -149,6 +158,10 @@ class Context(Protocol):
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
         """The part (0 to 1) of the time of those steps that this rank waited for data; `None`: no step, or untold."""
+
+    def figures(self, rank: int) -> list[Figures]:
+        """What this rank told of its latest steps, in the order in which it did them; a step that is done again comes
+        again."""
         ...
 
     def ranks_on(self, node: Node) -> list[int]:
@@ -221,6 +234,10 @@ class Fault(BaseModel, abc.ABC):
 
     def drifts(self) -> bool:
         """Whether it leaves a rank with other weights than its peers, which the trainer must notice."""
+        return False
+
+    def diverges(self) -> bool:
+        """Whether the loss may diverge over it, which the trainer must notice and go back."""
         return False
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
+from harness.judge import spikes
 from harness.timeline.timeline import Ints, Timeline
 
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
@@ -26,6 +27,8 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]]) -> list[dict
 
 def _by_the_rules(run: Timeline, alarm: Mapping[str, Any]) -> bool:
     """Whether the steps of the process that raised it are abnormal by the very rule that it names."""
+    if alarm.get("kind") == abnormal.DIVERGENCE:
+        return any(spike.seen == alarm.get("at_step") and spike.end <= alarm["at"] for spike in spikes.spikes(run))
     if alarm.get("kind") not in abnormal.OF_STEPS:
         return False
     steps = run.steps

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge import consumed, curves, ledger, slowdown
+from harness.judge import consumed, curves, ledger, slowdown, spikes
 from harness.judge.consumed import Consumed
 from harness.judge.curves import Comparison, Curve
 from harness.judge.evidence import Evidence
 from harness.judge.ledger import Band, Ledger
 from harness.judge.slowdown import Degraded, StepTime
+from harness.judge.spikes import LeftOut, Spike
 from harness.timeline.timeline import FaultRecord, Floats, Ints, saving_like
 
 
@@ -70,6 +71,16 @@ class Analysis(Evidence):
     def consumed(self) -> Consumed | None:
         """What the surviving history consumed of the data set; `None` where nobody tells it by rank."""
         return consumed.consumed(self)
+
+    @cached_property
+    def spikes(self) -> Sequence[Spike]:
+        """Where the training diverged, if a fault or the trainer gives a reason to look."""
+        return spikes.spikes(self.run)
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """Samples that the trainer left out over a spike, told and explained."""
+        return spikes.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from harness.backends.contract import Cluster, Node
 from harness.emitter import Emitter
 from harness.errors import ChaosError, FaultError, NodeGone
-from harness.faults.contract import Cancelled, CheckpointPlace, Target
+from harness.faults.contract import Cancelled, CheckpointPlace, Figures, Target
 from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run.trigger import Firing, LiveProgress, TriggerHolds
@@ -148,6 +148,7 @@ class Injection:
         aimed = [self._aim(target) for target in self.targets]
         told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
         told |= {"drifts": True} if self.fault.drifts() else {}
+        told |= {"diverges": True} if self.fault.diverges() else {}
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
@@ -170,6 +171,9 @@ class Injection:
         waits = [waited for began, waited in list(self.progress.data_waits.get(rank, ())) if began >= since_ns]
         took_ns = sum(self.step_times_ns(rank, since_ns)[: len(waits)])
         return None if took_ns <= 0 or min(waits) < 0 else sum(waits) / took_ns
+
+    def figures(self, rank: int) -> list[Figures]:
+        return list(self.progress.figures.get(rank, ()))
 
     def ranks_on(self, node: Node) -> list[int]:
         workers = dict(self.progress.workers).items()

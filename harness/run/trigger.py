@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import math
 import os
 import pathlib
 import threading
@@ -19,11 +20,13 @@ from typing import Any
 
 from harness.emitter import HOLDS_ENV
 from harness.emitter.holds import granted
-from harness.faults.contract import Hold
+from harness.emitter.vocabulary import NOT_FINITE
+from harness.faults.contract import Figures, Hold
 from harness.log import hostile
 from harness.plan.model import Limits, PlannedFault
 
 STEPS_REMEMBERED = 2000
+FIGURES_REMEMBERED = 200
 PHASES_REMEMBERED = 10_000
 FAILPOINTS_REMEMBERED = 10_000
 NAME_LENGTH_MAX = 200
@@ -65,6 +68,7 @@ class LiveProgress:
     )
     step_times: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # rank → (began, took)
     data_waits: dict[int, collections.deque[tuple[int, int]]] = field(default_factory=dict)  # of the same steps
+    figures: dict[int, collections.deque[Figures]] = field(default_factory=dict)  # rank → of its latest steps
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
     odd_events: int = 0
@@ -151,6 +155,8 @@ class LiveProgress:
         self.phase = "training"
         loss = event.get("loss")
         self.loss = loss if isinstance(loss, float) else self.loss
+        told = self.figures.setdefault(rank, collections.deque(maxlen=FIGURES_REMEMBERED))
+        told.append(Figures(step, *(_number(event.get(name)) for name in ("loss", "grad_norm", "lr"))))
         self.complete_step = self._complete()
         self.furthest_step = max(self.furthest_step, self.complete_step)
 
@@ -167,6 +173,13 @@ def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
+
+
+def _number(value: Any) -> float:
+    """A figure as a trainer told it; one that is not finite is a text in the log."""
+    if isinstance(value, str) and value in NOT_FINITE:
+        return float(value)
+    return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan
 
 
 @dataclass

@@ -43,6 +43,7 @@ class FaultRecord:
     stops: bool = False  # a healthy job may have to stop over it
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     drifts: bool = False  # it leaves a rank with other weights than its peers
+    diverges: bool = False  # the loss may diverge over it
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
@@ -208,6 +209,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
             record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
             record |= {
                 "drifts": False,
+                "diverges": False,
                 "targets": (),
                 "injected": None,
                 "told": [],
@@ -241,6 +243,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["stops"] = bool(event.get("stops", False))
             record["spoils"] = bool(event.get("spoils", not record["kills"]))
             record["drifts"] = bool(event.get("drifts", False))
+            record["diverges"] = bool(event.get("diverges", False))
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])

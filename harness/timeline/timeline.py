@@ -135,6 +135,7 @@ class Timeline:
     torn: Sequence[str]  # writers whose last line was cut
     dropped: int  # events lost to a full disk
     problems: Sequence[str] = field(default=())  # contradictions found while reading
+    left_out: Sequence[dict[str, Any]] = field(default=())  # `samples.left_out`, of all before the end
     published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published`, as the harness saw them
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
@@ -235,6 +236,7 @@ def build(log: reading.Log) -> Timeline:
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
         usage=story.of_trainers("usage"),
+        left_out=story.of_trainers("samples.left_out"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),

@@ -59,7 +59,7 @@ def test_what_cannot_be_measured_is_no_pass() -> None:
 def test_a_score_that_is_not_there() -> None:
     with pytest.raises(
         UsageError,
-        match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, collectives, effect_end, .*recovery_time",
+        match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, collectives, divergence, effect_end, .*recovery_time",
     ):
         score.load_score("speed")
     assert all(score.load_score(name).name == name for name in score.score_names())

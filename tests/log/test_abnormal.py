@@ -71,3 +71,39 @@ def test_whatever_a_trainer_tells_only_known_kinds_are_found(rows: list[tuple[fl
     watch = Watch()
     for row in rows:
         assert set(watch.step_done(*row)) <= set(abnormal.OF_STEPS) <= set(ANOMALIES)
+
+
+def until_it_diverges(losses: list[float], norms: list[float] | None = None) -> int | None:
+    watch = abnormal.Spikes()
+    for step, row in enumerate(zip(losses, norms or [1.0] * len(losses), strict=True), 1):
+        if watch.step_done(*row):
+            return step
+    return None
+
+
+def test_three_steps_far_above_the_usual_are_a_divergence() -> None:
+    usual = [2.0] * abnormal.NORMS_MIN
+    assert until_it_diverges([*usual, 2.7, 2.7, 2.7]) == len(usual) + 3
+    assert until_it_diverges([*usual, *[2.59] * 50]) is None, "30 % is the limit"
+    assert until_it_diverges([*usual, 9.0, 9.0, 2.0, 9.0, 9.0, 2.0]) is None, "it passes by itself"
+    assert until_it_diverges([2.0] * 19 + [9.0] * 3) is None, "nothing is usual yet"
+    assert until_it_diverges([*usual, float("nan"), 9.0, float("inf")]) == len(usual) + 3
+    assert until_it_diverges([2.0] * 23, [1.0] * 20 + [11.0] * 3) == 23
+    assert until_it_diverges([-2.0] * 30 + [-1.5] * 30) is None
+    assert until_it_diverges([-2.0] * 30 + [-1.3] * 30) == 33, "a loss may be below 0"
+
+
+def test_a_noisy_loss_needs_more_than_thirty_percent() -> None:
+    noisy = [2.0 + (n % 5 - 2) / 4 for n in range(40)]
+    assert until_it_diverges([*noisy, *[3.0] * 9]) is None
+    assert until_it_diverges([*noisy, *[4.0] * 9]) == 43
+
+
+@given(st.integers(20, 300), st.integers(1, 3))
+def test_the_state_of_a_checkpoint_goes_on_where_it_was(usual: int, spiked: int) -> None:
+    before, after = abnormal.Spikes(), abnormal.Spikes()
+    for loss in [2.0 + n % 3 / 10 for n in range(usual)] + [9.0] * spiked:
+        before.step_done(loss, 1.0)
+    after.load(before.state())
+    assert [after.step_done(9.0, 1.0) for _ in range(3)] == [before.step_done(9.0, 1.0) for _ in range(3)]
+    assert after.state() == before.state()

@@ -30,6 +30,7 @@ EXPECT = {
 }
 COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
+ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
 
 
@@ -47,6 +48,8 @@ ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
+SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learning_rate", factor=100, steps=3)
+MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
 
@@ -85,6 +88,8 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
     "skew, uneven shares": rehearsal(SKEW | {"kind": "fewer"}, nodes=3),
+    "spike": rehearsal(SPIKE, steps=100, expect=ALIKE),
+    "mild spike": rehearsal(MILD, steps=100, expect=ALIKE | NOTHING_LOST),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(

@@ -32,8 +32,9 @@ from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import BadShard, Batch, Shard
+from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.preemption import Preemption
-from reference_trainer.replicas import Replicas
+from reference_trainer.replicas import Replicas, Setback
 from reference_trainer.train import GradientSync, Worker, exchange
 from reference_trainer.watchdog import Watchdog
 
@@ -382,8 +383,64 @@ def trains_on_without_a_shard() -> None:
 
 
 @bug
+def ignores_spikes() -> None:
+    """The loss goes through the roof, and the training goes on."""
+    Divergence.step_done = lambda *_: None
+
+
+@bug
+def goes_back_and_leaves_nothing_out() -> None:
+    """Says which samples it leaves out, and consumes them."""
+    original = Divergence.gone_back
+
+    def gone_back(self: Divergence, spike: Spike) -> None:
+        original(self, spike)
+        self._samples.left_out = []
+
+    Divergence.gone_back = gone_back
+
+
+@bug
+def leaves_out_more_than_it_says() -> None:
+    original = Divergence.gone_back
+
+    def gone_back(self: Divergence, spike: Spike) -> None:
+        original(self, spike)
+        ((first, count),) = self._samples.left_out
+        self._samples.left_out = [(first, count + 16)]
+
+    Divergence.gone_back = gone_back
+
+
+@bug
+def leaves_out_without_a_word() -> None:
+    original = Divergence.gone_back
+
+    def gone_back(self: Divergence, spike: Spike) -> None:
+        emit, self._emit = self._emit, Emitter(None)
+        original(self, spike)
+        self._emit = emit
+
+    Divergence.gone_back = gone_back
+
+
+@bug
+def goes_back_into_the_spike() -> None:
+    """Saves what it has, as before any restore, and then takes the newest checkpoint."""
+    original = Worker.go_back
+
+    def go_back(self: Worker, setback: Setback) -> None:
+        self.save_and_wait("emergency")
+        setback.before = None
+        original(self, setback)
+
+    Worker.go_back = go_back
+
+
+@bug
 def swallows_nan() -> None:
     """A weight becomes NaN at step 30, every update is made all the same."""
+    Divergence.step_done = lambda *_: None
 
     def is_finite(self: Worker, loss: float, grad_norm: float) -> bool:
         if self.step == 30:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.errors import FaultError
@@ -26,14 +26,32 @@ def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
 
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
     """The rank does it at its next step; returns what it says it did. Raises `FaultError` for one that does not."""
+    file = _write(context, rank, what)
+    context.injected()
+    found = _wait_for_answer(context, rank)
+    file.unlink(missing_ok=True)
+    return found
+
+
+def order_each(context: Context, ranks: Sequence[int], within_s: float, **what: Any) -> dict[int, dict[str, Any]]:
+    """The same order to each of these ranks, in force until it is withdrawn; returns what each says it did."""
+    for rank in ranks:
+        _write(context, rank, what)
+    context.injected()
+    return {rank: _wait_for_answer(context, rank, within_s) for rank in ranks}
+
+
+def _write(context: Context, rank: int, what: Mapping[str, Any]) -> pathlib.Path:
     file = context.run_dir / FOLDER / f"{context.seed:016x}-{rank}.json"
     file.with_suffix(".new").write_text(json.dumps({"rank": rank, **what}))
     os.replace(file.with_suffix(".new"), file)
-    context.injected()
-    done = f"{file.stem}.done"
-    if not context.wait(STRUCK_S_MAX, until=lambda: _answered(context.run_dir, done) is not None):
+    return file
+
+
+def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX) -> dict[str, Any]:
+    done = f"{context.seed:016x}-{rank}.done"
+    if not context.wait(within_s, until=lambda: _answered(context.run_dir, done) is not None):
         raise FaultError(f"rank {rank} took no order: the trainer has no hook for damage (CHAOS_DAMAGE)")
-    file.unlink(missing_ok=True)
     return _answer(context.run_dir, str(_answered(context.run_dir, done)))
 
 

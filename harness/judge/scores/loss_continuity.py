@@ -8,7 +8,7 @@ every sample exactly once, in order?
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +18,10 @@ from harness.judge.analysis import Analysis
 from harness.judge.consumed import Consumed
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
+from harness.judge.spikes import LeftOut
 from harness.timeline.timeline import Bools, Floats, Timeline
 
+NOTHING_LEFT_OUT = LeftOut()
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 UNPROVEN = "nothing shows that the order is the same in every run"
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
@@ -76,7 +78,7 @@ class LossContinuity(Score):
         by_rank = bounds.mode if same else "final"  # nothing is held against a rank's own losses then
         apart = ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None)
         if evidence.consumed is None:
-            reasons = [*apart, *_other_samples(comparison, bounds)]
+            reasons = [*apart, *_other_samples(comparison, bounds, evidence.left_out)]
         else:  # other samples are the cause of other losses, so they are named first
             reasons = [*_moved(evidence.consumed, moved), *apart]
         summary = {
@@ -130,7 +132,7 @@ def _samples(evidence: Analysis) -> Samples:
     """By what each rank tells that it consumed, else by the places in the shuffled order."""
     found = evidence.consumed
     if found is None:
-        return sample_ledger(evidence.curve)
+        return sample_ledger(evidence.curve, evidence.left_out)
     return Samples(
         found.repeated,
         found.skipped,
@@ -171,12 +173,14 @@ def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
             yield Verdict.FAIL, f"loss_continuity: {text}"
 
 
-def sample_ledger(curve: Curve) -> Samples:
-    """Follows the surviving steps in order: each must begin where the one before ended."""
+def sample_ledger(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Samples:
+    """Follows the surviving steps in order: each must begin where the one before ended, but for what was left out."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Samples(None, None, "")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
     jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
+    for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
+        jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
     rows = np.flatnonzero(jump)
     jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
     where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
@@ -370,10 +374,12 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
             yield at_most(name, observed, bound, str, reason, "samples")
 
 
-def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> Iterator[Finding]:
+def _other_samples(
+    comparison: Comparison | None, bounds: ContinuityBounds, left_out: LeftOut = NOTHING_LEFT_OUT
+) -> Iterator[Finding]:
     if comparison is None:
         return
-    mine, other = comparison.run, comparison.fault_free
+    mine, other = comparison.run, _moved_on(comparison.fault_free, left_out)
     differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
     if not bounds.max_samples_repeated and not bounds.max_samples_skipped:  # else positions may well be others
         told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
@@ -387,6 +393,16 @@ def _other_samples(comparison: Comparison | None, bounds: ContinuityBounds) -> I
         first = comparison.step[bad[0]]
         text = f"{len(bad)} steps consumed other samples than the fault-free run, first at step {first}"
         yield Verdict.FAIL, f"loss_continuity: {text}"
+
+
+def _moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
+    """The fault-free run as it would have gone with these samples left out. What it never came to has no digest."""
+    if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
+        return fault_free
+    first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)
+    place = order[np.searchsorted(fault_free.first, first, sorter=order).clip(max=len(order) - 1)]
+    known = fault_free.first[place] == first
+    return replace(fault_free, first=first, digest=np.where(known, fault_free.digest[place], 0))
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,167 @@
+"""The training leaves its course: a learning rate that is far too large, an exploding gradient, or poisoned batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from harness.backends.contract import Verb
+from harness.emitter import abnormal
+from harness.errors import FaultError
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Figures, Target
+from harness.faults.shared import orders
+
+BEFORE_STEPS = 20  # whose median is the usual
+AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
+MOVES_WITHIN_S = 0.1
+TOLD_WITHIN_S = 60.0
+PASSED_WITHIN_S = 600.0  # a job that goes back may do the steps again
+RATE_TOLERANCE = 0.1
+NORM_PART, NORM_LEAST = 0.2, 3.0  # a gradient norm is another one in each step: so much of `factor`, and this at least
+
+Name = Literal["loss", "grad_norm", "lr"]
+TOLD_BY: Mapping[str, Name] = {"learning_rate": "lr", "gradient": "grad_norm", "batches": "loss"}
+WORDS: Mapping[Name, str] = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
+
+
+class Divergence(Fault):
+    """For some steps: the learning rate or the gradient times `factor`, or batches full of noise. Needs a trainer with
+    the hook `CHAOS_DAMAGE`. Data that is bad stays bad: a trainer that goes back meets the same batches again."""
+
+    kind: Literal["learning_rate", "gradient", "batches"] = Field("batches", description="What goes wrong.")
+    factor: float = Field(100.0, gt=1, le=1e12, description="Times the usual; batches have none.")
+    steps: int = Field(4, ge=1, le=1000, description="For so many steps; with `kind: gradient`, 1 is one explosion.")
+
+    runbook = "F5"
+    needs = frozenset({Verb.FILES})
+    aims_at = "rank"
+    stops = True
+    _first: int = PrivateAttr(0)  # the step at which it begins to act
+    _usual: dict[int, float] = PrivateAttr(default_factory=dict)  # by rank, before that
+
+    def diverges(self) -> bool:
+        return True
+
+    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
+        return orders.environment(run_dir)
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        during = f"{'one step' if self.steps == 1 else f'{self.steps} steps'} on rank {ranks}"
+        if self.kind == "batches":
+            return f"the batches of {during} are noise"
+        return f"the {self.kind.replace('_', ' ')} is {self.factor:g} times the usual for {during}"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        ranks = sorted(target.rank for target in targets if target.rank is not None)
+        self._must_be_all(ranks, context)
+        self._usual = {rank: usual(context.figures(rank), self._name) for rank in ranks}
+        self._first = self._begin(ranks, context)
+        kind = {"gradient": "gradient_factor"}.get(self.kind, self.kind)
+        order = {"kind": kind, "factor": self.factor, "from_step": self._first, "steps": self.steps}
+        answers = orders.order_each(context, ranks, TOLD_WITHIN_S + 10 * self._step_s(ranks, context), **order)
+        if late := [rank for rank, answer in answers.items() if answer["changed"] != 1]:
+            raise FaultError(f"the order for step {self._first} reached rank {late[0]} too late: it did not act there")
+        for rank in ranks:
+            self._measure(rank, ranks, context)
+        last = self._first + self.steps - 1
+        context.wait(PASSED_WITHIN_S, until=lambda: all(newest(context.figures(rank)) > last for rank in ranks))
+
+    @property
+    def _name(self) -> Name:
+        """What the trainer tells that shows it."""
+        return TOLD_BY[self.kind]
+
+    def _must_be_all(self, ranks: Sequence[int], context: Context) -> None:
+        """Ranks with different learning rates would have different weights, which is another fault."""
+        world = {rank for node in context.cluster.nodes for rank in context.ranks_on(node)}
+        if self.kind == "learning_rate" and world - set(ranks):
+            raise FaultError(f"a learning rate is that of all ranks: target {{rank: all}}, not ranks {list(ranks)}")
+
+    def _begin(self, ranks: Sequence[int], context: Context) -> int:
+        """A step that no rank has begun when the order comes. A trainer that is held at the trigger does not move."""
+        step_s, ahead, begun = self._step_s(ranks, context), AHEAD_STEPS, self._newest(ranks, context)
+        moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: self._newest(ranks, context) != begun)
+        if moves and step_s > 0:
+            ahead += min(BEFORE_STEPS, math.ceil(AHEAD_S / step_s))
+        return self._newest(ranks, context) + ahead
+
+    def _newest(self, ranks: Sequence[int], context: Context) -> int:
+        return max(newest(context.figures(rank)) for rank in ranks)
+
+    def _step_s(self, ranks: Sequence[int], context: Context) -> float:
+        times = context.step_times_ns(ranks[0])[-BEFORE_STEPS:]
+        return statistics.median(times) / 1e9 if times else 0.0
+
+    def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
+        """By what the rank tells of the step at which it begins, against the steps before."""
+        if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
+            raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
+        told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
+        before = list(itertools.takewhile(lambda each: each.step < self._first, context.figures(rank)))
+        self._usual[rank] = usual(before, self._name) if before else self._usual[rank]
+        ratio = told / self._usual[rank]
+        ok = not math.isfinite(ratio) or ratio >= least
+        if self.kind == "learning_rate":
+            ok = abs(ratio / self.factor - 1) <= RATE_TOLERANCE
+        detail = f"rank {rank}, step {self._first}: {self._usual[rank]:.4g} → {told:.4g}"
+        context.effect(_shown(ratio, self.factor), round(least, 3), self._unit, ok=ok, detail=detail)
+
+    def _told(self, rank: int, context: Context) -> float | None:
+        """The first time that it did this step."""
+        return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
+
+    def _least(self, ranks: int, context: Context) -> float:
+        """A rank that is not a target has its part of batch and gradient; the norm of a sum is less than the sum of the
+        norms."""
+        world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
+        if self.kind == "batches":
+            return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
+        return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        orders.withdraw(context.run_dir, context.seed)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        """The newest step has a usual learning rate or gradient norm; noise is no longer ordered. How the loss goes on
+        is the trainer's doing."""
+        if self.kind == "batches":
+            return orders.see_withdrawn(context)
+        limit = (1 + self.factor) / 2
+        for rank, before in self._usual.items():
+            seen = context.figures(rank)[-1]
+            context.wait(END_SEEN_WITHIN_S / 2, until=lambda: context.figures(rank)[-1] is not seen)  # noqa: B023
+            ratio = getattr(context.figures(rank)[-1], self._name) / before
+            context.ended(_shown(ratio, self.factor), 1, self._unit, ok=ratio < limit, detail=f"rank {rank}")
+
+    @property
+    def _unit(self) -> str:
+        return f"times the usual {WORDS[self._name]}"
+
+
+def _shown(ratio: float, otherwise: float) -> float:
+    return round(ratio, 3) if math.isfinite(ratio) else otherwise
+
+
+def newest(figures: Sequence[Figures]) -> int:
+    return figures[-1].step if figures else 0
+
+
+def usual(figures: Sequence[Figures], name: Name) -> float:
+    """The median of the latest steps, of a learning rate the last one. Raises `FaultError` where none is told."""
+    told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
+    found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
+    if not found > 0:
+        raise FaultError(
+            f"the trainer told no {WORDS[name]} above 0 before the fault, so its effect could not be measured"
+        )
+    return found
+
+
+FAULT = Divergence

@@ -1,0 +1,49 @@
+"""Divergence: a loss that leaves its course and does not come back. The trainer must say so, and go back before it.
+
+Judged where a fault drives the loss away, by the steps in the log: a spike that passes by itself needs no answer. What
+a trainer says that it left out is judged in every run: see `harness.judge.spikes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.judge.analysis import Analysis
+from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
+from harness.judge.spikes import Spike, alarms
+from harness.timeline.timeline import Timeline
+
+
+class DivergenceBounds(Bounds):
+    """Nothing to set; `divergence: off` where nobody has to go back."""
+
+
+class Divergence(Score):
+    name = "divergence"
+    section = "metrics"
+    order = 29  # before the losses: what diverged is the cause of other losses
+    Bounds = DivergenceBounds
+    by_default = "divergence of the loss"
+
+    def score(self, evidence: Analysis, bounds: DivergenceBounds | None) -> ScoreResult:
+        run, found, left_out = evidence.run, evidence.spikes, evidence.left_out
+        values = {"loss_spikes": len(found), "samples_left_out": sum(count for _, count in left_out.accepted)}
+        if bounds is None:
+            return ScoreResult(values)
+        reasons: list[Finding] = [(Verdict.FAIL, f"divergence: {text}") for text in left_out.wrong]
+        return ScoreResult(values, reasons=[*_unanswered(run, found), *reasons][:1])
+
+
+def _unanswered(run: Timeline, found: Sequence[Spike]) -> Iterator[Finding]:
+    """Spikes since a fault struck that the trainer did not see, or that it went on with."""
+    struck = [fault.injected for fault in run.faults if fault.diverges and fault.injected is not None]
+    for spike in found:
+        if not struck or spike.end < min(struck):
+            continue
+        if not any(alarm["at"] >= spike.begin - run.uncertainty_ns for alarm in alarms(run)):
+            yield Verdict.FAIL, f"divergence: {spike}, and the trainer did not say so"
+        elif run.steps.survives[list(spike.rows)].any():
+            yield Verdict.FAIL, f"divergence: {spike}; the trainer said so, and went on with these steps"
+
+
+SCORE = Divergence()

@@ -1,0 +1,152 @@
+"""Spikes of the loss that do not pass, by the rule that the trainer uses, and the samples that it left out over them.
+
+A trainer that goes back before a spike may leave out the samples that it met there, once, if it says which. Nothing
+else is excused: there must be such a spike in its steps, and the samples must be those around it, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.emitter import abnormal
+from harness.timeline.timeline import Ints, Timeline
+
+BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
+
+
+@dataclass(frozen=True)
+class Spike:
+    """Steps `since` to `seen` of one rank, the first ones of the spike; `rows` of the run's steps."""
+
+    since: int
+    seen: int
+    rows: tuple[int, ...]
+    begin: int  # ns
+    end: int  # ns, of the step at which it was to be seen
+    before: int  # row of the step from which samples may be left out
+
+    def __str__(self) -> str:
+        return f"from step {self.since} to step {self.seen} the loss or the gradient norm was far above the usual"
+
+
+def spikes(run: Timeline) -> list[Spike]:
+    """In order of time. Nothing is looked for where no fault and no word of the trainer is about any."""
+    moments = [fault.injected for fault in run.faults if fault.diverges and fault.injected is not None]
+    moments += [each["at"] for each in (*alarms(run), *run.left_out) if each["at"] >= run.begin]
+    rows = _rows_of_one_rank(run)
+    if not moments or not len(rows):
+        return []
+    first = int(np.searchsorted(run.steps.end[rows], min(moments))) - BEFORE
+    return list(_found(run, rows[max(0, first) :]))
+
+
+def alarms(run: Timeline) -> list[Mapping[str, Any]]:
+    """What the trainer said of it."""
+    return [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
+
+
+def _rows_of_one_rank(run: Timeline) -> Ints:
+    """Of the lowest rank that tells a loss, in order of time, without steps whose update a loss scale left out."""
+    told = np.isfinite(run.steps.loss)
+    if not told.any():
+        return np.zeros(0, np.int64)
+    return np.flatnonzero((run.steps.rank == run.steps.rank[told].min()) & (run.steps.applied != 0))
+
+
+def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
+    """A step that is done again takes the place of itself and of all later ones."""
+    watch, history = abnormal.Spikes(), list[int]()
+    steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
+    for row in rows.tolist():
+        if history and steps[row] <= steps[history[-1]]:
+            history = [each for each in history[-2 * BEFORE :] if steps[each] < steps[row]]
+            watch = abnormal.Spikes()
+            for each in history[-BEFORE:]:
+                watch.step_done(float(losses[each]), float(norms[each]))
+        history.append(row)
+        if watch.step_done(float(losses[row]), float(norms[row])) and watch.in_a_row == abnormal.SPIKE_STEPS:
+            mine = history[-watch.in_a_row :]
+            before = history[max(0, len(history) - watch.in_a_row - abnormal.LEFT_OUT_BEFORE)]
+            begin, end = int(run.steps.begin[mine[0]]), int(run.steps.end[row])
+            yield Spike(int(steps[mine[0]]), int(steps[row]), tuple(mine), begin, end, before)
+
+
+# What was left out
+
+
+Range = tuple[int, int]
+"""Places in the shuffled order: the first one, and how many."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """`accepted`: sorted ranges that count as left out. `wrong`: what was told and is not so, one sentence each."""
+
+    accepted: Sequence[Range] = ()
+    wrong: Sequence[str] = ()
+
+    def within(self, begin: int, end: int) -> int:
+        """How many of these places are accepted."""
+        return sum(max(0, min(end, first + count) - max(begin, first)) for first, count in self.accepted)
+
+    def moved(self, first: Ints) -> Ints:
+        """Where batches begin, given where they would begin if nothing had been left out."""
+        for begin, count in self.accepted:
+            first = np.where(first >= begin, first + count, first)
+        return first
+
+
+def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
+    """By what the trainer told, held against its steps."""
+    accepted, wrong = list[Range](), list[str]()
+    for event in run.left_out:
+        places = int(event["first"]), int(event["count"])
+        problem = "" if event["at"] < run.begin else _problem(run, found, event, _merged(accepted))
+        problem = problem or _consumed(run, places, event["at"])
+        if problem:
+            wrong.append(f"the trainer said that it leaves out samples {_words(places)}, {problem}")
+        else:
+            accepted.append(places)
+    return LeftOut(_merged(accepted), tuple(dict.fromkeys(wrong)))
+
+
+def _problem(run: Timeline, found: Sequence[Spike], event: Mapping[str, Any], known: Sequence[Range]) -> str:
+    """Why these samples may not be left out, or an empty text."""
+    latest = [spike for spike in found if spike.end <= event["at"] + run.uncertainty_ns]
+    if not latest or latest[-1].seen != event["at_step"]:
+        return f"but at step {event['at_step']} nothing shows that the training diverged"
+    first, count = int(run.steps.first[latest[-1].before]), int(run.steps.count[latest[-1].before])
+    begin, end = int(event["first"]), int(event["first"]) + int(event["count"])
+    again = LeftOut(known).within(begin, end)  # it meets those that it left out before
+    if first < 0 or count < 0 or begin < first or end > first + abnormal.LEFT_OUT_STEPS * count + again:
+        around = _words((first, abnormal.LEFT_OUT_STEPS * count))
+        return f"but those around the spike at step {latest[-1].since} are {around}"
+    return ""
+
+
+def _consumed(run: Timeline, places: Range, since: int) -> str:
+    """Whether the history that survives consumed some of them after all."""
+    steps = run.steps
+    told = steps.survives & steps.complete & (steps.first >= 0) & (steps.count > 0) & (steps.end > since)
+    rows = np.flatnonzero(told & (steps.first < sum(places)) & (steps.first + steps.count > places[0]))
+    return f"but consumed some of them at step {steps.step[rows].min()}" if len(rows) else ""
+
+
+def _merged(ranges: Sequence[Range]) -> list[Range]:
+    """The same places, each once, in order."""
+    found: list[Range] = []
+    for first, count in sorted(ranges):
+        if found and first <= sum(found[-1]):
+            begin, known = found[-1]
+            found[-1] = begin, max(known, first + count - begin)
+        else:
+            found.append((first, count))
+    return found
+
+
+def _words(places: Range) -> str:
+    return f"{places[0]}–{places[0] + places[1] - 1}"

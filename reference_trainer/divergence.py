@@ -1,0 +1,90 @@
+"""Does the training diverge? Then all ranks go back to before the spike, and leave out the batches that they met there.
+
+One step far above the usual passes by itself: the gradient is clipped, or the update skipped. After three in a row the
+weights are spoilt (the rule is `harness.events.abnormal.Spikes`). Every rank sees the same losses, so all decide alike.
+Checkpoints that were saved since shortly before the spike are deleted. The batches are left out once: the next pass
+over the data has them again. What is usual, and what was left out, is saved in each checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.events import Emitter, abnormal
+from reference_trainer.data import Samples
+from reference_trainer.replicas import Setback
+
+
+class Spike(Setback):
+    """The training diverges. `before`: the last step whose checkpoint is good; `left_out`: places in the data order."""
+
+    def __init__(self, why: str, before: int, at_step: int, left_out: tuple[int, int]):
+        super().__init__(why)
+        self.before, self.at_step, self.left_out = before, at_step, left_out
+
+
+class Divergence:
+    """Follows loss and gradient norm of this rank's steps; `samples` leaves out what it is told to."""
+
+    def __init__(self, emit: Emitter, rank: int, samples: Samples, on: bool):
+        self._emit, self._rank, self._samples, self._on = emit, rank, samples, on
+        self._spikes = abnormal.Spikes()
+        self._decided: list[tuple[int, int]] = []  # left out by this process; an older checkpoint does not know of it
+
+    def seems_abnormal(self, loss: float, grad_norm: float) -> bool:
+        """Whether this step is far above the usual, before it counts."""
+        return self._spikes.abnormal(loss, grad_norm)
+
+    def step_done(self, step: int, loss: float, grad_norm: float) -> None:
+        """Raises `Spike` where the training diverges."""
+        if not self._on or not self._spikes.step_done(loss, grad_norm):
+            return
+        since = step - self._spikes.in_a_row + 1
+        detail = (
+            f"loss {loss:.4g} and gradient norm {grad_norm:.4g} at step {step}: far above the usual since step {since}"
+        )
+        if self._rank == 0:
+            self._emit("anomaly", kind=abnormal.DIVERGENCE, detail=detail, at_step=step)
+        raise Spike(detail, since - 1 - abnormal.SPIKE_MARGIN_STEPS, step, self._around(since))
+
+    def _around(self, step: int) -> tuple[int, int]:
+        """The places of the batches from shortly before this step on: the first one, and how many."""
+        begin = step - abnormal.LEFT_OUT_BEFORE
+        first, last = (self._samples.batch(each) for each in (begin, begin + abnormal.LEFT_OUT_STEPS - 1))
+        return first.first, last.first + len(last.indices) - first.first
+
+    def gone_back(self, spike: Spike) -> None:
+        """From now on those samples are left out."""
+        first, count = spike.left_out
+        self._decided.append(spike.left_out)
+        self._samples.left_out = merged([*self._samples.left_out, *self._decided])
+        detail = f"samples {first} to {first + count - 1} in the data's order are left out once"
+        if self._rank == 0:
+            print(f"back before the spike: {detail}", flush=True)
+            self._emit("samples.left_out", at_step=spike.at_step, first=first, count=count, detail=detail)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"left_out": self._samples.left_out, "usual": self._spikes.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """From a checkpoint; an empty one for a start from scratch."""
+        self._spikes.load(state.get("usual", {}))
+        known = [(first, count) for first, count in state.get("left_out", ())]
+        self._samples.left_out = merged([*known, *self._decided])
+
+
+def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same places, each once, in order; a range is its first place and how many.
+
+    >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)])
+    [(0, 10), (30, 12)]
+    """
+    found: list[tuple[int, int]] = []
+    for first, count in sorted(ranges):
+        if found and first <= sum(found[-1]):
+            begin, known = found[-1]
+            found[-1] = begin, max(known, first + count - begin)
+        else:
+            found.append((first, count))
+    return found

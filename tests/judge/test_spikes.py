@@ -1,0 +1,154 @@
+"""A loss that diverges must be answered; samples may be left out around it, told, and no more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import Logs, fault_free_of, steps, trainers, verdict
+
+from harness.emitter import abnormal
+from harness.judge.score import Scorecard, Verdict
+from harness.theory.simulator import Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=60, every=10)
+SINCE, SEEN = 35, 37
+EXPECT: dict[str, Any] = {"loss_continuity": {"mode": "final", "max_final_gap": 90}}
+Bend = Callable[[Logs], object]
+BATCH = 16
+
+
+def lives(logs: Logs, step: int) -> list[dict[str, Any]]:
+    """This step of rank 0, as often as it was done."""
+    return [line for line in steps(trainers(logs, rank=0)[0]) if line["step"] == step]
+
+
+def spiking(logs: Logs, factor: float = 3.0, until: int = SEEN) -> None:
+    """The first time that these steps are done."""
+    for lines in trainers(logs):
+        seen = set[int]()
+        for line in steps(lines):
+            if SINCE <= line["step"] <= until and line["step"] not in seen:
+                line["loss"] *= factor
+            seen.add(line["step"])
+
+
+def struck(logs: Logs) -> None:
+    at = lives(logs, SINCE - 1)[0]
+    stamp = {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"], "fault": "spike"}
+    told = {"kind": "divergence", "targets": [], "kills": False, "stops": True, "diverges": True}
+    effect = {"event": "fault.effect", "measured": 3, "expected": 2, "unit": "times", "ok": True}
+    logs["harness"] = sorted(
+        [*logs["harness"], stamp | {"event": "fault.injected"} | told, stamp | effect], key=lambda line: line["mono_ns"]
+    )
+
+
+def told(logs: Logs, event: str, **fields: Any) -> None:
+    """Rank 0 says it after the step at which the spike is to be seen."""
+    lines = trainers(logs, rank=0)[0]
+    place = next(n for n, line in enumerate(lines) if line.get("event") == "step" and line["step"] == SEEN)
+    stamp = {key: lines[place][key] for key in ("wall_ns", "mono_ns")}
+    lines.insert(place + 1, stamp | {"event": event, "at_step": SEEN} | fields)
+
+
+def alarmed(logs: Logs) -> None:
+    told(logs, "anomaly", kind="divergence", detail="loss 9")
+
+
+def leaving_out(batches: int = abnormal.LEFT_OUT_STEPS, says: int | None = None, begin: int = SINCE - 1) -> Bend:
+    """From the first step that would have met them, all later steps consume so many batches later."""
+
+    def bend(logs: Logs) -> None:
+        count = (batches if says is None else says) * BATCH
+        if count:
+            told(logs, "samples.left_out", first=(begin - 1) * BATCH, count=count)
+        named = {line["first"]: line["digest"] for line in steps(trainers(logs, rank=0)[0])}
+        for lines in trainers(logs):
+            again = False
+            before = 0
+            for line in steps(lines):
+                again |= line["step"] <= before
+                before = line["step"]
+                if again and line["step"] >= begin:
+                    line["first"] += batches * BATCH
+                    line["digest"] = named.get(line["first"], "of a batch that the fault-free run never came to")
+
+    return bend
+
+
+def judged(*bends: Bend, back: bool = True) -> Scorecard:
+    def bend(logs: Logs) -> None:
+        for each in bends:
+            each(logs)
+
+    outages = [Outage(SEEN, "rollback")] if back else []
+    return verdict(simulate(JOB, outages, 3), bend, EXPECT, fault_free=fault_free_of(JOB))
+
+
+def of_divergence(card: Scorecard) -> list[str]:
+    return [reason for reason in card.reasons if reason.startswith("divergence:")]
+
+
+def test_the_simulated_job_is_as_these_tests_think() -> None:
+    logs = simulate(JOB, [Outage(SEEN, "rollback")], 3).logs()
+    assert len(lives(logs, SEEN)) == 2 and lives(logs, SEEN)[0]["first"] == (SEEN - 1) * BATCH
+
+
+def test_a_spike_that_nobody_told_is_named_with_its_steps() -> None:
+    (text,) = of_divergence(judged(spiking, struck, back=False))
+    assert text.startswith("divergence: from step 35 to step 37 the loss or the gradient norm was far above the usual")
+    assert text.endswith("and the trainer did not say so")
+    assert of_divergence(judged(spiking, back=False)) == [], "without such a fault nobody is accused"
+
+
+def test_a_spike_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
+    (text,) = of_divergence(judged(spiking, struck, alarmed, back=False))
+    assert text.endswith("the trainer said so, and went on with these steps")
+
+
+def test_a_spike_that_passes_needs_no_answer() -> None:
+    assert of_divergence(judged(lambda logs: spiking(logs, until=SINCE + 1), struck, back=False)) == []
+    assert of_divergence(judged(lambda logs: spiking(logs, factor=1.2), struck, back=False)) == []
+
+
+def test_going_back_and_leaving_out_what_was_met_there_passes() -> None:
+    card = judged(spiking, struck, alarmed, leaving_out())
+    assert card.metrics["samples_left_out"] == abnormal.LEFT_OUT_STEPS * BATCH
+    assert not [reason for reason in card.reasons if "sample" in reason or "divergence" in reason], card.reasons
+    assert card.scores["loss_continuity"]["samples_skipped"] == 0
+
+
+def test_after_what_was_left_out_come_the_samples_that_follow_it() -> None:
+    def others(logs: Logs) -> None:
+        for lines in trainers(logs):
+            steps(lines, first=40, last=40)[-1]["digest"] = "of something else"
+
+    (text,) = [
+        reason for reason in judged(spiking, struck, alarmed, leaving_out(), others).reasons if "sample" in reason
+    ]
+    assert text == "loss_continuity: 1 steps consumed other samples than the fault-free run, first at step 40"
+
+
+@pytest.mark.parametrize("says, skipped", [(0, 8), (3, 5), (7, 1)])
+def test_more_than_was_told_is_skipped(says: int, skipped: int) -> None:
+    card = judged(spiking, struck, alarmed, leaving_out(says=says))
+    assert card.verdict is Verdict.FAIL
+    assert any(f"{skipped * BATCH} samples were skipped" in reason for reason in card.reasons), card.reasons
+
+
+def test_nothing_may_be_left_out_where_nothing_diverged() -> None:
+    (text,) = of_divergence(judged(struck, alarmed, leaving_out()))
+    assert text.endswith("but at step 37 nothing shows that the training diverged")
+    assert any("128 samples were skipped" in reason for reason in judged(alarmed, leaving_out()).reasons)
+
+
+@pytest.mark.parametrize("batches, begin", [(9, SINCE - 1), (8, SINCE - 2), (4, SINCE + 10)])
+def test_nothing_else_than_what_is_around_the_spike(batches: int, begin: int) -> None:
+    (text,) = of_divergence(judged(spiking, struck, alarmed, leaving_out(batches, begin=begin)))
+    assert f"but those around the spike at step 35 are {33 * BATCH}–{41 * BATCH - 1}" in text
+
+
+def test_what_was_told_to_be_left_out_is_not_consumed() -> None:
+    (text,) = of_divergence(judged(spiking, struck, alarmed, leaving_out(0, says=8)))
+    assert text.endswith("but consumed some of them at step 34")
