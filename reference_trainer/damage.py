@@ -97,8 +97,8 @@ class Damage:
         """The batch of this step, as it was ordered: with other samples, or with poisoned ones."""
         skew, self._skew = self._skew, None
         loaded = skew(loaded) if skew else loaded
-        self.spoil(loaded.indices, loaded.targets)
-        return loaded
+        targets = self.spoiled(loaded.indices, loaded.targets)
+        return loaded if targets is loaded.targets else replace(loaded, targets=targets)
 
     def _begin(self, order: dict[str, Any], step: int, done: pathlib.Path) -> Lasting:
         """An order that comes too late is answered, and not carried out."""
@@ -117,12 +117,15 @@ class Damage:
         elif order.kind == "gradient_factor":
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 
-    def spoil(self, indices: NDArray[np.int64], targets: Tensor) -> None:
-        """Poisoned samples, of these (n,) of a batch, get other targets, (n, context): noise, the same each time."""
-        for order in self._lasting.values():
-            for row in np.flatnonzero(np.isin(indices, order.poisoned)) if order.poisoned is not None else ():
+    def spoiled(self, indices: NDArray[np.int64], targets: Tensor) -> Tensor:
+        """The targets, (n, context), of these samples, (n,): noise for those that are poisoned, the same each time."""
+        poisoned = [order.poisoned for order in self._lasting.values() if order.poisoned is not None]
+        targets = targets.clone() if poisoned else targets  # the inputs share their memory
+        for each in poisoned:
+            for row in np.flatnonzero(np.isin(indices, each)):
                 noise = np.random.default_rng(int(indices[row])).integers(0, 256, targets.shape[1])
                 targets[row] = torch.from_numpy(noise).to(targets)
+        return targets
 
     def _report_once(self, name: str, step: int, order: Lasting) -> None:
         done = self._answers / f"{name}.done"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
+from collections.abc import Iterator, Sequence
 
 from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import TELLS, Tell
-from harness.trainers.contract import Checkpoint, Trainer, Workload
+from harness.trainers.contract import Checkpoint, Path, Trainer, Workload
 
 STORE_PORT = 29400
 S3_PORT = 29500
+GLOBAL_BATCH = 16  # the trainer's own default
 S3_BUCKET = "checkpoints"
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -34,12 +37,28 @@ class ReferenceTrainer(Trainer):
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
 
+    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
+        batch = _global_batch(workload.args)
+        if batch is not None and batch < workload.world_size:
+            ranks = f"{workload.world_size} ranks share {batch} sequences a step, and each needs one at least"
+            yield ("args",), f'{ranks}: write --global-batch with a larger number, like [--global-batch, "128"]'
+
     def declares(self) -> frozenset[Tell]:
         return frozenset(TELLS) - {"samples"}  # but their places in the shuffled order
 
     def files(self) -> list[pathlib.Path]:
         rooms = (_ROOT / "reference_trainer", _ROOT / "harness" / "emitter")
         return [file for room in rooms for file in sorted(room.glob("*.py"))]
+
+
+def _global_batch(args: Sequence[str]) -> int | None:
+    """What the trainer will take; `None` where it will refuse what it is told."""
+    told = [word for option, word in itertools.pairwise(args) if option == "--global-batch"]
+    told += [word.partition("=")[2] for word in args if word.startswith("--global-batch=")]
+    try:
+        return int(told[-1]) if told else GLOBAL_BATCH
+    except ValueError:
+        return None
 
 
 def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:

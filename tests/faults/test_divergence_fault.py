@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,14 +16,14 @@ from harness.errors import FaultError
 from harness.faults.contract import Figures, Target, build_fault
 from harness.faults.shared import orders
 from reference_trainer.damage import Damage
-from reference_trainer.data import Corpus, Samples
+from reference_trainer.data import Corpus, Samples, Shard
 
 BATCH = 4
 TARGETS = [Target(0, 0)]
 
 
 def samples() -> Samples:
-    return Samples(Corpus(np.arange(20000).astype(np.uint8), "digest", "test"), 10, BATCH, seed=0)
+    return Samples(Corpus((Shard(pathlib.Path("nowhere"), 0, 20000, ()),), "digest", "test"), 10, BATCH, seed=0)
 
 
 class Training:
@@ -52,7 +51,7 @@ class Training:
         self.damage.before_step(self.step, self.model, self.optimizer)
         batch = samples().batch(self.step)
         targets = torch.zeros(BATCH, 10, dtype=torch.int64)
-        self.damage.spoil(batch.indices, targets)
+        targets = self.damage.spoiled(batch.indices, targets)
         self.model(torch.ones(2, 4)).sum().backward()
         norm = float(
             torch.nn.utils.get_total_norm([each.grad for each in self.model.parameters() if each.grad is not None])

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from harness.emitter import Emitter, abnormal
 from reference_trainer.checkpoint import Checkpoints
-from reference_trainer.data import Corpus, Samples
+from reference_trainer.data import Corpus, Samples, Shard
 from reference_trainer.divergence import Divergence, Spike, merged
 from reference_trainer.options import Options
 from reference_trainer.train import SETBACKS_MAX, StoppedByPolicy, Worker
@@ -35,7 +34,9 @@ class Told(Emitter):
 
 
 def samples() -> Samples:
-    return Samples(Corpus(np.arange(1000).astype(np.uint8), "digest", "test"), 10, BATCH, seed=0)
+    """Of a text that nobody reads here."""
+    unread = Shard(pathlib.Path("nowhere"), begin=0, size=1000, sums=())
+    return Samples(Corpus((unread,), "digest", "test"), 10, BATCH, seed=0)
 
 
 def trained(divergence: Divergence, losses: list[float], first: int = 1) -> Spike:
@@ -62,7 +63,7 @@ def test_every_rank_goes_back_and_one_of_them_tells(rank: int) -> None:
 
 def going_back(checkpoint_there: bool = True) -> Worker:
     worker = Worker(Options(), Told(), rank=0, local_rank=0, world_size=1)
-    worker.watchdog = worker.optimizer = worker.divergence = MagicMock()
+    worker.watchdog = worker.optimizer = worker.divergence = worker.loader = MagicMock()
     worker.checkpoints = MagicMock(**{"forget_after.return_value": checkpoint_there})
     worker.restore = lambda: 20  # type: ignore[method-assign]
     worker.step = 33

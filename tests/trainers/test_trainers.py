@@ -16,7 +16,9 @@ from pydantic import ValidationError
 
 import harness.trainers
 from harness.errors import UsageError
+from harness.trainers import reference
 from harness.trainers.contract import NODES_MAX, RANKS_PER_NODE_MAX, Workload, load_trainer, trainer_names
+from reference_trainer.options import Options
 
 ECHO = """
 from pydantic import Field
@@ -139,3 +141,21 @@ def test_a_workload_survives_json_and_knows_its_world(
 def test_a_size_out_of_bounds_is_refused(size: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match="than or equal to"):
         workload(**size)
+
+
+@pytest.mark.parametrize(
+    ("args", "nodes", "refused"),
+    [
+        ([], 16, False),
+        ([], 17, True),
+        (["--global-batch", "32"], 32, False),
+        (["--global-batch=32"], 33, True),
+        (["--global-batch", "8", "--global-batch", "64"], 33, False),
+        (["--global-batch", "many"], 99, False),  # the trainer says what is wrong with it
+    ],
+)
+def test_the_reference_trainer_needs_a_sequence_for_each_rank(args: list[str], nodes: int, refused: bool) -> None:
+    work = Workload(nodes=nodes, args=args)
+    problems = [(place, why) for place, why in work.trainer.problems(work) if place == ("args",)]
+    assert bool(problems) == refused
+    assert Options().global_batch == reference.GLOBAL_BATCH
