@@ -139,7 +139,7 @@ class Worker:
             self.build()
         with emit.phase("rendezvous"):
             self.meet()
-        emit("rendezvous", world_size=self.world_size)
+        emit("rendezvous", world_size=self.world_size, data_samples=self.samples.count)
         with emit.phase("restore"):
             self.restore()
         self.preemption.training_begins()

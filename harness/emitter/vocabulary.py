@@ -283,6 +283,7 @@ _TRAINER = (
         (
             _size("world_size", "ranks in the group; as in the header where it is not told", "ranks"),
             Field("world", LABEL, "names this group; each new group has another name", optional=True, most=1000),
+            _size("data_samples", "samples in one pass over the data", "samples", SAMPLE_MAX),
         ),
     ),
     Event(

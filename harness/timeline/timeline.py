@@ -148,6 +148,7 @@ class Timeline:
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
+    data_samples: int | None = None  # samples in one pass over the data, where a worker tells it
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
@@ -249,6 +250,8 @@ def build(log: reading.Log) -> Timeline:
         uncertainty_ns=log.uncertainty_ns,
         drill=story.drill(),
         told_events=story.told_events(),
+        data_samples=max((event.get("data_samples", 0) for event in story.of_trainers("rendezvous")), default=0)
+        or None,
         samples=log.samples,
         apart=any(life.apart for life in story.lives),
         evidence=np.array(marks.noticed(story), np.int64),

@@ -73,10 +73,13 @@ def _whole(run: Timeline) -> dict[str, Any]:
     completed = run.finished and run.outcome == "completed"
     lasted = run.end - run.begin
     again = len({(slot.node, slot.incarnation) for slot in run.slots if slot.incarnation > 1})
+    million = _cost(run)
+    epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
         "time_to_complete_seconds": lasted / S if completed else None,
         "requeues_per_hour": again * 3600 * S / lasted if lasted > 0 and run.slots else None,
-        "dollars_per_million_samples": _cost(run),
+        "dollars_per_million_samples": million,
+        "dollars_per_epoch": epoch,
     }
 
 
