@@ -238,3 +238,15 @@ def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> 
     card = judge(Evidence(load(history, logs)), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "slow did not stop progress, and its slowdown cannot be judged without a fault-free run" in card.reasons[0]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(2.5, Verdict.INCONCLUSIVE), (4.0, Verdict.FAIL)])
+def test_what_a_busy_host_explains_accuses_nobody(factor: float, expected: Verdict) -> None:
+    """The job is slower from a fault to its end. Slower than any busy host makes it, it has not recovered."""
+
+    def bend(logs: Logs) -> None:
+        slowed(logs, 20, JOB.steps, factor, healed=25)
+
+    card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=fault_free_of(JOB))
+    assert card.verdict is expected, card.reasons
+    assert ("a busy host could also explain it" in card.reasons[0]) == (expected is Verdict.INCONCLUSIVE)

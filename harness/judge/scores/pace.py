@@ -1,28 +1,14 @@
-"""Pace: after its recovery the job is as fast as the fault-free run was in the same steps, at the same world size.
-
-`slowdown` is the median of the undisturbed steps after the last recovery over the median of the same steps of the
-fault-free runs. A busy host slows a healthy job, too: so it is held against the pace that the run had before the first
-fault where that was slower already, and against the worst stretch of the fault-free runs; and a job that was as fast
-as ever for some steps in a row can go at its pace.
-"""
+"""How many times slower the job is after its recovery than the fault-free run in the same steps; see `judge.pace`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from pydantic import Field
 
-from harness.judge import undisturbed
+from harness.judge.pace import SLOWDOWN_MAX, Pace, judge, measure
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
-from harness.timeline.timeline import Floats, Ints, Timeline
 
-STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
-HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
-TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
-FAST_BEFORE = 2 / 3  # of the fault-free pace: then that is too slow to tell a slowdown
-NORMAL_95 = 1.645  # standard deviations, one-sided
 NAME = "pace.max_slowdown"
 ITEM = "pace"
 
@@ -30,35 +16,7 @@ ITEM = "pace"
 class PaceBounds(Bounds):
     """`max_slowdown`: how many times slower than without a fault the job may be once it has recovered."""
 
-    max_slowdown: float = Field(1.5, ge=1)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """All in multiples of the fault-free pace. `best` and `worst`: of stretches of `STEPS_MIN` steps in a row."""
-
-    steps: int
-    slowdown: float  # median after the last recovery
-    at_least: float  # the lower end of what that median may be, with 95 % confidence: few steps say little
-    best: float  # fastest stretch after it
-    tail: float  # the same of the last quarter of these steps
-    before: float  # median before the first fault; 1 where too little came before
-    worst: float  # slowest stretch without any fault, in this run and in the fault-free ones
-    known: bool  # a fault-free run had this world size
-
-    def allowed(self, bound: float) -> float:
-        return bound * max(1.0, self.before)
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Per step of `progress` that follows one of its epoch: time per step, and when."""
-
-    step: Ints
-    size: Ints
-    begin: Ints
-    end: Ints
-    taken: Floats
+    max_slowdown: float = Field(SLOWDOWN_MAX, ge=1)
 
 
 class PaceScore(Score):
@@ -75,32 +33,13 @@ class PaceScore(Score):
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         if bounds is None:
             return ScoreResult(values)
-        verdict, reason = _judge(found, bounds.max_slowdown)
+        verdict, reason = judge(found, bounds.max_slowdown)
         why = _unmeasurable(found, bounds.max_slowdown) if verdict is Verdict.PASS else ""
         if why:
             return ScoreResult(values, not_judged=[(ITEM, why)])
         observed = f"{found.slowdown:.2f} ×, at least {found.at_least:.2f} ×"
         line = Expectation(NAME, f"≤ {bounds.max_slowdown:g} ×", observed, verdict, reason)
         return ScoreResult(values, [line])
-
-
-def _judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
-    """The verdict and why."""
-    allowed = pace.allowed(bound)
-    slow = f"{pace.slowdown:.2f} times slower than the fault-free run in the same {pace.steps} steps after the recovery"
-    if pace.at_least <= allowed:
-        if pace.tail > TAIL_FACTOR * allowed:
-            return Verdict.INCONCLUSIVE, f"the job was {pace.tail:.2f} times slower again in its last steps"
-        if pace.before < FAST_BEFORE and pace.slowdown > TAIL_FACTOR * bound * pace.before:
-            return Verdict.INCONCLUSIVE, "the fault-free run was much slower than this run before its first fault"
-        return Verdict.PASS, ""
-    if not pace.known:
-        return Verdict.INCONCLUSIVE, f"{slow}, but no fault-free run had as many ranks"
-    if pace.best <= allowed:
-        return Verdict.INCONCLUSIVE, f"{slow}, but not all the time: the host may have been busy"
-    if pace.at_least <= allowed * max(pace.worst, HOST_FACTOR):
-        return Verdict.INCONCLUSIVE, f"{slow}, but a busy host could also explain it"
-    return Verdict.FAIL, f"still {slow}"
 
 
 def _unmeasurable(pace: Pace, bound: float) -> str:
@@ -110,103 +49,6 @@ def _unmeasurable(pace: Pace, bound: float) -> str:
     if pace.at_least > bound and pace.before > bound:
         return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
     return ""
-
-
-def measure(evidence: Evidence) -> Pace | str:
-    """The pace after the last recovery, or why it is not judged."""
-    run = evidence.run
-    mine = _times(run)
-    disturbed = undisturbed.windows(run)
-    if not disturbed:
-        return "nothing disturbed the job"
-    peace = undisturbed.quiet(mine.begin, mine.end, disturbed)
-    after = _last_stretch(mine, peace, disturbed[0][0])
-    if after is None:
-        return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
-    references = [_times(other) for other in evidence.fault_free_runs]
-    size = int(mine.size[after][0])
-    known = [reference for reference in references if (reference.size == size).any()]
-    ratios = _ratios(mine, after, known or references, size if known else None)
-    if len(ratios) < STEPS_MIN:
-        return "no fault-free run shows how long these steps take"
-    before = np.flatnonzero(peace & (mine.end <= disturbed[0][0]))
-    prior = _ratios(mine, before, references, None)
-    return Pace(
-        steps=len(ratios),
-        slowdown=float(np.median(ratios)),
-        at_least=_at_least(ratios),
-        best=float(_medians(ratios).min()),
-        tail=_at_least(ratios[-max(STEPS_MIN, len(ratios) // 4) :]),
-        before=float(np.median(prior)) if len(prior) >= STEPS_MIN else 1.0,
-        worst=_worst(prior, known or references),
-        known=bool(known),
-    )
-
-
-def _times(run: Timeline) -> _Times:
-    """A trainer may tell only some of its steps: the time from one to the next is shared among them."""
-    progress = run.progress
-    rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
-    begin, end = progress.end[rows - 1], progress.end[rows]
-    taken = (end - begin) / (progress.step[rows] - progress.step[rows - 1])
-    return _Times(progress.step[rows], progress.world_size[rows], begin, end, taken)
-
-
-def _last_stretch(times: _Times, peace: np.ndarray[Any, Any], since: int) -> Ints | None:
-    """Rows of the last undisturbed stretch of one world size after `since` that is long enough."""
-    same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
-    for part in reversed(undisturbed.stretches(peace & (times.begin >= since))):
-        breaks = np.flatnonzero(~same[part])
-        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + undisturbed.SETTLING_STEPS
-        if part.stop - first >= STEPS_MIN:
-            return np.arange(first, part.stop)
-    return None
-
-
-def _ratios(times: _Times, rows: Ints, references: list[_Times], size: int | None) -> Floats:
-    """Time of each row over what the references took for the same step, smoothed over its neighbours: one pause in a
-    fault-free run makes nobody fast. `size` `None`: the slowest world size counts."""
-    usual = np.zeros(len(rows))
-    for reference in references:
-        for world in np.unique(reference.size).tolist() if size is None else [size]:
-            theirs = np.flatnonzero(reference.size == world)
-            if len(theirs) >= STEPS_MIN:
-                usual = np.maximum(usual, _same_steps(reference, theirs, times.step[rows]))
-    told = usual > 0
-    return np.asarray(times.taken[rows][told] / usual[told])
-
-
-def _same_steps(reference: _Times, rows: Ints, step: Ints) -> Floats:
-    """What the reference took for these steps, 0 for steps that it does not tell: the median of the steps around."""
-    order = rows[np.argsort(reference.step[rows], kind="stable")]
-    theirs, taken = reference.step[order], _medians(reference.taken[order], same_length=True)
-    at = np.minimum(np.searchsorted(theirs, step), len(theirs) - 1)
-    return np.where(theirs[at] == step, taken[at], 0.0)
-
-
-def _medians(values: Floats, same_length: bool = False) -> Floats:
-    """The median of each `STEPS_MIN` values in a row."""
-    if same_length:
-        values = np.pad(values, (STEPS_MIN // 2, STEPS_MIN - 1 - STEPS_MIN // 2), mode="edge")
-    found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, STEPS_MIN), axis=1)
-    return found
-
-
-def _at_least(ratios: Floats) -> float:
-    """Below this order statistic the true median lies with a chance of 5 % (the binomial taken as normal)."""
-    n = len(ratios)
-    return float(np.sort(ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))])
-
-
-def _worst(prior: Floats, references: list[_Times]) -> float:
-    """The slowest stretch without a fault over the usual pace there."""
-    found = [1.0]
-    if len(prior) >= STEPS_MIN and np.median(prior) > 0:
-        found.append(float(_medians(prior).max() / np.median(prior)))
-    for reference in references:
-        if len(reference.taken) >= STEPS_MIN and np.median(reference.taken) > 0:
-            found.append(float(_medians(reference.taken).max() / np.median(reference.taken)))
-    return max(found)
 
 
 SCORE = PaceScore()

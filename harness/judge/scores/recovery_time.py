@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import slowdown, tells
+from harness.judge import pace, slowdown, tells
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.slowdown import Degraded
@@ -119,7 +119,8 @@ def _expectations(
     lines, doubt = [], _given_up_before(run)
     if bounds.max is not None:
         spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e), doubt) for e in run.episodes]
-        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt) for d in slow]
+        busy = _busy_host(evidence) if any(not d.recovered for d in slow) else ""
+        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt or busy) for d in slow]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
         spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e), doubt) for e in run.episodes]
@@ -139,6 +140,15 @@ def _given_up_before(run: Timeline) -> str:
     """Why nothing follows from the outages of a run that was aborted before any fault had struck."""
     early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
     return "the run was aborted before any fault had struck" if early else ""
+
+
+def _busy_host(evidence: Analysis) -> str:
+    """Why a job that is slower to its end may be healthy all the same, by the rule of `pace`, or an empty text."""
+    found = pace.measure(evidence)
+    if isinstance(found, str):
+        return ""
+    verdict, reason = pace.judge(found, pace.SLOWDOWN_MAX)
+    return reason if verdict is Verdict.INCONCLUSIVE else ""
 
 
 def _standstill(run: Timeline, interval: Degraded) -> int:
