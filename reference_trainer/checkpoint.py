@@ -19,7 +19,9 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
+import stat
 import threading
 import time
 import traceback
@@ -103,15 +105,19 @@ def verify(folder: pathlib.Path) -> int:
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
     except OSError as error:
         raise DamagedCheckpoint(f"{MANIFEST}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{MANIFEST}: not a manifest ({error!r})") from error
     if version != VERSION:
         raise DamagedCheckpoint(f"{MANIFEST}: version {version!r}; this trainer reads version {VERSION}")
     for name, (size, checksum) in files.items():
+        if pathlib.PurePath(name).name != name or "\0" in name:
+            raise DamagedCheckpoint(f"{MANIFEST}: {name!r} is no name of a file beside it")
         try:
-            found = (folder / name).stat().st_size
-            if found != size:
-                raise DamagedCheckpoint(f"{name}: {found} bytes instead of {size}")
+            found = (folder / name).lstat()
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedCheckpoint(f"{name}: not a regular file")
+            if found.st_size != size:
+                raise DamagedCheckpoint(f"{name}: {found.st_size} bytes instead of {size}")
             if _sha256(folder / name) != checksum:
                 raise DamagedCheckpoint(f"{name}: content does not match its checksum")
         except OSError as error:
@@ -134,7 +140,10 @@ def read(folder: pathlib.Path) -> State:
 
 def published(root: pathlib.Path) -> list[pathlib.Path]:
     """All published checkpoints, valid or not, newest first."""
-    return sorted(root.glob("step-*"), reverse=True)
+    return sorted((folder for folder in root.glob("step-*") if _NAME.fullmatch(folder.name)), reverse=True)
+
+
+_NAME = re.compile(r"step-[0-9]{1,12}")
 
 
 def step_of(folder: pathlib.PurePath) -> int:
@@ -216,8 +225,8 @@ class Remote:
     def steps(self) -> list[int]:
         """Steps with a manifest, newest first."""
         self._files.invalidate_cache()
-        found = self._files.glob(f"{self._root}/step-*/{MANIFEST}")
-        return sorted((step_of(pathlib.PurePosixPath(path).parent) for path in found), reverse=True)
+        found = (pathlib.PurePosixPath(path).parent for path in self._files.glob(f"{self._root}/step-*/{MANIFEST}"))
+        return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
         """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`."""

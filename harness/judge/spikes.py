@@ -50,11 +50,17 @@ def alarms(run: Timeline) -> list[Mapping[str, Any]]:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Of the lowest rank that tells a loss, in order of time, without steps whose update a loss scale left out."""
-    told = np.isfinite(run.steps.loss)
-    if not told.any():
+    """Of the lowest rank that tells a loss, in order of time, without steps whose update a loss scale left out.
+
+    No number is a loss that is no number where most steps have one, else one that was not told.
+    """
+    steps = run.steps
+    finite = np.isfinite(steps.loss)
+    if not finite.any():
         return np.zeros(0, np.int64)
-    return np.flatnonzero((run.steps.rank == run.steps.rank[told].min()) & (run.steps.applied != 0))
+    rows = np.flatnonzero(steps.rank == steps.rank[finite].min())
+    rows = rows[(steps.applied[rows] != 0) | np.isfinite(steps.grad_norm[rows])]
+    return rows if 2 * int(finite[rows].sum()) > len(rows) else rows[finite[rows]]
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
@@ -102,29 +108,37 @@ class LeftOut:
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """By what the trainer told, held against its steps."""
-    accepted, wrong = list[Range](), list[str]()
+    accepted, wrong = list[tuple[Range, Spike | None]](), list[str]()
     for event in run.left_out:
         places = int(event["first"]), int(event["count"])
-        problem = "" if event["at"] < run.begin else _problem(run, found, event, _merged(accepted))
+        spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
+        known = _merged([each for each, cause in accepted if cause is not spike])
+        early = event["at"] < run.begin
+        problem = _of_before(run, places) if early else _problem(run, spike, event, known)
         problem = problem or _consumed(run, places, event["at"])
         if problem:
             wrong.append(f"the trainer said that it leaves out samples {_words(places)}, {problem}")
         else:
-            accepted.append(places)
-    return LeftOut(_merged(accepted), tuple(dict.fromkeys(wrong)))
+            accepted.append((places, spike))
+    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)))
 
 
-def _problem(run: Timeline, found: Sequence[Spike], event: Mapping[str, Any], known: Sequence[Range]) -> str:
-    """Why these samples may not be left out, or an empty text."""
-    latest = [spike for spike in found if spike.end <= event["at"] + run.uncertainty_ns]
-    if not latest or latest[-1].seen != event["at_step"]:
+def _of_before(run: Timeline, places: Range) -> str:
+    """Its spike came before the window of this rehearsal: only how many a spike excuses is known."""
+    most = abnormal.LEFT_OUT_STEPS * int(run.steps.count.max(initial=0))
+    return f"but a spike excuses {most} at most" if places[1] > most else ""
+
+
+def _problem(run: Timeline, spike: Spike | None, event: Mapping[str, Any], known: Sequence[Range]) -> str:
+    """Why these samples may not be left out, or an empty text. `known`: what was left out for other spikes."""
+    if spike is None or spike.seen != event["at_step"]:
         return f"but at step {event['at_step']} nothing shows that the training diverged"
-    first, count = int(run.steps.first[latest[-1].before]), int(run.steps.count[latest[-1].before])
+    first, count = int(run.steps.first[spike.before]), int(run.steps.count[spike.before])
     begin, end = int(event["first"]), int(event["first"]) + int(event["count"])
     again = LeftOut(known).within(begin, end)  # it meets those that it left out before
     if first < 0 or count < 0 or begin < first or end > first + abnormal.LEFT_OUT_STEPS * count + again:
         around = _words((first, abnormal.LEFT_OUT_STEPS * count))
-        return f"but those around the spike at step {latest[-1].since} are {around}"
+        return f"but those around the spike at step {spike.since} are {around}"
     return ""
 
 

@@ -206,13 +206,15 @@ class RunningJob:
             now_ns = time.monotonic_ns()
             if self.readings:
                 self.readings.poll(now_ns)
-            if found := self.tail.poll():
+            found = self.tail.poll()
+            looked_s = (time.monotonic_ns() - now_ns) / 1e9
+            if found:
                 for header, event in found:
                     self.progress.absorb(header, event, now_ns)
                 observer.new_events(found)
-            looked_s = (time.monotonic_ns() - now_ns) / 1e9
             self._note_exits()
             self._note_changes()
+            now_ns = time.monotonic_ns()
             if self.director:
                 self.director.tick(self.live, now_ns)
             for rehearsal in self.rehearsals:

@@ -73,3 +73,16 @@ def test_steps_that_were_rolled_back_do_not_count() -> None:
 def test_a_trainer_that_does_not_tell_is_not_judged() -> None:
     card = judged(Job(nodes=2, steps=20, every=10), lambda logs: None)
     assert "batches_short" not in card.metrics and not accused(card)
+
+
+def test_what_is_told_in_some_steps_only_may_hide_the_others() -> None:
+    job = Job(nodes=2, steps=40, every=10)
+
+    def hiding(logs: Logs) -> None:
+        telling(job, rank=1, at=range(22, 25))(logs)
+        for line in (line for lines in trainers(logs, rank=1) for line in steps(lines, 22, 24)):
+            del line["rank_samples"]
+
+    card = judged(job, hiding)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert accused(card) == ["rank_samples: at step 22 rank 1 did not report its samples, but in other steps it did"]

@@ -152,3 +152,44 @@ def test_nothing_else_than_what_is_around_the_spike(batches: int, begin: int) ->
 def test_what_was_told_to_be_left_out_is_not_consumed() -> None:
     (text,) = of_divergence(judged(spiking, struck, alarmed, leaving_out(0, says=8)))
     assert text.endswith("but consumed some of them at step 34")
+
+
+def test_one_spike_excuses_its_batches_once() -> None:
+    def more(logs: Logs) -> None:
+        told(logs, "samples.left_out", first=(SINCE - 2) * BATCH, count=16 * BATCH)
+
+    (text,) = of_divergence(judged(spiking, struck, alarmed, leaving_out(16, says=8), more))
+    assert "but those around the spike at step 35 are" in text
+
+
+def test_an_alarm_about_other_steps_answers_nothing() -> None:
+    def elsewhere(logs: Logs) -> None:
+        told(logs, "anomaly", kind="divergence", detail="loss 9")
+        for line in trainers(logs, rank=0)[0]:
+            if line.get("kind") == "divergence":
+                line["at_step"] = 55
+
+    (text,) = of_divergence(judged(spiking, struck, elsewhere, back=False))
+    assert text.endswith("and the trainer did not say so")
+
+
+@pytest.mark.parametrize("norm", [None, float("inf")])
+def test_steps_that_are_only_said_to_be_skipped_hide_no_spike(norm: float | None) -> None:
+    """An update that a loss scale leaves out has a gradient norm that is no number."""
+
+    def skipped(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in steps(lines, SINCE, SEEN)):
+            line["applied"] = False
+            if norm is not None:
+                line["grad_norm"] = "inf"
+
+    assert bool(of_divergence(judged(spiking, struck, skipped, back=False))) == (norm is None)
+
+
+def test_a_loss_that_is_told_now_and_then_is_no_spike() -> None:
+    def seldom(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in steps(lines)):
+            if line["step"] % 5:
+                del line["loss"]
+
+    assert of_divergence(judged(struck, seldom, back=False)) == []

@@ -294,3 +294,40 @@ def test_a_checkpoint_that_only_another_node_sees_is_waited_for(
     for each in ranks:
         each.join(30)
     assert found == [(0, step, reasons), (1, step, reasons)]
+
+
+@pytest.mark.parametrize("stray", ["step-00000020.bak", "step-abc", "step-", "step-00000020 (copy)"])
+def test_what_people_leave_beside_checkpoints_is_passed_over(
+    tmp_path: pathlib.Path, one_rank: None, stray: str
+) -> None:
+    saved(tmp_path, 10)
+    (tmp_path / stray).mkdir()
+    assert saved(tmp_path).restore().step == 10
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "a\0b", ".", "sub/file"])
+def test_a_manifest_names_files_beside_it_only(tmp_path: pathlib.Path, one_rank: None, name: str) -> None:
+    saved(tmp_path, 10, 20)
+    path = tmp_path / "step-00000020" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"files": {name: {"bytes": 0, "sha256": ""}}}))
+    assert saved(tmp_path).restore().step == 10
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "link"])
+def test_a_checkpoint_holds_regular_files_only(tmp_path: pathlib.Path, one_rank: None, kind: str) -> None:
+    saved(tmp_path, 10, 20)
+    file = tmp_path / "step-00000020" / "__0_0.distcp"
+    file.unlink()
+    {
+        "folder": lambda: file.mkdir(),
+        "fifo": lambda: os.mkfifo(file),
+        "link": lambda: file.symlink_to("/dev/zero"),
+    }[kind]()
+    assert saved(tmp_path).restore().step == 10
+
+
+def test_a_manifest_nested_too_deep_is_a_damaged_one(tmp_path: pathlib.Path, one_rank: None) -> None:
+    saved(tmp_path, 10, 20)
+    (tmp_path / "step-00000020" / "manifest.json").write_text("[" * 100_000)
+    assert saved(tmp_path).restore().step == 10

@@ -6,8 +6,10 @@ a trainer says that it left out is judged in every run: see `harness.judge.spike
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from harness.emitter import abnormal
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.judge.spikes import Spike, alarms
@@ -40,10 +42,17 @@ def _unanswered(run: Timeline, found: Sequence[Spike]) -> Iterator[Finding]:
     for spike in found:
         if not struck or spike.end < min(struck):
             continue
-        if not any(alarm["at"] >= spike.begin - run.uncertainty_ns for alarm in alarms(run)):
+        if not any(_answers(run, alarm, spike) for alarm in alarms(run)):
             yield Verdict.FAIL, f"divergence: {spike}, and the trainer did not say so"
         elif run.steps.survives[list(spike.rows)].any():
             yield Verdict.FAIL, f"divergence: {spike}; the trainer said so, and went on with these steps"
+
+
+def _answers(run: Timeline, alarm: Mapping[str, Any], spike: Spike) -> bool:
+    """Whether the alarm is about this spike: told since it began, and of one of its steps, if it names one."""
+    step = alarm.get("at_step")
+    near = step is None or spike.since <= step <= spike.seen + abnormal.SPIKE_STEPS
+    return near and alarm["at"] >= spike.begin - run.uncertainty_ns
 
 
 SCORE = Divergence()

@@ -43,7 +43,7 @@ class RankSamples(Score):
             return ScoreResult(values)
         if fault_free is not None and _short(fault_free.steps, _counted(fault_free.steps)):
             return ScoreResult(values, not_judged=[(ITEM, "the ranks of the fault-free run leave samples out, too")])
-        return ScoreResult(values, reasons=list(_findings(run, short))[:1])
+        return ScoreResult(values, reasons=[*_findings(run, short), *_untold(run.steps, rows)][:1])
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,16 @@ def _short(steps: Steps, rows: Ints) -> list[Short]:
         )
         for row in order[first].tolist()
     ]
+
+
+def _untold(steps: Steps, rows: Ints) -> Iterator[Finding]:
+    """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
+    counts = steps.survives & steps.complete & (steps.rank_samples < 0)
+    silent = np.flatnonzero(counts & np.isin(steps.process, np.unique(steps.process[rows])))
+    if len(silent):
+        first = silent[np.argmin(steps.step[silent])]
+        who = f"at step {steps.step[first]} rank {steps.rank[first]}"
+        yield Verdict.INCONCLUSIVE, f"rank_samples: {who} did not report its samples, but in other steps it did"
 
 
 def _findings(run: Timeline, short: list[Short]) -> Iterator[Finding]:

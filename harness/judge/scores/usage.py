@@ -10,7 +10,7 @@ from harness.timeline.timeline import Timeline
 
 LINKS_SHOWN = 16
 
-Counter = tuple[str, ...]  # what is counted: node, incarnation, link
+Counter = tuple[str, int, str]  # what is counted: node, incarnation, link
 
 
 class UsageBounds(Bounds):
@@ -49,14 +49,14 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
     for namespace, event in zip(shared, run.usage, strict=True):
         for link in event.get("links") or ():
             both = int(link.get("received_bytes", 0)) + int(link.get("sent_bytes", 0))
-            yield (owner[namespace], str(event["incarnation"]), str(link["link"])), event["at"], both
+            yield (owner[namespace], int(event["incarnation"]), str(link["link"])), event["at"], both
 
 
 def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
     for event in run.usage:
         for gpu in event.get("gpus") or ():
             if "nvlink_bytes" in gpu:
-                yield (str(event["node"]), str(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
+                yield (str(event["node"]), int(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
