@@ -9,6 +9,8 @@ of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it
 An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, `gradient_factor`, `batches`). The first
 two strike once: a step that is done again is spared. Poisoned batches are bad data: they stay bad while the order is
 there.
+
+While an order of the kind `out_of_memory` is there, no piece with more than `fits` sequences gets through the model.
 """
 
 from __future__ import annotations
@@ -90,6 +92,8 @@ class Damage:
                 return
             if "from_step" in order:
                 self._lasting[file.stem] = self._begin(order, step, done)
+            elif order["kind"] == "out_of_memory":
+                self._hooks.append(model.register_forward_pre_hook(self._limit(order["fits"], step, done)))
             elif not done.exists():
                 self._strike(order, step, model, done)
 
@@ -152,6 +156,19 @@ class Damage:
         else:
             with torch.no_grad():
                 parameter.copy_(flip(parameter))
+
+    def _limit(self, fits: int, step: int, done: pathlib.Path) -> Callable[[nn.Module, Any], None]:
+        """What a GPU does that has memory for so many sequences. The answer is about the first piece."""
+
+        def refuse(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            size = len(inputs[0])
+            if not done.exists():
+                over, of = max(0, size - fits), {"before": float(size), "after": float(fits)}
+                self._report(done, step, changed=over, **of, tensor="batch")
+            if size > fits:
+                raise torch.OutOfMemoryError(f"rehearsed: {size} sequences in a piece, and memory for {fits}")
+
+        return refuse
 
     def _skewed(self, loaded: Loaded, order: dict[str, Any], step: int, done: pathlib.Path) -> Loaded:
         count = len(loaded.indices)

@@ -43,6 +43,7 @@ from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.layers import LayerNorms
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
+from reference_trainer.pieces import Pieces
 from reference_trainer.precision import Precision
 from reference_trainer.preemption import EXIT_DRAINED, Notice, Preemption
 from reference_trainer.replicas import Replicas, Setback, digest
@@ -163,6 +164,7 @@ class Worker:
         self.optimizer = AdamW(self.model.parameters(), lr=options.lr, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(step, options))
         self.precision = Precision(options.precision, self.device)
+        self.pieces = Pieces(self.emit, self.rank, options.accumulate)
         self.checkpoints = Checkpoints(options.checkpoint_dir, options.staging_dir, options.keep, self.emit)
         # What must not change between a checkpoint and its continuation, or the data order breaks.
         self.identity = {
@@ -318,19 +320,38 @@ class Worker:
         Returns this rank's part of that loss, and the seconds it computed, without the wait for the others.
         """
         begin_ns = time.monotonic_ns()
-        pieces = list(zip(inputs.chunk(self.options.accumulate), targets.chunk(self.options.accumulate), strict=True))
-        loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, (piece, target) in enumerate(pieces, 1):
-            with contextlib.nullcontext() if number == len(pieces) else self.parallel.no_sync():
-                with self.precision.autocast():
-                    losses = loss_per_sequence(self.parallel(piece), target)
-                # Divided by the *global* batch and summed over ranks: right also where shares are unequal.
-                loss = losses.double().sum() / self.options.global_batch
-                self.precision.backward(loss)
-            loss_of_share += loss.detach()
+        while (loss_of_share := self.accumulate(inputs, targets)) is None:
+            self.optimizer.zero_grad()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # blocks of the larger size serve nobody any more
         compute_s = (self.sync.ready_ns - begin_ns) / 1e9
         self.sync.waited_ns = time.monotonic_ns() - self.sync.ready_ns
         return loss_of_share.item(), compute_s
+
+    def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """The loss of the share, its gradient summed over all ranks. `None`: a piece did not fit into memory, and the
+        pieces are smaller now.
+
+        The same samples are done again. Once the last piece's forward pass is over, DDP awaits its gradients and may
+        have begun to sum them: then this rank cannot try again alone, and the error ends it.
+        """
+        pieces = self.pieces.of(inputs, targets)
+        loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.sync.begun = False
+        try:
+            for number, (piece, target) in enumerate(pieces, 1):
+                with contextlib.nullcontext() if number == len(pieces) else self.parallel.no_sync():
+                    with self.precision.autocast():
+                        losses = loss_per_sequence(self.parallel(piece), target)
+                    # Divided by the *global* batch and summed over ranks: right also where shares are unequal.
+                    loss = losses.double().sum() / self.options.global_batch
+                    self.precision.backward(loss)
+                loss_of_share += loss.detach()
+        except torch.OutOfMemoryError:
+            if not self.pieces.did_not_fit(self.step, len(inputs), may_try_again=not self.sync.begun):
+                raise
+            return None
+        return loss_of_share
 
     def is_finite(self, loss: float, grad_norm: float) -> bool:
         """Whether this update may be made. All ranks see the same numbers, so all decide alike."""
@@ -398,8 +419,10 @@ class GradientSync:
         """`meanwhile` is called once a step, while the last gradients travel."""
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
+        self.begun = False  # the forward pass is over after which DDP sums the gradients
         self._emit, self._meanwhile = emit, meanwhile
         parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
+        parallel.module.register_forward_hook(lambda *_: setattr(self, "begun", parallel.require_backward_grad_sync))
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         if bucket.index() == 0:

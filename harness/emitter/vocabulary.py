@@ -129,7 +129,7 @@ _CONTENT = Field(
 _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, least=0, most=PID_MAX)
 
 ANOMALIES = (
-    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew"),
+    *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
     *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence"),  # see `abnormal.py`
 )
 

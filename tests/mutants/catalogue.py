@@ -73,6 +73,8 @@ MUTANTS = [
         r"at step 2\d rank 1 computed with 4 different samples.*the trainer did not say so",
         "skew",
     ),
+    _fails("ends_out_of_memory", r"steps_rolled_back_max: \d+ is more than 0", "out of memory"),
+    _fails("drops_what_did_not_fit", BITS.format(r"2\d"), "out of memory"),
     _fails("ignores_spikes", r"from step \d+ to step \d+ the loss .* usual, and the trainer did not say so", "spike"),
     _fails("goes_back_into_the_spike", "the trainer said so, and went on with these steps", "spike"),
     _fails("goes_back_and_leaves_nothing_out", r"it leaves out samples .*, but consumed some of them at step", "spike"),

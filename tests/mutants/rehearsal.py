@@ -48,6 +48,7 @@ ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
+FULL = fault("full", "out_of_memory", {"step": 25}, {"rank": 1}, fits=2, duration="0s")
 SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learning_rate", factor=100, steps=3)
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
@@ -88,6 +89,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
     "skew, uneven shares": rehearsal(SKEW | {"kind": "fewer"}, nodes=3),
+    "out of memory": rehearsal(
+        FULL, steps=60, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}} | NOTHING_LOST
+    ),
     "spike": rehearsal(SPIKE, steps=100, expect=ALIKE),
     "mild spike": rehearsal(MILD, steps=100, expect=ALIKE | NOTHING_LOST),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),

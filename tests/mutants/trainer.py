@@ -33,6 +33,7 @@ from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.divergence import Divergence, Spike
+from reference_trainer.pieces import Pieces
 from reference_trainer.preemption import Preemption
 from reference_trainer.replicas import Replicas, Setback
 from reference_trainer.train import GradientSync, Worker, exchange
@@ -366,6 +367,25 @@ def gradient_not_averaged() -> None:
 def ignores_drifted_replicas() -> None:
     """Each rank takes digests of its weights, and nobody compares them."""
     Replicas.compare = lambda *_: None
+
+
+@bug
+def ends_out_of_memory() -> None:
+    """No smaller pieces are tried."""
+    Pieces.did_not_fit = lambda *_, **__: False
+
+
+@bug
+def drops_what_did_not_fit() -> None:
+    """Cuts the share in half, as it should, and trains on the first piece only."""
+    original, whole = Pieces.of, Pieces.did_not_fit
+
+    def did_not_fit(self: Pieces, step: int, sequences: int, may_try_again: bool) -> bool:
+        again = whole(self, step, sequences, may_try_again)
+        Pieces.of = lambda *both: original(*both)[:1]
+        return again
+
+    Pieces.did_not_fit = did_not_fit
 
 
 @bug

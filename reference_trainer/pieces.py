@@ -1,0 +1,44 @@
+"""The pieces into which a rank cuts its share of the batch, one backward pass each. There are more of them, for good,
+once one did not fit into the memory of the GPU."""
+
+from __future__ import annotations
+
+import sys
+
+from torch import Tensor
+
+from harness.events import Emitter
+
+
+class Pieces:
+    """`number`: so many at first."""
+
+    def __init__(self, emit: Emitter, rank: int, number: int):
+        self._emit, self._rank, self.number = emit, rank, number
+
+    def of(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Both, (n, …), cut alike along the sequences. The last piece may be smaller."""
+        return list(zip(inputs.chunk(self.number), targets.chunk(self.number), strict=True))
+
+    def did_not_fit(self, step: int, sequences: int, may_try_again: bool) -> bool:
+        """Cuts a share of so many sequences into pieces half as large, and tells it. `False`: the step cannot be tried
+        again, or they cannot be smaller."""
+        size = -(-sequences // self.number)
+        smaller = -(-size // 2)
+        number = -(-sequences // smaller)
+        text = f"at step {step} on rank {self._rank}: {_pieces(1, size)} did not fit into memory; "
+        if size == 1:
+            text += "no piece can be smaller"
+        elif may_try_again:
+            text += f"from now on {_pieces(number, smaller)}; this would fit: --accumulate {number}"
+            self.number = number
+        else:
+            text += f"gradients were being summed already, so this rank ends; try --accumulate {number}"
+        self._emit("anomaly", kind="out_of_memory", detail=text, at_step=step)
+        print(text, file=sys.stderr, flush=True)
+        return may_try_again and size > 1
+
+
+def _pieces(number: int, size: int) -> str:
+    most = "" if number == 1 else "at most "
+    return f"{number} piece{'s' * (number > 1)} of {most}{size} sequence{'s' * (size > 1)}"
