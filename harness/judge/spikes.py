@@ -58,7 +58,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
     finite = np.isfinite(steps.loss)
     if not finite.any():
         return np.zeros(0, np.int64)
-    rows = np.flatnonzero(steps.rank == steps.rank[finite].min())
+    rows: Ints = np.flatnonzero(steps.rank == steps.rank[finite].min())
     rows = rows[(steps.applied[rows] != 0) | np.isfinite(steps.grad_norm[rows])]
     return rows if 2 * int(finite[rows].sum()) > len(rows) else rows[finite[rows]]
 

@@ -52,7 +52,7 @@ def _answers(run: Timeline, alarm: Mapping[str, Any], spike: Spike) -> bool:
     """Whether the alarm is about this spike: told since it began, and of one of its steps, if it names one."""
     step = alarm.get("at_step")
     near = step is None or spike.since <= step <= spike.seen + abnormal.SPIKE_STEPS
-    return near and alarm["at"] >= spike.begin - run.uncertainty_ns
+    return bool(near and alarm["at"] >= spike.begin - run.uncertainty_ns)
 
 
 SCORE = Divergence()
