@@ -18,7 +18,12 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
 
 def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
     """Runs `main` in a child that keeps only the descriptors `keep` and 0–2, and ends with it."""
-    pid = os.fork()
+    pid, held = -1, signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    finally:
+        if pid:  # the child lets signals in once it has forgotten our handlers: they would swallow its first ones
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
     if pid:
         return pid
     status = 1
