@@ -120,15 +120,15 @@ class Tally:
     def _use(self, node: str, incarnation: int, event: Mapping[str, Any]) -> None:
         for link in event.get("links") or ():
             for way in ("received", "sent"):
-                count, place = int(link.get(f"{way}_bytes", 0)), (node, incarnation, str(link.get("link", "")), way)
+                count, place = int(link.get(f"{way}_bytes") or 0), (node, incarnation, str(link.get("link", "")), way)
                 if place in self._links or len(self._links) < LINKS_MAX:
                     more = count - self._links.get(place, count)
                     self._links[place] = count
                     self.board.add("chaos_network_bytes_total", max(more, 0), node, place[2], way)
         for gpu in event.get("gpus") or ():
-            if "busy_percent" in gpu:
+            if gpu.get("busy_percent") is not None:
                 self.board.set("chaos_gpu_busy_ratio", float(gpu["busy_percent"]) / 100, node, str(gpu["gpu"]))
-            if "memory_bytes" in gpu:
+            if gpu.get("memory_bytes") is not None:
                 self.board.set("chaos_gpu_memory_bytes", int(gpu["memory_bytes"]), node, str(gpu["gpu"]))
 
     def _meet(self, rank: int, header: Mapping[str, Any]) -> _Worker:

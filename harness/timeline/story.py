@@ -162,7 +162,8 @@ class Story:
 
 def key_of(event: Mapping[str, Any]) -> Key:
     """The node and the incarnation that an event, a header or a target is about."""
-    return str(event.get("node", event.get("host"))), int(event.get("incarnation", 1))
+    incarnation = event.get("incarnation")  # of a target it may be null
+    return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
 
 def _span(log: reading.Log) -> tuple[int, int]:

@@ -83,3 +83,12 @@ def test_gpus() -> None:
         {"rank": 1, "at": 0, "gpus": [{"gpu": 0}]},
     )
     assert (found["gpu_busy_percent"], found["gpu_memory_bytes_max"], found["nvlink_bytes_per_second"]) == (50, 7, 100)
+
+
+def test_null_is_what_was_not_told() -> None:
+    link = {"link": "eth0", "received_bytes": None, "sent_bytes": None}
+    gpu = {"gpu": 0, "busy_percent": None, "memory_bytes": None, "nvlink_bytes": None}
+    samples = [{"rank": 0, "at": at, "links": [link], "gpus": [gpu]} for at in (0, 0.5)]
+    found = figures(*samples)
+    assert found["gpu_busy_percent"] is found["gpu_memory_bytes_max"] is found["nvlink_bytes_per_second"] is None
+    assert found["network_bytes_per_second_max"] == 0

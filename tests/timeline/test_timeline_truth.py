@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from judging import load
 
 from harness.judge import ledger
 from harness.judge.scores.recovery_time import phase_sums
@@ -105,3 +106,12 @@ def test_each_kind_of_outage(kind: str, again: str | None) -> None:
     history = simulate(Job(nodes=3, steps=60), [Outage(23, kind, victim=1, again=again, regrow_after=5)], seed=3)
     assert history.truth.episodes
     check(history, loaded(history))
+
+
+def test_a_target_without_an_incarnation_is_the_first_of_its_node() -> None:
+    history = simulate(Job(nodes=2, steps=24, every=6), [Outage(9, "rank", victim=1)], 3)
+    logs = history.logs()
+    for line in logs["harness"]:
+        for target in line.get("targets") or ():
+            target["incarnation"] = None
+    assert [fault.injected is not None for fault in load(history, logs).faults] == [True]

@@ -28,8 +28,8 @@ class Usage(Score):
         by_link = _by_place(_rates(_link_counters(run)))
         nvlink = list(_rates(_nvlink_counters(run)).values())
         gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
-        busy = [float(gpu["busy_percent"]) for gpu in gpus if "busy_percent" in gpu]
-        memory = [int(gpu["memory_bytes"]) for gpu in gpus if "memory_bytes" in gpu]
+        busy = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
+        memory = [int(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes") is not None]
         values = {
             "network_bytes_per_second": _shown(by_link) or None,
             "network_bytes_per_second_max": max(by_link.values(), default=None),
@@ -48,14 +48,14 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
         owner[namespace] = min(owner.get(namespace, str(event["node"])), str(event["node"]))
     for namespace, event in zip(shared, run.usage, strict=True):
         for link in event.get("links") or ():
-            both = int(link.get("received_bytes", 0)) + int(link.get("sent_bytes", 0))
+            both = int(link.get("received_bytes") or 0) + int(link.get("sent_bytes") or 0)
             yield (owner[namespace], int(event["incarnation"]), str(link["link"])), event["at"], both
 
 
 def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
     for event in run.usage:
         for gpu in event.get("gpus") or ():
-            if "nvlink_bytes" in gpu:
+            if gpu.get("nvlink_bytes") is not None:
                 yield (str(event["node"]), int(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
 
 
