@@ -19,12 +19,15 @@ from harness.spec.scenario import Scenario, parse_scenario
 ALL_VERBS = Capability(True, "", frozenset(Verb))
 
 
+MANY = ["--global-batch", "1000000"]  # a sequence for each rank of any of these jobs
+
+
 def scenario(faults: list[dict[str, Any]], **workload: Any) -> Scenario:
     data = {
         "version": 1,
         "name": "x",
         "title": "X",
-        "workload": {"nodes": 4, "ranks_per_node": 2} | workload,
+        "workload": {"nodes": 4, "ranks_per_node": 2, "args": MANY} | workload,
         "faults": faults,
     }
     return parse_scenario(yaml.safe_dump(data), "x.yaml")
@@ -226,7 +229,7 @@ def test_a_fault_is_built_once_and_each_injection_has_its_own() -> None:
     [(2, 8, 2), ("10%", 40, 4), ("10%", 39, 3), ("10%", 4, 1), ("100%", 4, 4), ("0.5%", 1000, 5), (None, 4, None)],
 )
 def test_the_blast_radius_may_be_a_percentage(written: object, nodes: int, allowed: int | None) -> None:
-    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": nodes}}
+    data = {"version": 1, "name": "x", "title": "X", "workload": {"nodes": nodes, "args": MANY}}
     data |= {"limits": {"nodes_at_once": written}} if written is not None else {}
     plan = make_plan(parse_scenario(yaml.safe_dump(data), "x.yaml"), 1, "local", "run")
     assert plan.limits.nodes_at_once == allowed
