@@ -73,7 +73,8 @@ def effect(events: list[dict[str, Any]], unit: str) -> dict[str, Any]:
 def test_errors_reach_the_trainer_and_end(tmp_path: pathlib.Path) -> None:
     events, run_dir = run(tmp_path, 'fault: storage_error, duration: 500ms, path: "*data.bin"')
     failures = named(events, "checkpoint.failed")
-    assert effect(events, "operations failed")["measured"] == len(failures) > 0
+    measured = effect(events, "operations failed")["measured"]
+    assert 0 < measured <= len(failures) <= measured + 1, "one more may fail between the measurement and the end"
     assert {event["error"] for event in failures} == {"Input/output error"}
     assert named(events, "checkpoint.committed")[-1]["step"] == 60
     assert (run_dir / "checkpoints" / "step-00000060").exists() and over(events)
