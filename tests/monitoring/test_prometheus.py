@@ -193,10 +193,11 @@ def test_each_query_of_the_dashboard_has_an_answer(title: str, query: str, seen:
     assert any(number == number for number in numbers), f"{title}: no answer to {asked}"
 
 
-def test_the_annotation_of_the_dashboard_parses(seen: Seen) -> None:
+def test_the_annotation_of_the_dashboard_marks_the_fault(seen: Seen) -> None:
     (faults,) = json.loads((EXAMPLES / "dashboard.json").read_text())["annotations"]["list"]
     asked = faults["expr"].replace("$job", ".*").replace("$instance", ".*")
-    assert query_range(seen.prometheus, asked, seen.begin_s, seen.end_s)
+    marked = [each["metric"]["fault"] for each in query_range(seen.prometheus, asked, seen.begin_s, seen.end_s)]
+    assert "hang" in marked
 
 
 # Without a server
