@@ -9,7 +9,7 @@ SUITE ?= pre-launch
 PLAN ?= pre-launch
 ARGS ?=
 ENGINES ?= docker slurm
-WORKERS ?= 2
+WORKERS ?= 3
 FAST := $(addprefix tests/,campaign cli docs judge log plan report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
@@ -58,7 +58,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 	@$(CHAOS) gameday $(PLAN) --backend $(BACKEND) $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests, by two workers (tests/conftest.py says which one does what): WORKERS=0 for none
+test: $(VENV)/.ready-dev ## All tests, by three workers (tests/conftest.py says which one does what): WORKERS=0 for none
 	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast

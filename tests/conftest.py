@@ -3,9 +3,9 @@
 In CI a skipped test is a failed one: what is missing there must not vanish silently. The exceptions are tests of what
 this machine, with all engines installed, cannot have.
 
-`make test` has two workers. Tests that start jobs on virtual nodes of this machine go one after the other in one of
-them, as each wants all cores, and some look for what a run has left behind. Tests of other engines, which mostly wait,
-go one after the other in the second. The tests that start nothing are shared, file by file, by whoever is free.
+`make test` has three workers, and three long groups, whose tests go one after the other: whole runs through the command
+line, of which some look for what a run has left behind; single jobs and faults on virtual nodes of this machine; and
+tests of other engines, which mostly wait. All other tests are shared, file by file, by whoever is free.
 """
 
 from __future__ import annotations
@@ -30,34 +30,37 @@ MAY_BE_SKIPPED = {
     "reference_trainer/test_checkpoint.py": "covered by the others",
 }
 
-JOBS = ("e2e/", "run/", "mutants/test_real", "kills/", "backends/local/", "faults/")
-ENGINES = ("backends/slurm/", "backends/docker/", "backends/kubernetes/", "monitoring/test_prometheus")
+LONG_GROUPS = {
+    "runs": ("e2e/",),
+    "nodes": ("backends/local/", "faults/", "kills/", "mutants/test_real", "run/"),
+    "engines": ("backends/docker/", "backends/kubernetes/", "backends/slurm/", "monitoring/test_prometheus"),
+}
 
 
-def room_of(nodeid: str) -> str:
-    """The group of a test: those of one group run in one worker, in their order."""
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one worker, in their order."""
     file, _, name = nodeid.removeprefix("tests/").partition("::")
     if file.startswith("conformance/test_conformance_") and "[" in name:
-        return "jobs" if "[local-" in name else "engines"
-    return "jobs" if file.startswith(JOBS) else "engines" if file.startswith(ENGINES) else file
+        return "nodes" if "[local-" in name else "engines"
+    return next((group for group, places in LONG_GROUPS.items() if file.startswith(places)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class Rooms(LoadScopeScheduling):
+    class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return room_of(nodeid)
+            return group_of(nodeid)
 
-    return Rooms(config, log)
+    return Groups(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With workers, the two long groups come first, so that the workers end at about the same time."""
+    """With workers, the long groups come first, so that the workers end at about the same time."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: room_of(item.nodeid) not in ("jobs", "engines"))
+        items.sort(key=lambda item: group_of(item.nodeid) not in LONG_GROUPS)
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport) -> bool:
