@@ -79,6 +79,7 @@ def test_a_command_that_starts_no_training_is_told(command: Sequence[str], messa
         recognise(command)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20), max_size=6))
 def test_any_words_are_recognised_or_refused(words: list[str]) -> None:
     try:

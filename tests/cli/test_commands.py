@@ -64,6 +64,7 @@ def reports(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
     whole = chaos("--help").output
     assert "Break a distributed training on purpose" in whole and "chaos run spot-evict" in whole

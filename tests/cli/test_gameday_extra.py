@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # whole commands
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCKED = (
     "import sys; sys.modules['starlette'] = sys.modules['uvicorn'] = None; from harness.cli.main import main; main()"

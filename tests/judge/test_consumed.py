@@ -277,6 +277,7 @@ def test_a_worker_that_died_by_itself_is_no_defect_of_the_samples() -> None:
     assert judged.scores["loss_continuity"]["samples_repeated"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(11, 40), st.integers(0, 1), st.integers(0, 2000)), max_size=4))
 def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]]) -> None:

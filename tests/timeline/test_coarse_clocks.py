@@ -24,6 +24,7 @@ from harness.report import model
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Episode, Epoch, FaultRecord, Process, Progress, Segment, Slot, Steps, Timeline
 
+pytestmark = pytest.mark.slow  # many histories
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "coarse_clocks.json"
 STORIES = 40
 GRAINS_MS = (1, 16, 48, 100)  # a step takes 48

@@ -16,6 +16,7 @@ from harness.report import model
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
+pytestmark = pytest.mark.slow  # hundreds of histories
 OUTAGES = st.lists(
     st.builds(
         Outage,

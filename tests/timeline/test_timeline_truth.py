@@ -83,6 +83,7 @@ def check(history: History, found: Timeline) -> None:
     assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == lost
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JOBS, OUTAGES, st.integers(0, 10**6))
 def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], seed: int) -> None:
