@@ -26,7 +26,8 @@ def save(root: pathlib.Path, step: int, value: float) -> None:
     content = temporary.read_bytes()
     temporary.rename(final)
     (root / f"ckpt_{step}.sum").write_text(hashlib.sha256(content).hexdigest())
-    (root / "latest").write_text(final.name)
+    (root / "latest.tmp").write_text(final.name)
+    (root / "latest.tmp").rename(root / "latest")
 
 
 def load(path: pathlib.Path) -> float:

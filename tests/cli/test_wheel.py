@@ -100,7 +100,7 @@ def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(
 ) -> None:
     text = (ROOT / "scenarios" / "rank-kill.yaml").read_text()
     lighter = {
-        "steps: 200": "args: [--layers, '2']\n  restore_drill: false\n  steps: 60",
+        "steps: 200": "args: [--layers, '1', --width, '64', --context, '32']\n  restore_drill: false\n  steps: 60",
         "step: 90": "step: 30",
         "by_faults: 40": "by_faults: 90",
         "expect:": "expect:\n  pace: {max_slowdown: 10}",

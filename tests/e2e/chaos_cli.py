@@ -19,7 +19,8 @@ SHORT = """\
 version: 1
 name: short
 title: A short run for the tests
-workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false, args: [--layers, "2"]}
+workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false,
+  args: [--layers, "1", --width, "64", --context, "32"]}
 faults:
   - id: kill
     fault: rank_kill
@@ -35,7 +36,7 @@ abort: {if_no_step_for: 60s, wall_clock: 4m}
 
 
 ANY_PACE = "expect:\n  pace: {max_slowdown: 10}"  # tests beside these take the cores whenever they like
-_FEWER = "args: [--layers, '2']\n  steps: "
+_FEWER = "args: [--layers, '1', --width, '64', --context, '32']\n  steps: "
 _NO_DRILL = "restore_drill: false\n  " + _FEWER  # spot-evict has one
 _LIGHTER = {
     "spot-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45", "by_faults: 70": "by_faults: 95"},
