@@ -99,7 +99,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "evict twice": rehearsal(
         EVICT, EVICT | {"id": "again", "when": {"following": "evict", "event": "recovered"}}, expect=NOTHING_LOST
     ),
-    "shrink": rehearsal(EVICT | {"replacement": "none"}, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}}),
+    "shrink": rehearsal(
+        EVICT | {"replacement": "none"}, steps=600, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}}
+    ),
 }
 
 

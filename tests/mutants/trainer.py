@@ -30,7 +30,7 @@ from harness.emitter import Emitter
 from reference_trainer import checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent
-from reference_trainer.checkpoint import Checkpoints, Restored, State, folder_name, published, read, step_of
+from reference_trainer.checkpoint import Checkpoints, Metrics, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.pieces import Pieces
@@ -101,6 +101,7 @@ def restores_an_older_one() -> None:
 @bug
 def one_rank_restores_an_older_one() -> None:
     """Rank 1 finds the checkpoint before the newest, says so, and goes on with the others."""
+    ignores_drifted_replicas()
 
     def older(checkpoints: Checkpoints, restored: Restored) -> Restored:
         if torch.distributed.get_rank() != 1:
@@ -118,7 +119,8 @@ def _older(checkpoints: Checkpoints, step: int) -> pathlib.Path:
 
 @bug
 def loads_damaged_checkpoints() -> None:
-    """No checksum is looked at."""
+    """No checksum is looked at, and nobody sees that one rank's weights became others."""
+    ignores_drifted_replicas()
     checkpoint.verify = lambda folder: 0
 
 
@@ -240,11 +242,11 @@ def announces_before_durable() -> None:
     """A checkpoint counts as committed before its data is written."""
     original = Checkpoints._write
 
-    def write(self: Checkpoints, kind: str, step: int, state: State) -> None:
+    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
         path = str(self.root / folder_name(step))
         self._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=1, duration_ns=1)
         time.sleep(1.5)
-        original(self, kind, step, state)
+        original(self, kind, step, state, metrics)
 
     Checkpoints._write = write
 
@@ -253,7 +255,9 @@ def announces_before_durable() -> None:
 def saves_in_place() -> None:
     """Writes into the final folder; at a restart takes the newest one, whatever state it is in."""
 
-    def write(root: pathlib.Path, step: int, state: State, emit: Emitter) -> pathlib.Path:
+    def write(
+        root: pathlib.Path, step: int, state: State, emit: Emitter, metrics: Metrics | None = None
+    ) -> pathlib.Path:
         folder = root / folder_name(step)
         folder.mkdir(parents=True, exist_ok=True)
         with emit.phase("checkpoint.write"):
@@ -274,7 +278,7 @@ def saves_in_place() -> None:
 def checkpoint_thread_dies() -> None:
     """Nothing is written any more, and nobody says so."""
 
-    def write(self: Checkpoints, kind: str, step: int, state: State) -> None:
+    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
         self.committed_step = step
 
     Checkpoints._write = write
