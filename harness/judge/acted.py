@@ -114,14 +114,13 @@ def _struck(target: Mapping[str, Any]) -> _Aim:
 
 def _meant(run: Timeline, planned: Mapping[str, Any]) -> Counter[_Aim]:
     """Nodes are planned by number, in the order in which the job got them. Nothing where a number has no node."""
-    nodes = list(dict.fromkeys(slot.node for slot in sorted(run.slots, key=lambda slot: slot.allocated)))
     found: Counter[_Aim] = Counter()
     for target in planned.get("targets") or ():
         number = target.get("node_index", -1)
         if target.get("rank") is not None:
             found["rank", target["rank"]] += 1
-        elif isinstance(number, int) and 0 <= number < len(nodes):
-            found["node", nodes[number]] += 1
+        elif isinstance(number, int) and 0 <= number < len(run.nodes):
+            found["node", run.nodes[number]] += 1
         else:
             return Counter()
     return found

@@ -152,6 +152,7 @@ class Timeline:
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
+    nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
 
     @property
     def planned_steps(self) -> int | None:
@@ -227,6 +228,7 @@ def build(log: reading.Log) -> Timeline:
         steps=_steps(rows),
         processes=[_process(life, story.launched(life)) for life in story.lives],
         slots=story.slots,
+        nodes=list(dict.fromkeys(slot.node for slot in sorted(story.slots, key=lambda slot: slot.allocated))),
         faults=story.faults,
         segments=(),
         episodes=(),

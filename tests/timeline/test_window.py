@@ -64,11 +64,15 @@ def recovered(history: History, number: int) -> int:
     return history.truth.episodes[number].t_regained
 
 
-def in_sequence(seed: int) -> tuple[History, Logs]:
+def in_sequence(seed: int, outages: list[Outage] = TWO) -> tuple[History, Logs]:
     """`first` until 12 steps after its recovery, then `second`."""
-    history = simulate(JOB, TWO, seed)
+    history = simulate(JOB, outages, seed)
     logs = expecting(history.logs(), {})
     heal_soon(logs)
+    plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+    for planned, outage in zip(plan["faults"], outages, strict=True):
+        if outage.kind in ("node", "notice"):
+            planned["targets"] = [{"node_index": outage.victim, "rank": None}]
     between = recovered(history, 0) + 500 * MS
     rehearse(logs, "first", "fault1", history.truth.begin + 2, between)
     rehearse(logs, "second", "fault2", between + 1, recovered(history, 1) + 500 * MS)
@@ -97,6 +101,20 @@ def test_two_in_sequence_are_judged_each_by_its_own_outage(tmp_path: pathlib.Pat
     first, second = (card.evidence.run for card in cards)
     assert first.end <= second.begin or (first.steps.end.max() <= second.steps.end.min())
     assert card_of_job(tmp_path, history, logs).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("kind", ["node", "notice"])
+@pytest.mark.parametrize("victims", [(0, 0), (0, 1), (1, 0)])
+def test_nodes_keep_their_numbers_when_one_was_replaced_before(
+    tmp_path: pathlib.Path, kind: str, victims: tuple[int, int]
+) -> None:
+    outages = [Outage(after=after, kind=kind, victim=victim) for after, victim in zip((25, 45), victims, strict=True)]
+    history, logs = in_sequence(3, outages)
+    for name, victim in zip(("first", "second"), victims, strict=True):
+        card = judged(tmp_path, history, logs, name)
+        assert card.verdict is Verdict.PASS, card.reasons
+        assert [target["node"] for target in card.faults[0]["target"]] == [f"node{victim}"]
+        assert card.metrics["replacements"] == 1
 
 
 def card_of_job(folder: pathlib.Path, history: History, logs: Logs) -> Scorecard:

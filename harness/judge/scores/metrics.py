@@ -72,12 +72,11 @@ def _whole(run: Timeline) -> dict[str, Any]:
     """Of the job from its begin to its end."""
     completed = run.finished and run.outcome == "completed"
     lasted = run.end - run.begin
-    again = len({(slot.node, slot.incarnation) for slot in run.slots if slot.incarnation > 1})
     million = _cost(run)
     epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
         "time_to_complete_seconds": lasted / S if completed else None,
-        "requeues_per_hour": again * 3600 * S / lasted if lasted > 0 and run.slots else None,
+        "requeues_per_hour": _replacements(run) * 3600 * S / lasted if lasted > 0 and run.slots else None,
         "dollars_per_million_samples": million,
         "dollars_per_epoch": epoch,
     }
@@ -176,9 +175,14 @@ def _resumes(run: Timeline) -> dict[str, Any]:
         "resume_success_percent": 100 * sum(resumed) / len(resumed) if resumed else None,
         "fallbacks": sum(len(process.fallback) for process in restored),
         "preemptions": sum(fault.kind == "preemption" and fault.injected is not None for fault in run.faults),
-        "replacements": len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1}),
+        "replacements": _replacements(run),
         "worker_starts": len(run.processes),
     }
+
+
+def _replacements(run: Timeline) -> int:
+    """Nodes that came for others. Those that came before a window are in it from its begin."""
+    return len({(s.node, s.incarnation) for s in run.slots if s.incarnation > 1 and s.allocated > run.begin})
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
