@@ -179,7 +179,7 @@ class ForkingAgent(SimpleElasticAgent):
             code = self._worker(self._arguments)
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else EXIT_ERROR
-        except Exception:
+        except BaseException:  # some of PyTorch's are no Exception
             traceback.print_exc()
         finally:
             with contextlib.suppress(OSError, ValueError):  # nobody reads any more

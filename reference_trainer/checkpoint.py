@@ -35,7 +35,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from harness.events import Emitter
@@ -44,6 +44,7 @@ State = dict[str, Any]  # flat: name → tensor or small picklable value
 
 MANIFEST, VERSION = "manifest.json", 1
 Metrics = Mapping[str, float]  # of the step whose state it is: loss, grad_norm, lr
+FAILURES = (Exception, CheckpointException)  # PyTorch's own is no Exception
 LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way to this one
 
 
@@ -308,9 +309,9 @@ class Checkpoints:
             duration_ns = time.monotonic_ns() - begin_ns
             self._emit("checkpoint.committed", step=step, kind=kind, path=source, bytes=size, duration_ns=duration_ns)
             self._delete_old()
-        except Exception as error:  # whatever it was, training goes on and the next interval tries again
+        except FAILURES as error:  # whatever it was, training goes on and the next interval tries again
             traceback.print_exc()
-            self._emit_failed(step, kind, f"{type(error).__name__}: {error}")
+            self._emit_failed(step, kind, _reason(error))
 
     def _emit_failed(self, step: int, kind: str, reason: str) -> None:
         self._emit("checkpoint.failed", step=step, kind=kind, error=reason)
@@ -410,8 +411,8 @@ class Checkpoints:
         try:
             self._fetch_for_node(step)
             return read(self.root / folder_name(step)), None
-        except Exception as error:  # of whatever kind: this checkpoint is not for us
-            return None, f"{type(error).__name__}: {error}"
+        except FAILURES as error:  # of whatever kind: this checkpoint is not for us
+            return None, _reason(error)
 
     def _fetch_for_node(self, step: int) -> None:
         """One rank a node downloads for all ranks on it; a folder that every node sees was verified already."""
@@ -422,6 +423,13 @@ class Checkpoints:
                 self._fetch(step)
         finally:
             dist.barrier()
+
+
+def _reason(error: BaseException) -> str:
+    """In one line: of what PyTorch gathers from all ranks, the first one's error."""
+    if isinstance(error, CheckpointException):
+        error, _ = next(iter(error.failures.values()))
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _wait_for(folder: pathlib.Path) -> None:

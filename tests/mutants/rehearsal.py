@@ -44,7 +44,7 @@ def fault(identity: str, name: str, when: dict[str, Any], target: dict[str, Any]
 
 KILL = fault("kill", "rank_kill", {"step": 25}, {"rank": 1})
 EVICT = fault("evict", "preemption", {"step": 25}, {"node": 1}, notice="3s", replacement={"after": "500ms"})
-ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip")
+ROT = fault("rot", "checkpoint_corruption", {"step": 25}, {"node": 0}, kind="bit_flip", what="tensor")
 FLIP = fault("flip", "silent_data_corruption", {"step": 25}, {"rank": 1}, what="weight", bit=20)
 LOSE = fault("lose", "data_corruption", {"step": 25}, {"rank": 1}, kind="missing", duration="2s")
 SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")

@@ -331,3 +331,30 @@ def test_a_manifest_nested_too_deep_is_a_damaged_one(tmp_path: pathlib.Path, one
     saved(tmp_path, 10, 20)
     (tmp_path / "step-00000020" / "manifest.json").write_text("[" * 100_000)
     assert saved(tmp_path).restore().step == 10
+
+
+def test_an_error_of_pytorch_while_it_writes_is_an_event(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(checkpoint.FileSystemWriter, "write_data", lambda *_: (_ for _ in ()).throw(full))
+    emit = Emitter(tmp_path / "events" / "trainer.jsonl")
+    saved(tmp_path / "root", 20, emit=emit)
+    emit.close()
+    (failed,) = events(tmp_path / "events", "checkpoint.failed")
+    assert failed["error"] == "OSError: [Errno 28] No space left on device"
+
+
+def test_an_error_of_pytorch_while_it_reads_is_passed_over(tmp_path: pathlib.Path, one_rank: None) -> None:
+    """The file is what the manifest says, and yet no checkpoint."""
+    checkpoints = saved(tmp_path, 20, 40)
+    folder = tmp_path / "step-00000040"
+    (file,) = folder.glob("*.distcp")
+    file.write_bytes(b"x" * file.stat().st_size)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file.name]["sha256"] = checkpoint._sha256(file)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    restored = checkpoints.restore()
+    assert restored.step == 20 and restored.state is not None
+    (passed,) = restored.fallback
+    assert passed["reason"].startswith("rank 0: ") and "\n" not in passed["reason"]
