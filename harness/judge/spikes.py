@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.timeline.timeline import Ints, Timeline
+from harness.judge import skipped
+from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
 
@@ -59,8 +60,15 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
     if not finite.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(steps.rank == steps.rank[finite].min())
-    rows = rows[(steps.applied[rows] != 0) | np.isfinite(steps.grad_norm[rows])]
+    rows = rows[~_scaled(steps, rows)]
     return rows if 2 * int(finite[rows].sum()) > len(rows) else rows[finite[rows]]
+
+
+def _scaled(steps: Steps, rows: Ints) -> Bools:
+    """Which of these a loss scale left out. Going back takes the scale back, too: each life may skip as many."""
+    odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
+    lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
+    return np.concatenate([skipped.by_scale(life) for life in lives])
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
