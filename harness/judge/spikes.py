@@ -102,6 +102,7 @@ class LeftOut:
 
     accepted: Sequence[Range] = ()
     wrong: Sequence[str] = ()
+    unproven: Sequence[str] = ()  # what was told, may be so, and is not shown by the steps
 
     def within(self, begin: int, end: int) -> int:
         """How many of these places are accepted."""
@@ -116,19 +117,48 @@ class LeftOut:
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """By what the trainer told, held against its steps."""
-    accepted, wrong = list[tuple[Range, Spike | None]](), list[str]()
+    accepted, wrong, unproven = list[tuple[Range, Spike | None]](), list[str](), list[str]()
     for event in run.left_out:
         places = int(event["first"]), int(event["count"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
         known = _merged([each for each, cause in accepted if cause is not spike])
         early = event["at"] < run.begin
-        problem = _of_before(run, places) if early else _problem(run, spike, event, known)
+        hidden = not early and _untold(run, int(event["at_step"]))
+        problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
+        problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
         problem = problem or _consumed(run, places, event["at"])
+        told = f"the trainer said that it leaves out samples {_words(places)}, "
         if problem:
-            wrong.append(f"the trainer said that it leaves out samples {_words(places)}, {problem}")
+            wrong.append(told + problem)
+        elif hidden:
+            accepted.append((places, None))
+            unproven.append(f"{told}but not all steps around step {event['at_step']} are told, which would show why")
         else:
             accepted.append((places, spike))
-    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)))
+    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)), tuple(dict.fromkeys(unproven)))
+
+
+def _untold(run: Timeline, seen: int) -> bool:
+    """Whether a step that a spike seen at this step would consist of has no loss in the log: nothing shows it then."""
+    told = np.append(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
+    last = int(told.max(initial=0))
+    return seen <= last and not np.isin(np.arange(seen - abnormal.SPIKE_STEPS + 1, seen + 1), told).all()
+
+
+def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None) -> str:
+    """A trainer that diverges by itself may go back, too, but what it leaves out is skipped. A fault's spike begins
+    while it acts, or within as many steps as a state may be spoilt before anybody sees it."""
+    since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
+    for fault in (fault for fault in run.faults if fault.diverges and fault.injected is not None):
+        healed = run.end if fault.healed is None else fault.healed
+        done = run.steps.step[run.steps.end <= healed]
+        if fault.injected <= at + run.uncertainty_ns and since <= _last_spoilt(done):
+            return ""
+    return f"but no fault accounts for a spike at step {since}"
+
+
+def _last_spoilt(done: Ints) -> int:
+    return int(done.max(initial=0)) + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
 
 
 def _of_before(run: Timeline, places: Range) -> str:

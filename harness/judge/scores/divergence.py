@@ -33,6 +33,7 @@ class Divergence(Score):
         if bounds is None:
             return ScoreResult(values)
         reasons: list[Finding] = [(Verdict.FAIL, f"divergence: {text}") for text in left_out.wrong]
+        reasons += [(Verdict.INCONCLUSIVE, f"divergence: {text}") for text in left_out.unproven]
         return ScoreResult(values, reasons=[*_unanswered(run, found), *reasons][:1])
 
 
