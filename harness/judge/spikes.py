@@ -45,6 +45,12 @@ def spikes(run: Timeline) -> list[Spike]:
     return list(_found(run, rows[max(0, first) :]))
 
 
+def seldom(run: Timeline) -> bool:
+    """Whether the loss is told in less than half of the steps, so that a spike between them shows nowhere."""
+    told = np.unique(run.steps.step[_rows_of_one_rank(run)])
+    return len(told) < 2 or float(np.median(np.diff(told))) > 1
+
+
 def alarms(run: Timeline) -> list[Mapping[str, Any]]:
     """What the trainer said of it."""
     return [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
 
 from harness.emitter import abnormal
@@ -273,3 +275,17 @@ def test_nor_may_more_be_left_out_there() -> None:
     assert card.verdict is Verdict.FAIL and "a spike excuses 128 at most" in " ".join(card.reasons)
     assert told_each_fifth(spiking, struck, alarmed, leaving_out(says=0), each_fifth).verdict is Verdict.FAIL
     assert told_each_fifth(spiking, alarmed, leaving_out(), each_fifth).verdict is Verdict.FAIL
+
+
+@settings(max_examples=8, deadline=None)
+@given(every=st.integers(1, 9))
+def test_a_loss_told_seldom_moves_divergence_to_what_is_not_judged(every: int) -> None:
+    def seldom(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in steps(lines)):
+            if line["step"] % every:
+                del line["loss"]
+
+    card = judged(spiking, struck, seldom, back=False)
+    assert ("divergence of the loss" in card.not_judged) == (every > 1)
+    assert bool(of_divergence(card)) == (every == 1)
+    assert "divergence of the loss" not in judged(spiking, seldom, back=False).not_judged, "no fault made it diverge"
