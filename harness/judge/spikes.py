@@ -132,7 +132,9 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
         hidden = not early and _untold(run, int(event["at_step"]))
         problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
         problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
-        problem = problem or _consumed(run, places, event["at"])
+        problem = (
+            problem or _consumed(run, places, event["at"]) or _too_many(run, [each for each, _ in accepted], places)
+        )
         told = f"the trainer said that it leaves out samples {_words(places)}, "
         if problem:
             wrong.append(told + problem)
@@ -155,12 +157,26 @@ def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None
     """A trainer that diverges by itself may go back, too, but what it leaves out is skipped. A fault's spike begins
     while it acts, or within as many steps as a state may be spoilt before anybody sees it."""
     since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
-    for fault in (fault for fault in run.faults if fault.diverges and fault.injected is not None):
+    for fault in run.faults:
+        if not fault.diverges or fault.injected is None or fault.injected > at + run.uncertainty_ns:
+            continue
         healed = run.end if fault.healed is None else fault.healed
-        done = run.steps.step[run.steps.end <= healed]
-        if fault.injected <= at + run.uncertainty_ns and since <= _last_spoilt(done):
+        if since <= _last_spoilt(run.steps.step[run.steps.end <= healed]):
             return ""
     return f"but no fault accounts for a spike at step {since}"
+
+
+def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
+    """However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike."""
+    struck = {fault.id for fault in run.faults if fault.diverges and fault.injected is not None}
+    planned = {fault.get("id"): (fault.get("parameters") or {}).get("steps") for fault in run.plan.get("faults") or ()}
+    lasted = [planned.get(fault) for fault in struck]
+    if not all(isinstance(steps, int) for steps in lasted):
+        return ""
+    batches = sum(steps + abnormal.LEFT_OUT_STEPS for steps in lasted if isinstance(steps, int))
+    most = batches * int(run.steps.count.max(initial=0))
+    together = sum(count for _, count in _merged([*known, places]))
+    return f"{together} in all, but the faults account for {most} at most" if together > most else ""
 
 
 def _last_spoilt(done: Ints) -> int:

@@ -110,13 +110,14 @@ def test_a_process_that_takes_over_and_never_tells_hides_its_samples() -> None:
 def test_ranks_are_silent_only_where_they_are_in_the_fault_free_run(silent: set[int], usual: set[int]) -> None:
     job = Job(nodes=3, steps=20, every=10)
 
-    def bend(ranks: set[int]) -> Bend:
-        return lambda logs: (telling(job)(logs), silent_ranks(logs, ranks))
+    def bend(logs: Logs, ranks: set[int] = silent) -> None:
+        telling(job)(logs)
+        silent_ranks(logs, ranks)
 
     logs = simulate(job, (), 99).logs()
-    bend(usual)(logs)
+    bend(logs, usual)
     fault_free = load(simulate(job, (), 99), logs)
-    card = verdict(simulate(job, (), 3), bend(silent), EXPECT, fault_free=fault_free)
+    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free)
     everybody = {0, 1, 2}
     hidden = silent != everybody if usual == everybody else not silent <= usual
     assert bool(accused(card)) == (hidden and bool(silent))

@@ -289,3 +289,16 @@ def test_a_loss_told_seldom_moves_divergence_to_what_is_not_judged(every: int) -
     assert ("divergence of the loss" in card.not_judged) == (every > 1)
     assert bool(of_divergence(card)) == (every == 1)
     assert "divergence of the loss" not in judged(spiking, seldom, back=False).not_judged, "no fault made it diverge"
+
+
+@pytest.mark.parametrize("lasts, passes", [(4, True), (0, True), (-1, False)])
+def test_all_that_is_left_out_is_bounded_by_how_long_the_fault_lasts(lasts: int, passes: bool) -> None:
+    """One spike leaves out 8 batches; less than 0 stands for a trainer that goes back once more than it may."""
+
+    def planned(logs: Logs) -> None:
+        plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+        plan["faults"] = [*plan["faults"], {"id": "spike", "parameters": {"steps": lasts}}]
+
+    card = judged(spiking, struck, planned, alarmed, leaving_out())
+    wrong = [text for text in of_divergence(card) if "the faults account for 112 at most" in text]
+    assert bool(wrong) != passes, card.reasons
