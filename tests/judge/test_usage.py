@@ -28,7 +28,7 @@ def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[
             lines.append(stamp | {"event": "usage"} | told)
             lines[1:] = sorted(lines[1:], key=lambda line: int(line["mono_ns"]))
 
-    metrics: dict[str, Any] = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
+    metrics = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
     return {key: value for key, value in metrics.items() if key.startswith(("network", "gpu_", "nvlink"))}
 
 
