@@ -43,6 +43,8 @@ def _parse(text: object, units: dict[str, int], what: str, example: str, most: i
 
 
 def _short(value: object) -> str:
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "a mapping"
     text = repr(value) if isinstance(value, (str, int, float, type(None))) else type(value).__name__
     return text if len(text) <= 2 * LENGTH_MAX else text[: 2 * LENGTH_MAX] + "…"
 

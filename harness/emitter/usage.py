@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from harness.emitter import nvml
+from harness.emitter.vocabulary import BYTES_MAX
 
 if TYPE_CHECKING:
     from harness.emitter import Emitter
@@ -39,7 +40,7 @@ def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
     return [
         {"link": name, "received_bytes": int(columns[0]), "sent_bytes": int(columns[8])}
         for name, columns in rows[: LINKS_MAX + 1]
-        if name != "lo"
+        if name != "lo" and max(int(columns[0]), int(columns[8])) <= BYTES_MAX  # some drivers count below 0
     ]
 
 

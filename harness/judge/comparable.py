@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.judge import skipped
 from harness.timeline.timeline import Timeline
 
-HOLES_MAX = 1  # gaps in the loss of a rank that tells one in every step: a lost field; more are NaN
+HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN
 
 
 def flaw(run: Timeline, other: Timeline) -> str:
@@ -29,12 +30,13 @@ def _has_nan(timeline: Timeline) -> bool:
     finite = np.isfinite(steps.loss)
     if not finite.any():
         return False
+    rows = steps.rank == steps.rank[finite].min()
+    mine = finite[rows]
     if len(steps.applied):
-        finite |= steps.applied == 0  # an overflow that gradient scaling is there for
-    mine = finite[steps.rank == steps.rank[finite].min()]
+        mine |= skipped.by_scale(~mine & (steps.applied[rows] == 0))  # an overflow that gradient scaling is there for
     told = np.flatnonzero(mine)
     gaps = np.diff(told)
     usual = int(gaps.max(initial=HOLES_MAX))
     if told[0] > usual or len(mine) - 1 - told[-1] > usual:
         return True
-    return bool(len(gaps) and np.median(gaps) == 1 and (gaps > 1).sum() > HOLES_MAX)
+    return bool(len(gaps) and np.median(gaps) == 1 and (gaps - 1).sum() > HOLES_MAX)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.timeline.timeline import Ints, Timeline
+from harness.judge import skipped
+from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
 
@@ -44,6 +45,12 @@ def spikes(run: Timeline) -> list[Spike]:
     return list(_found(run, rows[max(0, first) :]))
 
 
+def seldom(run: Timeline) -> bool:
+    """Whether the loss is told in less than half of the steps, so that a spike between them shows nowhere."""
+    told = np.unique(run.steps.step[_rows_of_one_rank(run)])
+    return len(told) < 2 or float(np.median(np.diff(told))) > 1
+
+
 def alarms(run: Timeline) -> list[Mapping[str, Any]]:
     """What the trainer said of it."""
     return [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
@@ -59,8 +66,15 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
     if not finite.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(steps.rank == steps.rank[finite].min())
-    rows = rows[(steps.applied[rows] != 0) | np.isfinite(steps.grad_norm[rows])]
+    rows = rows[~_scaled(steps, rows)]
     return rows if 2 * int(finite[rows].sum()) > len(rows) else rows[finite[rows]]
+
+
+def _scaled(steps: Steps, rows: Ints) -> Bools:
+    """Which of these a loss scale left out. Going back takes the scale back, too: each life may skip as many."""
+    odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
+    lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
+    return np.concatenate([skipped.by_scale(life) for life in lives])
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
@@ -94,6 +108,7 @@ class LeftOut:
 
     accepted: Sequence[Range] = ()
     wrong: Sequence[str] = ()
+    unproven: Sequence[str] = ()  # what was told, may be so, and is not shown by the steps
 
     def within(self, begin: int, end: int) -> int:
         """How many of these places are accepted."""
@@ -108,19 +123,64 @@ class LeftOut:
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """By what the trainer told, held against its steps."""
-    accepted, wrong = list[tuple[Range, Spike | None]](), list[str]()
+    accepted, wrong, unproven = list[tuple[Range, Spike | None]](), list[str](), list[str]()
     for event in run.left_out:
         places = int(event["first"]), int(event["count"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
         known = _merged([each for each, cause in accepted if cause is not spike])
         early = event["at"] < run.begin
-        problem = _of_before(run, places) if early else _problem(run, spike, event, known)
-        problem = problem or _consumed(run, places, event["at"])
+        hidden = not early and _untold(run, int(event["at_step"]))
+        problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
+        problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
+        problem = (
+            problem or _consumed(run, places, event["at"]) or _too_many(run, [each for each, _ in accepted], places)
+        )
+        told = f"the trainer said that it leaves out samples {_words(places)}, "
         if problem:
-            wrong.append(f"the trainer said that it leaves out samples {_words(places)}, {problem}")
+            wrong.append(told + problem)
+        elif hidden:
+            accepted.append((places, None))
+            unproven.append(f"{told}but not all steps around step {event['at_step']} are told, which would show why")
         else:
             accepted.append((places, spike))
-    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)))
+    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)), tuple(dict.fromkeys(unproven)))
+
+
+def _untold(run: Timeline, seen: int) -> bool:
+    """Whether a step that a spike seen at this step would consist of has no loss in the log: nothing shows it then."""
+    told = np.append(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
+    last = int(told.max(initial=0))
+    return seen <= last and not np.isin(np.arange(seen - abnormal.SPIKE_STEPS + 1, seen + 1), told).all()
+
+
+def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None) -> str:
+    """A trainer that diverges by itself may go back, too, but what it leaves out is skipped. A fault's spike begins
+    while it acts, or within as many steps as a state may be spoilt before anybody sees it."""
+    since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
+    for fault in run.faults:
+        if not fault.diverges or fault.injected is None or fault.injected > at + run.uncertainty_ns:
+            continue
+        healed = run.end if fault.healed is None else fault.healed
+        if since <= _last_spoilt(run.steps.step[run.steps.end <= healed]):
+            return ""
+    return f"but no fault accounts for a spike at step {since}"
+
+
+def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
+    """However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike."""
+    struck = {fault.id for fault in run.faults if fault.diverges and fault.injected is not None}
+    planned = {fault.get("id"): (fault.get("parameters") or {}).get("steps") for fault in run.plan.get("faults") or ()}
+    lasted = [planned.get(fault) for fault in struck]
+    if not all(isinstance(steps, int) for steps in lasted):
+        return ""
+    batches = sum(steps + abnormal.LEFT_OUT_STEPS for steps in lasted if isinstance(steps, int))
+    most = batches * int(run.steps.count.max(initial=0))
+    together = sum(count for _, count in _merged([*known, places]))
+    return f"{together} in all, but the faults account for {most} at most" if together > most else ""
+
+
+def _last_spoilt(done: Ints) -> int:
+    return int(done.max(initial=0)) + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
 
 
 def _of_before(run: Timeline, places: Range) -> str:

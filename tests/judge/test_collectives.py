@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from judging import Logs, trainers, verdict
 
+from harness.judge.scores import collectives
 from harness.theory.simulator import Job, Outage, simulate
+from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=3, steps=40, every=10)
 DOWN = [Outage(17, "crash")]
@@ -67,3 +70,20 @@ def test_each_process_tells_of_one_hang() -> None:
 def test_process_groups_are_apart() -> None:
     found = hangs({"rank": 0, **SUM}, {"rank": 1, **SUM, "group": "1", "number": 7})
     assert len(found) == 2 and "collective 7 " in " ".join(found)
+
+
+class Counted(dict[str, Any]):
+    reads = 0
+
+    def __getitem__(self, key: str) -> Any:
+        type(self).reads += 1
+        return super().__getitem__(key)
+
+
+def test_thousands_of_groups_are_read_a_few_times_each_and_some_are_shown() -> None:
+    told = [Counted(group=str(n), number=n, operation="sum", rank=0, process=0, at=n) for n in range(4000)]
+    epochs = [SimpleNamespace(size=2, processes=(0, 1))]
+    found = collectives.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
+    assert Counted.reads < 10 * len(told)
+    assert found[0] == "rank 0 waited in collective 0 (sum); rank 1 reported nothing"
+    assert found[collectives.HANGS_SHOWN :] == ["3900 more hangs of process groups"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, fault_free_of, steps, trainers, verdict
+from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
@@ -85,4 +85,39 @@ def test_what_is_told_in_some_steps_only_may_hide_the_others() -> None:
 
     card = judged(job, hiding)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert accused(card) == ["rank_samples: at step 22 rank 1 did not report its samples, but in other steps it did"]
+    assert accused(card) == ["rank_samples: at step 22 rank 1 did not report its samples, but others were reported"]
+
+
+def silent_ranks(logs: Logs, ranks: set[int], life: int | None = None) -> None:
+    for line in (line for rank in ranks for lines in trainers(logs, rank=rank, life=life) for line in steps(lines)):
+        line.pop("rank_samples", None)
+
+
+def test_a_process_that_takes_over_and_never_tells_hides_its_samples() -> None:
+    job = Job(nodes=3, steps=60, every=10)
+
+    def bend(logs: Logs) -> None:
+        telling(job)(logs)
+        silent_ranks(logs, {0, 1, 2}, life=-1)
+
+    card = verdict(simulate(job, [Outage(25, "rank", victim=1)], 3), bend, EXPECT, fault_free=fault_free_of(job))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert accused(card) == ["rank_samples: at step 21 rank 0 did not report its samples, but others were reported"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(silent=st.sets(st.integers(0, 2)), usual=st.sets(st.integers(0, 2)))
+def test_ranks_are_silent_only_where_they_are_in_the_fault_free_run(silent: set[int], usual: set[int]) -> None:
+    job = Job(nodes=3, steps=20, every=10)
+
+    def bend(logs: Logs, ranks: set[int] = silent) -> None:
+        telling(job)(logs)
+        silent_ranks(logs, ranks)
+
+    logs = simulate(job, (), 99).logs()
+    bend(logs, usual)
+    fault_free = load(simulate(job, (), 99), logs)
+    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free)
+    everybody = {0, 1, 2}
+    hidden = silent != everybody if usual == everybody else not silent <= usual
+    assert bool(accused(card)) == (hidden and bool(silent))

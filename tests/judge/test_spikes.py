@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import Logs, fault_free_of, steps, trainers, verdict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
 
 from harness.emitter import abnormal
 from harness.judge.score import Scorecard, Verdict
@@ -193,3 +195,110 @@ def test_a_loss_that_is_told_now_and_then_is_no_spike() -> None:
                 del line["loss"]
 
     assert of_divergence(judged(struck, seldom, back=False)) == []
+
+
+def healed(step: int) -> Bend:
+    """The fault is undone when this step is done."""
+
+    def bend(logs: Logs) -> None:
+        remove(logs["harness"], lambda line: line.get("fault") == "spike" and line["event"] == "fault.healed")
+        at = lives(logs, step)[0]
+        stamp = {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
+        logs["harness"].append(stamp | {"event": "fault.healed", "fault": "spike"})
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+def struck_late(logs: Logs) -> None:
+    """After the spike was to be seen."""
+    struck(logs)
+    at = lives(logs, SEEN + 1)[0]
+    for line in logs["harness"]:
+        if line.get("fault") == "spike":
+            line |= {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def by_itself(logs: Logs) -> None:
+    """No fault struck at all."""
+
+
+def struck_long_before(logs: Logs) -> None:
+    struck(logs)
+    for line in logs["harness"]:
+        if line.get("fault") == "spike":
+            at = lives(logs, 22)[0]
+            line |= {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
+    healed(24)(logs)
+
+
+@pytest.mark.parametrize("cause", [by_itself, struck_late, struck_long_before])
+def test_a_spike_that_no_fault_accounts_for_excuses_nothing(cause: Bend) -> None:
+    card = judged(spiking, cause, alarmed, leaving_out())
+    assert card.verdict is Verdict.FAIL and card.metrics["samples_left_out"] == 0
+    assert any(text.endswith("but no fault accounts for a spike at step 35") for text in of_divergence(card))
+    assert any("128 samples were skipped" in reason for reason in card.reasons)
+
+
+@pytest.mark.parametrize("step", [SINCE - 1, SEEN])
+def test_a_spike_may_show_once_its_cause_is_gone(step: int) -> None:
+    card = judged(spiking, struck, healed(step), alarmed, leaving_out())
+    assert not [reason for reason in card.reasons if "sample" in reason or "divergence" in reason], card.reasons
+
+
+def each_fifth(logs: Logs) -> None:
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
+
+
+def told_each_fifth(*bends: Bend) -> Scorecard:
+    def bend(logs: Logs) -> None:
+        for each in bends:
+            each(logs)
+
+    history = simulate(JOB, (), 99)
+    logs = history.logs()
+    each_fifth(logs)
+    return verdict(simulate(JOB, [Outage(SEEN, "rollback")], 3), bend, EXPECT, fault_free=load(history, logs))
+
+
+def test_where_not_each_step_is_told_what_is_left_out_is_neither_proven_nor_wrong() -> None:
+    card = told_each_fifth(spiking, struck, alarmed, leaving_out(), each_fifth)
+    (text,) = of_divergence(card)
+    assert text.endswith("but not all steps around step 37 are told, which would show why")
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+
+
+def test_nor_may_more_be_left_out_there() -> None:
+    card = told_each_fifth(spiking, struck, alarmed, leaving_out(9), each_fifth)
+    assert card.verdict is Verdict.FAIL and "a spike excuses 128 at most" in " ".join(card.reasons)
+    assert told_each_fifth(spiking, struck, alarmed, leaving_out(says=0), each_fifth).verdict is Verdict.FAIL
+    assert told_each_fifth(spiking, alarmed, leaving_out(), each_fifth).verdict is Verdict.FAIL
+
+
+@settings(max_examples=8, deadline=None)
+@given(every=st.integers(1, 9))
+def test_a_loss_told_seldom_moves_divergence_to_what_is_not_judged(every: int) -> None:
+    def seldom(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in steps(lines)):
+            if line["step"] % every:
+                del line["loss"]
+
+    card = judged(spiking, struck, seldom, back=False)
+    assert ("divergence of the loss" in card.not_judged) == (every > 1)
+    assert bool(of_divergence(card)) == (every == 1)
+    assert "divergence of the loss" not in judged(spiking, seldom, back=False).not_judged, "no fault made it diverge"
+
+
+@pytest.mark.parametrize("lasts, passes", [(4, True), (0, True), (-1, False)])
+def test_all_that_is_left_out_is_bounded_by_how_long_the_fault_lasts(lasts: int, passes: bool) -> None:
+    """One spike leaves out 8 batches; less than 0 stands for a trainer that goes back once more than it may."""
+
+    def planned(logs: Logs) -> None:
+        plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+        plan["faults"] = [*plan["faults"], {"id": "spike", "parameters": {"steps": lasts}}]
+
+    card = judged(spiking, struck, planned, alarmed, leaving_out())
+    wrong = [text for text in of_divergence(card) if "the faults account for 112 at most" in text]
+    assert bool(wrong) != passes, card.reasons

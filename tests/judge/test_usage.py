@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from judging import Logs, trainers, verdict
 
 from harness.theory.simulator import Job, Outage, simulate
@@ -24,7 +28,7 @@ def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[
             lines.append(stamp | {"event": "usage"} | told)
             lines[1:] = sorted(lines[1:], key=lambda line: int(line["mono_ns"]))
 
-    metrics: dict[str, Any] = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
+    metrics = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
     return {key: value for key, value in metrics.items() if key.startswith(("network", "gpu_", "nvlink"))}
 
 
@@ -92,3 +96,21 @@ def test_null_is_what_was_not_told() -> None:
     found = figures(*samples)
     assert found["gpu_busy_percent"] is found["gpu_memory_bytes_max"] is found["nvlink_bytes_per_second"] is None
     assert found["network_bytes_per_second_max"] == 0
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf", 1e308, -5, 101])
+def test_what_is_no_share_of_time_is_left_out(odd: object) -> None:
+    samples = [{"rank": 0, "at": at, "gpus": [{"gpu": 0, "busy_percent": busy}]} for at, busy in enumerate([odd, odd])]
+    assert figures(*samples)["gpu_busy_percent"] is None
+    samples.append({"rank": 1, "at": 0.5, "gpus": [{"gpu": 1, "busy_percent": 40}]})
+    assert figures(*samples)["gpu_busy_percent"] == 40
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(0, 2**60), min_size=2, max_size=6))
+def test_no_counter_is_faster_than_what_it_moved_forwards(counts: list[int]) -> None:
+    """Whatever it does: goes back, wraps, jumps. It never decides a verdict."""
+    found = figures(*({"rank": 0, "at": 0.1 * n, "links": eth(count)} for n, count in enumerate(counts)))
+    rate = found["network_bytes_per_second_max"]
+    forwards = [after - before for before, after in itertools.pairwise(counts) if after >= before]
+    assert rate == pytest.approx(sum(forwards) / 0.1 / len(forwards)) if forwards else rate is None

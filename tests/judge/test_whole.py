@@ -282,3 +282,19 @@ def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, re
     step = drill.restored[0][1]
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons
+
+
+def test_a_save_of_a_step_that_is_still_to_come_keeps_no_rhythm() -> None:
+    """All of them are told once, right after the first step of the new process."""
+
+    def foretold(logs: Logs) -> None:
+        lines = trainers(logs, rank=0)[-1]
+        saves = [line for line in lines if line.get("event", "").startswith("checkpoint.")]
+        lines[:] = [line for line in lines if line not in saves]
+        place = lines.index(steps(lines)[0])
+        stamp = {key: lines[place][key] for key in ("wall_ns", "mono_ns")}
+        lines[place + 1 : place + 1] = [save | stamp for save in saves]
+
+    card = judged(foretold)
+    assert card.verdict is Verdict.FAIL and "in a row" in reasons(card), card.reasons
+    assert judged(lambda logs: None).verdict is Verdict.PASS

@@ -30,6 +30,11 @@ def test_every_link_but_loopback(tmp_path: pathlib.Path) -> None:
     assert usage.links(str(tmp_path / "none")) == []
 
 
+def test_a_driver_that_counts_below_0_makes_no_log_unreadable(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "dev").write_text(TABLE.replace("1234567", str(2**64 - 5)))
+    assert [link["link"] for link in usage.links(str(tmp_path / "dev"))] == ["ib0"]
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_worker_tells_them_now_and_then(gpu: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library: Any = types.SimpleNamespace(

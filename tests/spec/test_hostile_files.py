@@ -131,3 +131,34 @@ def test_mutated_files_end_in_a_value_or_in_one_clear_error() -> None:
     tally = run(600, seed=int(time.time()) // 86_400)  # other files every day; a broken one is named with its seed
     assert tally.broken == []
     assert tally.read > 20 and tally.refused > 100
+
+
+SPIKE = """- id: a
+  fault: divergence
+  when: {step: 3}
+  target: {rank: all}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *(
+            (f"workload: {{checkpoint: {{every: {value}}}}}", f"4:25: workload.checkpoint.every: {shown} is not a duration")
+            for value, shown in [
+                ("-1s", "'-1s'"), (".nan", "nan"), ("10", "10"), ("true", "True"), ("'1e99m'", "'1e99m'"),
+                ("[1s]", "a list"), ("{a: 1s}", "a mapping"), ("'١٠m'", "'١٠m'"), ("'9\\e[31m'", r"'9\\e[31m'"),
+            ]
+        ),
+        ("workload: {checkpoint: {every: 0s}}", "4:12: workload.checkpoint: every: 0s must be greater than 0"),
+        ("workload: {checkpoint: {every: 9s, every_steps: 2}}", "every_steps and every exclude each other"),
+        *((f"faults:\n{SPIKE}  factor: {value}", f"9:3: faults.0.factor: {value.strip('.')}") for value in ("-1", ".nan", ".inf", "1")),
+        *((f"faults:\n{SPIKE}  steps: {value}", f"9:3: faults.0.steps: {value}") for value in ("0", "-3", "1001", "2.5")),
+        (f"faults:\n{SPIKE}  kind: '<b>'", "9:3: faults.0.kind: '<b>' is not allowed: it should be 'learning_rate'"),
+        *((f"limits: {{nodes_at_once: {value}}}", "4:10: limits.nodes_at_once: ") for value in ("0", "-1", "1.5", ".nan", "true", "'0%'", "'200%'", "[]")),
+        ("expect: {divergence: {max: 3}}", "4:23: expect.divergence.max: unknown key"),
+        ("expect: {rank_samples: 3}", "4:10: expect.rank_samples: 3 is not allowed"),
+    ],
+)  # fmt: skip
+def test_a_hostile_value_of_a_key_is_told_with_its_place(text: str, message: str) -> None:
+    assert f"s.yaml:{message}" in refusal(HEAD + text) or message in refusal(HEAD + text)

@@ -77,8 +77,30 @@ def _line(name: str, bound: str, observed: str, good: bool, worse: Verdict, reas
 
 def _committed(run: Timeline) -> Ints:
     """The steps of which a checkpoint was committed, each once, in order."""
-    steps = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
-    return np.array(sorted(step for step in steps if isinstance(step, int) and step > 0), np.int64)
+    told: dict[int, list[tuple[int, int]]] = {}
+    for event in run.checkpoints:
+        step = event.get("step")
+        if event["event"] == "checkpoint.committed" and isinstance(step, int) and step > 0:
+            told.setdefault(event.get("process", -1), []).append((step, event["at"]))
+    rows = np.flatnonzero(np.isin(run.steps.process, list(told)))
+    rows = rows[np.lexsort((run.steps.end[rows], run.steps.process[rows]))]
+    owner = run.steps.process[rows]
+    found = []
+    for process, saves in told.items():
+        begin, end = np.searchsorted(owner, [process, process + 1])
+        found.append(_of_steps_done(run, rows[begin:end], *np.array(saves, np.int64).T))
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _of_steps_done(run: Timeline, rows: Ints, saved: Ints, at: Ints) -> Ints:
+    """Without steps that were still to come: `rows` are of the process that told this, in order of time. One that tells
+    no steps is believed, as those of others may be read late."""
+    if run.dropped or len(rows) < 2:
+        return saved
+    step = run.steps.step[rows]
+    furthest = np.append(step.min(), np.maximum.accumulate(step))
+    done = furthest[np.searchsorted(run.steps.end[rows], at + run.uncertainty_ns, "right")]
+    return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
 
 
 def _after_the_fault(run: Timeline, due: Ints) -> Bools:

@@ -9,6 +9,7 @@ from harness.judge.score import Bounds, Evidence, Score, ScoreResult
 from harness.timeline.timeline import Timeline
 
 APART_NS = 120 * 10**9  # ranks tell of one hang within this time: their time-outs differ
+HANGS_SHOWN = 100
 
 Told = Mapping[str, Any]
 
@@ -27,29 +28,36 @@ class Collectives(Score):
 
 
 def hangs(run: Timeline) -> list[str]:
-    """One sentence for each hang of a process group, in order of time."""
-    groups = {str(event["group"]) for event in run.collectives}
-    found = [(hang[0]["at"], hang) for group in groups for hang in _hangs(run, group)]
-    return [_in_words(run, hang) for _, hang in sorted(found, key=lambda each: each[0])]
+    """One sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
+    groups: dict[str, list[Told]] = {}
+    for event in run.collectives:
+        groups.setdefault(str(event["group"]), []).append(event)
+    found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
+    sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
+    shown = [_in_words(sizes.get(hang[0]["process"], 0), hang) for hang in found[:HANGS_SHOWN]]
+    more = len(found) - len(shown)
+    return [*shown, f"{more} more hangs of process groups"] if more else shown
 
 
-def _hangs(run: Timeline, group: str) -> Iterator[list[Told]]:
-    """A process tells of one hang once, and then it ends."""
-    hang: list[Told] = []
-    for event in (event for event in run.collectives if event["group"] == group):
-        if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in {each["rank"] for each in hang}):
+def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
+    """Of one group's events. A process tells of one hang once, and then it ends."""
+    hang, ranks = list[Told](), set[int]()
+    for event in events:
+        if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
             yield hang
-            hang = []
+            hang, ranks = [], set()
         hang.append(event)
+        ranks.add(event["rank"])
     if hang:
         yield hang
 
 
-def _in_words(run: Timeline, hang: Sequence[Told]) -> str:
+def _in_words(size: int, hang: Sequence[Told]) -> str:
+    """`size`: of the last world in which the first to tell did a step; 0 where it did none."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]
-    silent = sorted(_world(run, hang[0]) - {event["rank"] for event in hang})
+    silent = sorted(set(range(size)) - {event["rank"] for event in hang})
     first = waiting[0]
     text = f"{_ranks(waiting)} waited in collective {newest} ({first['operation']}{_at_line(first)})"
     if behind:
@@ -59,12 +67,6 @@ def _in_words(run: Timeline, hang: Sequence[Told]) -> str:
     if silent:
         text += f"; {_named(silent)} reported nothing"
     return text if behind or silent else f"{text}; no rank was missing from it"
-
-
-def _world(run: Timeline, event: Told) -> set[int]:
-    """The ranks of the last world in which this process did a step; none where it did none."""
-    sizes = [epoch.size for epoch in run.epochs if event["process"] in epoch.processes]
-    return set(range(sizes[-1])) if sizes else set()
 
 
 def _at_line(event: Told) -> str:

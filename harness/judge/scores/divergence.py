@@ -12,8 +12,11 @@ from typing import Any
 from harness.emitter import abnormal
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
-from harness.judge.spikes import Spike, alarms
+from harness.judge.spikes import Spike, alarms, seldom
 from harness.timeline.timeline import Timeline
+
+ITEM = "divergence of the loss"
+UNSEEN = f"each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
 
 
 class DivergenceBounds(Bounds):
@@ -25,7 +28,7 @@ class Divergence(Score):
     section = "metrics"
     order = 29  # before the losses: what diverged is the cause of other losses
     Bounds = DivergenceBounds
-    by_default = "divergence of the loss"
+    by_default = ITEM
 
     def score(self, evidence: Analysis, bounds: DivergenceBounds | None) -> ScoreResult:
         run, found, left_out = evidence.run, evidence.spikes, evidence.left_out
@@ -33,7 +36,10 @@ class Divergence(Score):
         if bounds is None:
             return ScoreResult(values)
         reasons: list[Finding] = [(Verdict.FAIL, f"divergence: {text}") for text in left_out.wrong]
-        return ScoreResult(values, reasons=[*_unanswered(run, found), *reasons][:1])
+        reasons += [(Verdict.INCONCLUSIVE, f"divergence: {text}") for text in left_out.unproven]
+        struck = any(fault.diverges and fault.injected is not None for fault in run.faults)
+        not_judged = [(ITEM, f"the loss is not told in {UNSEEN}")] if struck and seldom(run) else []
+        return ScoreResult(values, reasons=[*_unanswered(run, found), *reasons][:1], not_judged=not_judged)
 
 
 def _unanswered(run: Timeline, found: Sequence[Spike]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.judge import comparable, deaths, ranks_agree
+from harness.judge import comparable, deaths, ranks_agree, skipped
 from harness.judge.analysis import Analysis
 from harness.judge.consumed import Consumed
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
@@ -249,7 +249,8 @@ def _percent(value: float | None) -> str:
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.fault_free.loss).any()
-    counts = ~np.isfinite(curve.loss) & (curve.applied != 0)  # of an update that was skipped nothing came
+    odd = ~np.isfinite(curve.loss)
+    counts = odd & ~skipped.by_scale(odd & (curve.applied == 0))  # of an update that was skipped nothing came
     return int(counts.sum()) if reported else None
 
 

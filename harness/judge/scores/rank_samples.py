@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 from harness.timeline.lineage import cells
-from harness.timeline.timeline import Ints, Steps, Timeline
+from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 ITEM = "samples of each rank"
 
@@ -32,8 +32,9 @@ class RankSamples(Score):
     def score(self, evidence: Evidence, bounds: RankSamplesBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free
         rows = _counted(run.steps)
+        untold = list(_untold(run, fault_free))[:1]
         if not len(rows):
-            return ScoreResult({})
+            return ScoreResult({}, reasons=untold if bounds else ())
         short = _short(run.steps, rows)
         totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
         totals = totals[np.unique(run.steps.rank[rows])]
@@ -43,7 +44,7 @@ class RankSamples(Score):
             return ScoreResult(values)
         if fault_free is not None and _short(fault_free.steps, _counted(fault_free.steps)):
             return ScoreResult(values, not_judged=[(ITEM, "the ranks of the fault-free run leave samples out, too")])
-        return ScoreResult(values, reasons=[*_findings(run, short), *_untold(run.steps, rows)][:1])
+        return ScoreResult(values, reasons=[*_findings(run, short), *untold][:1])
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Short:
 def _counted(steps: Steps) -> Ints:
     """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
     rows = np.flatnonzero(steps.survives & steps.complete)
-    told = (steps.rank_samples[rows] >= 0) & (steps.count[rows] >= 0)
+    told = _tells(steps)[rows]
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     untold = np.bincount(cell[~told], minlength=count) > 0
     return rows[~untold[cell]]
@@ -92,14 +93,25 @@ def _short(steps: Steps, rows: Ints) -> list[Short]:
     ]
 
 
-def _untold(steps: Steps, rows: Ints) -> Iterator[Finding]:
+def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
-    counts = steps.survives & steps.complete & (steps.rank_samples < 0)
-    silent = np.flatnonzero(counts & np.isin(steps.process, np.unique(steps.process[rows])))
+    usual = None if fault_free is None else fault_free.steps
+    if not _tells(run.steps).any():
+        if usual is not None and _tells(usual).any():
+            text = "the ranks did not report their samples, but those of the fault-free run did"
+            yield Verdict.INCONCLUSIVE, f"rank_samples: {text}"
+        return
+    silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~_tells(run.steps))
+    if usual is not None and _tells(usual).any():  # who is silent there is silent by rule
+        silent = silent[np.isin(run.steps.rank[silent], usual.rank[_tells(usual)])]
     if len(silent):
-        first = silent[np.argmin(steps.step[silent])]
-        who = f"at step {steps.step[first]} rank {steps.rank[first]}"
-        yield Verdict.INCONCLUSIVE, f"rank_samples: {who} did not report its samples, but in other steps it did"
+        first = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
+        who = f"at step {run.steps.step[first]} rank {run.steps.rank[first]}"
+        yield Verdict.INCONCLUSIVE, f"rank_samples: {who} did not report its samples, but others were reported"
+
+
+def _tells(steps: Steps) -> Bools:
+    return np.asarray((steps.rank_samples >= 0) & (steps.count >= 0), np.bool_)
 
 
 def _findings(run: Timeline, short: list[Short]) -> Iterator[Finding]:

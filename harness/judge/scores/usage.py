@@ -28,7 +28,8 @@ class Usage(Score):
         by_link = _by_place(_rates(_link_counters(run)))
         nvlink = list(_rates(_nvlink_counters(run)).values())
         gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
-        busy = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
+        told = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
+        busy = [percent for percent in told if 0 <= percent <= 100]  # anything else is no share of time
         memory = [int(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes") is not None]
         values = {
             "network_bytes_per_second": _shown(by_link) or None,
