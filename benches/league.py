@@ -39,6 +39,7 @@ COLUMNS = (FAULT_FREE, *(each.name for each in REHEARSALS))
 MANY = (FAULT_FREE, "rank-kill")  # the columns with most tries
 TRIES, TRIES_ELSEWHERE = 10, 3
 RUN_LIMIT_S = 900
+SILENTLY = "did not report the damage"  # in the reason of a run that loaded a damaged checkpoint
 INTRODUCTION = """\
 # League
 
@@ -161,7 +162,24 @@ def figures(reports: Sequence[Report]) -> dict[str, str]:
         "steps lost": _range(lost, ""),
         "samples repeated": _range([report.loss_continuity.samples_repeated for report in reports], ""),
         "samples skipped": _range([report.loss_continuity.samples_skipped for report in reports], ""),
+        "losses": _losses(reports),
+        "damage loaded silently": _share(sum(SILENTLY in " ".join(each.reasons) for each in reports), reports),
     }
+
+
+def _losses(reports: Sequence[Report]) -> str:
+    """`identical` to the fault-free run's, how far the last ones are off, or a dash where nothing was compared."""
+    differing = [report.loss_continuity for report in reports if report.loss_continuity.max_abs_diff is not None]
+    if not differing:
+        return "–"
+    if not any(each.max_abs_diff for each in differing):
+        return "identical"
+    gaps = _range([abs(each.final_gap_percent) for each in differing if each.final_gap_percent is not None], "%")
+    return f"differ; the last ones by {gaps}" if gaps != "–" else "differ"
+
+
+def _share(count: int, reports: Sequence[Report]) -> str:
+    return f"{count} of {len(reports)}" if count else "–"
 
 
 def _range(values: Sequence[float | None], unit: str) -> str:
