@@ -35,6 +35,10 @@ abort: {if_no_step_for: 60s, wall_clock: 4m}
 """
 
 
+LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32"]', '[--layers, "2"]')
+"""The same with a model whose steps take long enough for something to happen between two of them, and whose checkpoints
+fill a disk."""
+
 ANY_PACE = "expect:\n  pace: {max_slowdown: 10}"  # tests beside these take the cores whenever they like
 _FEWER = "args: [--layers, '1', --width, '64', --context, '32']\n  steps: "
 _NO_DRILL = "restore_drill: false\n  " + _FEWER  # spot-evict has one

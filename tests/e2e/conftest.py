@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
-from chaos_cli import SHORT, Done, chaos, lighter
+from chaos_cli import LARGER, SHORT, Done, chaos, lighter
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,13 @@ def spot_evict(tmp_path_factory: pytest.TempPathFactory, fault_free_runs: pathli
 def short(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "short.yaml"
     path.write_text(SHORT)
+    return path
+
+
+@pytest.fixture
+def larger(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "short.yaml"
+    path.write_text(LARGER)
     return path
 
 

@@ -57,9 +57,9 @@ def test_rank_0_may_die_as_well(reports: pathlib.Path, short: pathlib.Path) -> N
     assert leftovers("short") == []
 
 
-def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, short: pathlib.Path) -> None:
+def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, larger: pathlib.Path) -> None:
     """Each cloud's, one after the other."""
-    before, after = short.read_text().split("\nfaults:")
+    before, after = larger.read_text().split("\nfaults:")
     faults = "".join(
         f"""
           - id: {provider}
@@ -71,8 +71,8 @@ def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: path
             replacement: {{after: 500ms}}"""
         for provider, step in (("ec2", 15), ("gcp", 30), ("azure", 45))
     )
-    short.write_text(f"{before}\nfaults:{faults}\n{after[after.index('expect:') :]}")
-    done = chaos(reports, "run", short)
+    larger.write_text(f"{before}\nfaults:{faults}\n{after[after.index('expect:') :]}")
+    done = chaos(reports, "run", larger)
     assert done.code == 0, done.out
     events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("*/trainer-*"))
     for provider in ("ec2", "gcp", "azure"):

@@ -37,12 +37,12 @@ def start(reports: pathlib.Path, *words: object, **env: str) -> subprocess.Popen
 
 @pytest.mark.parametrize(("mode", "ranges"), [("", [(0.3, 2), (2, 5), (5, 9)]), ("plain", [(0.3, 7)])])
 def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
-    reports: pathlib.Path, short: pathlib.Path, mode: str, ranges: list[tuple[float, float]]
+    reports: pathlib.Path, larger: pathlib.Path, mode: str, ranges: list[tuple[float, float]]
 ) -> None:
     env = {"CHAOS_LOCAL_MODE": mode} if mode else {}
     for moment in (random.uniform(*between) for between in ranges):
         before = set(reports.glob("short-*"))
-        harness = start(reports, "run", short, **env)
+        harness = start(reports, "run", larger, **env)
         assert wait_for(lambda before=before: bool(set(reports.glob("short-*")) - before), 120)
         time.sleep(moment)
         harness.kill()
@@ -126,12 +126,12 @@ def test_a_command_that_is_not_there(reports: pathlib.Path, write: Callable[[str
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a small disk of its own, which only root can mount")
-def test_a_full_disk(tmp_path: pathlib.Path, short: pathlib.Path) -> None:
+def test_a_full_disk(tmp_path: pathlib.Path, larger: pathlib.Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(small)], check=True)
     try:
-        done = chaos(small, "run", short)
+        done = chaos(small, "run", larger)
         assert done.code == 3, done.out
         assert "MiB free" in done.out and "Traceback" not in done.out
         assert leftovers("short") == []
