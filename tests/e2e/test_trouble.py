@@ -149,7 +149,7 @@ def test_bad_yaml_names_file_line_and_column(reports: pathlib.Path, short: pathl
     short.write_text(short.read_text().replace("step: 35", "stepp: 35"))
     done = chaos(reports, "run", short)
     assert done.code == 2
-    assert "short.yaml:8:12" in done.out and "did you mean step?" in done.out
+    assert "short.yaml:9:12" in done.out and "did you mean step?" in done.out
 
 
 def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, spot_evict: Done) -> None:
