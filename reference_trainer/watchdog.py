@@ -101,4 +101,12 @@ class StragglerReport:
         self.in_a_row = self.in_a_row + 1 if mine > self._factor * usual else 0
         if self.in_a_row:
             detail = f"rank {self._rank} computes {mine * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
-            self._emit("anomaly", kind="straggler", detail=detail, rank=self._rank, slowdown=mine / usual)
+            excess_ns = round((mine - usual) * 1e9)
+            self._emit(
+                "anomaly",
+                kind="straggler",
+                detail=detail,
+                rank=self._rank,
+                slowdown=mine / usual,
+                excess_ns=excess_ns,
+            )

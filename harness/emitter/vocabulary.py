@@ -502,6 +502,15 @@ _TRAINER = (
             _text("detail", "in words"),
             Field("at_step", INTEGER, "the step that it is about", "steps", optional=True, least=0, most=STEP_MAX),
             _rank("suspect", "the rank that it is about, where one can be named"),
+            Field(
+                "excess_ns",
+                INTEGER,
+                "of a straggler: its own time a step, above the usual of all ranks",
+                unit="ns",
+                optional=True,
+                least=0,
+                most=MONO_NS_MAX,
+            ),
         ),
     ),
     Event(

@@ -15,7 +15,7 @@ from harness.judge import spikes
 from harness.timeline.timeline import Ints, Timeline
 
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
-SHARE_BORNE_OUT = 0.5  # of the excess that it told must be in the log
+SHARE_BORNE_OUT = 0.5  # of the excess that it told (a time, or else a share of the usual) must be in the log
 EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatever was told
 
 
@@ -59,7 +59,11 @@ def _slow_indeed(run: Timeline, alarm: Mapping[str, Any]) -> bool:
     # The lower median: with two ranks, the faster one is the yardstick.
     usual = sorted(medians.values())[(len(medians) - 1) // 2]
     mine = medians.get(int(alarm["rank"]))
-    return mine is not None and usual > 0 and mine / usual - 1 >= max(EXCESS_MIN, SHARE_BORNE_OUT * (told - 1))
+    if mine is None or usual <= 0:
+        return False
+    # Its own time in the log has more in it than what a trainer compares, and is the same for all: a share says less.
+    excess = alarm.get("excess_ns", (told - 1) * usual)
+    return mine - usual >= max(EXCESS_MIN * usual, SHARE_BORNE_OUT * excess)
 
 
 def _own_ns(run: Timeline, rows: Ints) -> Ints:
