@@ -62,7 +62,7 @@ def _slow_indeed(run: Timeline, alarm: Mapping[str, Any]) -> bool:
     if mine is None or usual <= 0:
         return False
     # Its own time in the log has more in it than what a trainer compares, and is the same for all: a share says less.
-    excess = alarm.get("excess_ns", (told - 1) * usual)
+    excess = float(alarm.get("excess_ns", (told - 1) * usual))
     return mine - usual >= max(EXCESS_MIN * usual, SHARE_BORNE_OUT * excess)
 
 
