@@ -26,8 +26,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_serializer,
@@ -37,6 +35,7 @@ from pydantic import (
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError
 from harness.log import hostile
+from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO
 from harness.units import Duration
@@ -209,10 +208,8 @@ class Cancelled(Exception):
     """The run ends while a fault waits; the engine catches it."""
 
 
-class Fault(BaseModel, abc.ABC):
+class Fault(Parameters, abc.ABC):
     """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
@@ -284,10 +281,8 @@ class Fault(BaseModel, abc.ABC):
         return 0
 
 
-class Replacement(BaseModel):
+class Replacement(Parameters):
     """When the capacity comes back, counted from the moment the node is gone."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     after: Duration
 
@@ -359,10 +354,8 @@ def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:
     return load_fault(name).model_validate(dict(parameters))
 
 
-class NamedFault(BaseModel):
+class NamedFault(Parameters):
     """A fault with an id of its own. In YAML and JSON `fault` is the name of its kind; here it is built, once."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     kind: str = Field(alias="fault")

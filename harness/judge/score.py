@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 
 from harness import units
 from harness.judge.analysis import Analysis
 from harness.judge.evidence import Evidence as Evidence
 from harness.judge.observable import blindness
+from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
@@ -75,10 +76,8 @@ class ScoreResult:
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
 
-class Bounds(BaseModel):
+class Bounds(Parameters):
     """What may stand under a score's name in `expect:`. An unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Score(abc.ABC):

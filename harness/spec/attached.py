@@ -6,10 +6,11 @@ import pathlib
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from harness import units
 from harness.errors import ScenarioError
+from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
@@ -17,10 +18,6 @@ from harness.units import Duration
 ENTRIES_MAX = 200
 LASTS_S_MAX = 3600.0
 Verb = Literal["pause", "stop", "disconnect", "kill"]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _one_number(text: str) -> str:
@@ -42,14 +39,14 @@ def _short_enough(value: Duration) -> Duration:
 Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
-class Progress(_Model):
+class Progress(Parameters):
     """What shows that the job goes on: a number in its log that rises. Without it no strike can pass."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     within: Time = Field(Duration("2m"), description="It must rise before a strike, and pass its highest after it.")
 
 
-class AttachedEntry(_Model):
+class AttachedEntry(Parameters):
     """Exactly one of `strike` and `rest`."""
 
     strike: Verb | None = None
@@ -64,13 +61,13 @@ class AttachedEntry(_Model):
         return self
 
 
-class Limits(_Model):
+class Limits(Parameters):
     nodes: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)] = Field(
         50.0, description="At most this part of the job's nodes at once."
     )
 
 
-class AttachedDay(_Model):
+class AttachedDay(Parameters):
     version: Literal[1]
     name: Name
     title: Line

@@ -8,9 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -19,6 +17,7 @@ from pydantic import (
 
 from harness import units
 from harness.errors import ScenarioError
+from harness.parameters import Parameters
 from harness.spec.document import Document, Path, read_text
 from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, check_secrets, find_scenario
 from harness.trainers.contract import Workload
@@ -30,10 +29,6 @@ FOLDER = "gamedays"
 
 # How a trace's events are rehearsed where the plan does not say.
 TRACE_EVENTS = {"evicted": "spot-evict", "failed": "node-loss", "killed": "rank-kill", "hung": "silent-hang"}
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _web_address(text: str) -> str:
@@ -56,7 +51,7 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 
 
-class Steady(_Model):
+class Steady(Parameters):
     """What must hold before anything is injected, and again after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
@@ -66,14 +61,14 @@ class Steady(_Model):
     within: Duration = Field(Duration("10m"), description="Without it until then, the day ends without injecting more.")
 
 
-class Alert(_Model):
+class Alert(Parameters):
     """An alert of one's own alerting that must fire."""
 
     name: Line
     within: Duration = Field(description="From the moment at which the first fault acts.")
 
 
-class People(_Model):
+class People(Parameters):
     """How soon people must have done what. Counted from the moment at which the first fault acts."""
 
     detect: Duration | None = None
@@ -81,25 +76,25 @@ class People(_Model):
     mitigate: Duration | None = None
 
 
-class Watched(_Model):
+class Watched(Parameters):
     """What is expected of alerts and people; the machine's own expectations are those of the scenario."""
 
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
 
 
-class Rehearse(_Model):
+class Rehearse(Parameters):
     """One scenario on the job of the day. `overrides` may hold what a profile may, but for the workload."""
 
     scenario: Line
     name: Name | None = Field(None, description="Of the rehearsal; default: the scenario's name.")
     profile: Line | None = None
-    overrides: Overrides = {}
+    overrides: Overrides = Field(default_factory=dict)
     runbook: WebAddress | None = Field(None, description="What people are to do about it.")
     expect: Watched = Watched()
 
 
-class Random(_Model):
+class Random(Parameters):
     """A campaign at a mean rate. Which scenario comes when is decided by the seed."""
 
     scenarios: list[Line] = Field(min_length=1, max_length=100)
@@ -123,7 +118,7 @@ def _speed(given: object) -> float:
     return value
 
 
-class Replay(_Model):
+class Replay(Parameters):
     """A trace of what happened to somebody's nodes: a CSV file with the columns time, node and event."""
 
     trace: Line = Field(description="Found beside the plan, or in the folder `traces` there.")
@@ -135,13 +130,13 @@ class Replay(_Model):
 _KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
 
 
-class DayEntry(_Model):
+class DayEntry(Parameters):
     """One entry of the day: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
 
     scenario: Line | None = None
     name: Name | None = None
     profile: Line | None = None
-    overrides: Overrides = {}
+    overrides: Overrides = Field(default_factory=dict)
     runbook: WebAddress | None = None
     expect: Watched = Watched()
     parallel: list[Rehearse] | None = Field(None, min_length=2, max_length=100)
@@ -173,27 +168,27 @@ class DayEntry(_Model):
         return [Rehearse.model_construct(**kept)]
 
 
-class Budget(_Model):
+class Budget(Parameters):
     """The day ends early when the job has wasted more than this since it was steady first."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
     wasted_percent: Percent | None = Field(None, description="Of the GPU time since then.")
 
 
-class Http(_Model):
+class Http(Parameters):
     url: WebAddress
     status: int = Field(200, ge=100, le=599)
     contains: Line | None = Field(None, description="What its answer must hold.")
 
 
-class PromQL(_Model):
+class PromQL(Parameters):
     """A query that must hold: it has an answer, as with `up == 1`."""
 
     server: WebAddress
     query: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
-class Probe(_Model):
+class Probe(Parameters):
     """A question of one's own: a command that ends with 0, an HTTP answer, or a PromQL query with an answer."""
 
     name: Name
@@ -216,7 +211,7 @@ class Probe(_Model):
         return self
 
 
-class GameDay(_Model):
+class GameDay(Parameters):
     version: Literal[1]
     name: Name
     title: Line

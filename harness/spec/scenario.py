@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     PlainValidator,
@@ -24,6 +22,7 @@ from pydantic import (
 from harness import units
 from harness.errors import ScenarioError, UsageError, choice
 from harness.faults.contract import NamedFault, fault_names, load_fault
+from harness.parameters import Parameters
 from harness.spec.bounds import ScoreBounds, check_expectations
 from harness.spec.document import Document, Path, keys_at, read_text, short
 from harness.spec.profile import lay_profile
@@ -34,10 +33,6 @@ from harness.units import Duration
 FAULTS_MAX = 20_000
 TITLE_MAX = 200  # characters
 REPEAT_MAX = 1000
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _on_one_line(text: str) -> str:
@@ -53,22 +48,22 @@ Labels = dict[Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9._-]{0,62}$")], 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
-class Count(_Model):
+class Count(Parameters):
     count: int = Field(ge=1)
 
 
-class Percent(_Model):
+class Percent(Parameters):
     percent: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 
 
-class NotRank(_Model):
+class NotRank(Parameters):
     not_rank: int = Field(ge=0)
 
 
 Selector = Literal["any", "all"] | Annotated[int, Field(ge=0)] | Count | Percent | NotRank
 
 
-class TargetSpec(_Model):
+class TargetSpec(Parameters):
     """Which nodes, or which ranks: exactly one of the two."""
 
     node: Selector | None = None
@@ -83,7 +78,7 @@ class TargetSpec(_Model):
         return self
 
 
-class When(_Model):
+class When(Parameters):
     """One trigger. `phase` may be combined with `step` (not before it) and `following` (not before that acts)."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
@@ -135,7 +130,7 @@ class FaultSpec(NamedFault):
     target: TargetSpec
 
 
-class Abort(_Model):
+class Abort(Parameters):
     if_not_started_for: Duration = Field(Duration("10m"), description="Until the first step of the job.")
     if_no_step_for: Duration | None = Field(
         None,
@@ -160,7 +155,7 @@ Nodes = Annotated[
 ]
 
 
-class Limits(_Model):
+class Limits(Parameters):
     """How much may be broken at once. A fault that would exceed it waits until the job has recovered."""
 
     nodes_at_once: Nodes | None = Field(
@@ -176,7 +171,7 @@ class Limits(_Model):
         return self.nodes_at_once
 
 
-class Scenario(_Model):
+class Scenario(Parameters):
     version: Literal[1]
     name: Name
     title: Line
@@ -191,7 +186,7 @@ class Scenario(_Model):
     limits: Limits = Limits()
     price_per_gpu_hour: float | None = Field(None, ge=0, description="US dollars; adds costs to the report.")
     repeat: int = Field(1, ge=1, le=REPEAT_MAX)
-    profiles: dict[str, Any] = {}
+    profiles: dict[str, Any] = Field(default_factory=dict)
     _file_digest: str | None = PrivateAttr(None)
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pathlib
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from harness import units
 from harness.errors import ScenarioError, choice
 from harness.faults.contract import fault_names
+from harness.parameters import Parameters
 from harness.spec.document import Document, keys_at, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
@@ -18,14 +19,10 @@ OBJECTIVES_MAX = 100
 RUNS_MIN = 20  # fewer do not have a 95th percentile
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 
 
-class Waste(_Model):
+class Waste(Parameters):
     """The part of the GPU time that may be wasted, and how fast it may be used up."""
 
     budget: Percent
@@ -34,7 +31,7 @@ class Waste(_Model):
     burn_window: Duration = Duration("24h")
 
 
-class Objective(_Model):
+class Objective(Parameters):
     id: Name
     severity: Literal["page", "ticket"] = "ticket"
     scenarios: list[Line] = Field([], description="Only runs of these; default: all.", max_length=1000)
@@ -52,7 +49,7 @@ class Objective(_Model):
         return self
 
 
-class Slo(_Model):
+class Slo(Parameters):
     version: Literal[1]
     name: Name
     title: Line

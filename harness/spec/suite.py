@@ -6,18 +6,15 @@ import datetime
 import pathlib
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from harness.errors import ScenarioError
+from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import REPEAT_MAX, Line, Name, find_scenario
 
 SCENARIOS_MAX = 1000
 LETTERS_MIN = 8  # of what a known failure says
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -36,7 +33,7 @@ def _says_something(text: str) -> str:
 Because = Annotated[Line, AfterValidator(_says_something)]
 
 
-class KnownFailure(_Model):
+class KnownFailure(Parameters):
     """It is expected to fail, for now, and for this reason alone."""
 
     ticket: Line = Field(description="Where it is being mended.")
@@ -50,13 +47,13 @@ class KnownFailure(_Model):
         return [self.because] if isinstance(self.because, str) else list(self.because)
 
 
-class SuiteEntry(_Model):
+class SuiteEntry(Parameters):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
     scenario: Line
     profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
-    overrides: Annotated[dict[str, Any], WrapValidator(_as_read)] = {}
+    overrides: Annotated[dict[str, Any], WrapValidator(_as_read)] = Field(default_factory=dict)
     required: bool = Field(True, description="A gate that leaves it out is no full pass.")
     known_failure: KnownFailure | None = None
 
@@ -65,7 +62,7 @@ class SuiteEntry(_Model):
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
 
-class Suite(_Model):
+class Suite(Parameters):
     version: Literal[1]
     name: Name
     title: Line

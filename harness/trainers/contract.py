@@ -14,8 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationInfo,
@@ -27,6 +25,7 @@ from pydantic import (
 from harness.backends.contract import Workload as Launch
 from harness.emitter.vocabulary import Tell
 from harness.log import hostile
+from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout
 from harness.trainers.readers.contract import Reader
@@ -50,10 +49,8 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 WORDS_MAX = 10_000  # of one command
 
 
-class Trainer(BaseModel, abc.ABC):
+class Trainer(Parameters, abc.ABC):
     """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
     drills: ClassVar[bool] = False  # whether it makes a restore drill where the scenario says nothing of it
@@ -144,11 +141,7 @@ def _schema() -> dict[str, Any]:
 AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Checkpoint(_Model):
+class Checkpoint(Parameters):
     """`path` may begin with the placeholder `{checkpoints}` or `{run_dir}`; else it is below the run's folder."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
@@ -200,13 +193,13 @@ def _without_placeholder(path: str) -> str:
     return path.replace("{checkpoints}", "checkpoints", 1).removeprefix("{run_dir}/")
 
 
-class Shards(_Model):
+class Shards(Parameters):
     """The source of Python's standard library, cut into files in the run's folder `data/`."""
 
     shards: int = Field(8, ge=1, le=1000)
 
 
-class Workload(_Model):
+class Workload(Parameters):
     """What the job is asked to do, and how large it is. The same type from the YAML to the run."""
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator
 
 from harness.emitter.vocabulary import Tell
+from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.shared.written import Written
 
@@ -65,10 +66,8 @@ class Source(abc.ABC):
         Raises `ValueError` for what it does not understand; the rest of the file is read on."""
 
 
-class Reader(BaseModel, abc.ABC):
+class Reader(Parameters, abc.ABC):
     """Parameters of one format. `file` may hold `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tells: ClassVar[frozenset[Tell]]
     timed: ClassVar[bool] = False  # whether each event says when it was

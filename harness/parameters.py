@@ -1,0 +1,32 @@
+"""What people write in YAML becomes these models: no unknown key, no NaN, and a number is a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+
+def _take_numbers_only(schema: Any) -> None:
+    """Unless each place says otherwise, pydantic takes `true` and `'1'` for the number 1."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("int", "float"):
+            schema["strict"] = True
+        for part in schema.values():
+            _take_numbers_only(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _take_numbers_only(part)
+
+
+class Parameters(BaseModel):
+    """The base of every model that a YAML file is read into. `steps: true` and `factor: '100'` are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _take_numbers_only(schema)
+        return schema
