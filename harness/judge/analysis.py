@@ -91,4 +91,4 @@ class Analysis(Evidence):
     def missing(self) -> Ints:
         """Steps that the surviving history leaves out."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
-        return curves.missing(self.curve, told, self.run.stride)
+        return curves.missing(self.curve, told, self.run.stride, self.run.steps_before)

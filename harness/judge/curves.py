@@ -178,13 +178,13 @@ def ulps(values: Floats) -> Floats:
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
 
 
-def missing(curve: Curve, told: Ints | None, stride: int) -> Ints:
-    """Steps that no surviving epoch did, of those that are told: `told` by the fault-free run, or else every so many.
-    The first `MISSING_MAX` of them: a log may claim a step of any number."""
+def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
+    """Steps after `before` that no surviving epoch did, of those that are told: `told` by the fault-free run, or else
+    every so many. The first `MISSING_MAX` of them: a log may claim a step of any number."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:
-        last = min(int(curve.step[-1]), (len(curve) + MISSING_MAX) * stride)
-        told = np.arange(stride, last + 1, stride)
+        last = min(int(curve.step[-1]), before + (len(curve) + MISSING_MAX) * stride)
+        told = np.arange((before // stride + 1) * stride, last + 1, stride)
     expected = told[told <= curve.step[-1]]
     return np.setdiff1d(expected, curve.step, assume_unique=True)[:MISSING_MAX]

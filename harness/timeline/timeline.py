@@ -153,6 +153,7 @@ class Timeline:
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
+    steps_before: int = 0  # the last complete step before a window
 
     @property
     def planned_steps(self) -> int | None:

@@ -118,6 +118,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
     return replace(
         whole,
         begin=start,
+        steps_before=int(whole.progress.step[_last_row(whole, start)]),
         steps=replace(steps, process=process[steps.process], epoch=epoch[steps.epoch]),
         processes=[each for each, kept in zip(whole.processes, alive, strict=True) if kept],
         slots=[replace(s, allocated=max(s.allocated, start)) for s in whole.slots if s.released > start],
@@ -175,8 +176,13 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 def _last_end(job: Timeline, at: int) -> int:
     """The end of the last complete step by then."""
-    row = int(np.searchsorted(job.progress.end, at, side="right")) - 1
+    row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
+
+
+def _last_row(job: Timeline, at: int) -> int:
+    """The last complete step by then; -1: none."""
+    return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _reached(job: Timeline, end: int) -> int:
@@ -220,14 +226,13 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """The end of the last complete step before the window; or, if the job lost steps in it that it had done before,
-    the begin of the first of these."""
+    """The end of the last complete step before the window, and before any step that the job lost in it."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
     living = np.unique(steps.epoch[steps.end > at])
     lost = ~steps.survives & np.isin(steps.epoch, living)
-    return min(at, int(steps.begin[lost].min())) if lost.any() else at
+    return min(at, _last_end(whole, int(steps.begin[lost].min()))) if lost.any() else at
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
