@@ -89,6 +89,10 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
 	@PYTHONPATH=tests $(VENV)/bin/python -m kills $(ARGS)
 
+.PHONY: alerting-day
+alerting-day: $(VENV)/.ready-dev ## Real faults under a real Prometheus: does each alert fire and resolve? Takes 3 minutes
+	@PYTHONPATH=tests $(VENV)/bin/python -m monitoring.alerting_day
+
 .PHONY: stacks
 stacks: $(VENV)/.ready-dev ## Example trainers killed and resumed under observation: STACKS=a virtual environment with them
 	@PYTHONPATH=tests $(VENV)/bin/python -m observer.stacks $(STACKS) $(ARGS)

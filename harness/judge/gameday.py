@@ -303,16 +303,18 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCheck]:
     """Alerts of a name that the plan expects, where no fault was at work or not yet recovered from, and where none was
-    still awaited."""
+    still awaited. A rule looks back over some minutes: for as long as the plan gives an alert of that name after a
+    fault's begin, it may also fire after the end of one, of whichever rehearsal."""
     begin = int(events[0]["at"]) if events else 0
     windows = _windows(acts)
-    names = {window.name for window in windows}
+    may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     found = []
     for at, name in _firings(events, begin):
         awaited = any(window.name == name and window.holds(at) for window in windows)
-        at_work = any(low <= at and (high is None or at <= high) for low, high in spans)
-        if name in names and not awaited and not at_work:
+        late = may_follow.get(name, 0)
+        at_work = any(low <= at and (high is None or at <= high + late) for low, high in spans)
+        if name in may_follow and not awaited and not at_work:
             text = f"alert {name} fired at {format_duration(at)}, when no fault was active"
             found.append(TimedCheck(f"alert {name}", 0, None, Verdict.FAIL, text))
     return found

@@ -92,6 +92,15 @@ def test_an_alert_where_nothing_was_injected_fails() -> None:
     assert result.reasons == ["alert Stalled fired at 5 min 0 s, when no fault was active"]
 
 
+@pytest.mark.parametrize(("after_s", "false"), [(-1, False), (4.9, False), (5.1, True)])
+def test_an_alert_may_fire_late_about_a_fault_of_another_rehearsal(after_s: float, false: bool) -> None:
+    """It looks back: as long after the other fault's end as the plan gives it after a fault's begin."""
+    fires = alert("Stalled", 14), alert("Stalled", 15, "resolved"), alert("Stalled", 60 + after_s)
+    result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50, 10), *fires), STALLED, Expected("b", 1))
+    told = any("when no fault was active" in reason for reason in result.reasons)
+    assert told is false, result.reasons
+
+
 def test_an_alert_that_the_plan_does_not_name_is_shown_and_not_judged() -> None:
     result = verdict_of(day(rehearsed("a", 10), alert("DiskFull", 300)), Expected("a", 0))
     assert result.verdict is Verdict.PASS and result.sides["alerts"] is None

@@ -120,7 +120,7 @@ def main() -> None:
     for alert in alerts:
         print(f"{(alert['mono_ns'] - begin) / 1e9:7.1f} s  {alert['status']:9} {alert['name']}")
     for act in result.acts:
-        print(f"{act.name}: {act.verdict}", *(f"{watch.what}: {watch.verdict}" for watch in act.watches), sep="; ")
+        print(act.expected.name, *(f"{watch.what}: {watch.verdict}" for watch in act.watches), sep="; ")
     told = {(alert["name"], alert["status"]) for alert in alerts}
     missing = [f"{name} {what}" for name in WANTED for what in ("firing", "resolved") if (name, what) not in told]
     print("missing: " + ", ".join(missing) if missing else f"all {len(WANTED)} alerts fired and resolved")
