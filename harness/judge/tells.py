@@ -117,13 +117,12 @@ def _planned(evidence: Evidence) -> frozenset[str]:
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """A job that tells no checkpoint and restored none either; its trainer tells them in the fault-free run."""
+    """A job that tells no checkpoint and restored none either; its trainer had told one by then in the fault-free run."""
     run, fault_free = evidence.run, evidence.fault_free
-    return (
-        fault_free is not None
-        and "checkpoints" in told(fault_free)
-        and not any(process.restored_step for process in run.processes)
-    )
+    if fault_free is None or "checkpoints" not in told(fault_free):
+        return False
+    first = min((event.get("step") or 0 for event in fault_free.checkpoints), default=0)
+    return run.reached_step > first and not any(process.restored_step for process in run.processes)
 
 
 def _was_due(run: Timeline, kind: str) -> bool:

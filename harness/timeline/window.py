@@ -158,8 +158,13 @@ def _chosen(name: str, found: Sequence[Rehearsed]) -> Rehearsed:
 def _grown(job: Timeline, found: Rehearsed) -> Span:
     """The window from one complete step to another, with all outages and faults that it touches."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
+    struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
     spans = [
-        (episode.t_stop, job.end if episode.t_regained is None else episode.t_regained) for episode in job.episodes
+        (
+            min((struck.get(fault, episode.t_stop) for fault in episode.faults), default=episode.t_stop),
+            job.end if episode.t_regained is None else episode.t_regained,
+        )
+        for episode in job.episodes
     ]
     spans += [
         (fault.injected, max(fault.healed or job.end, fault.recovered or 0))

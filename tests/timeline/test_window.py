@@ -393,3 +393,40 @@ def test_a_rehearsal_given_up_before_its_fault_struck_is_inconclusive_wherever_i
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert not card.evidence.run.episodes
     assert any("before any fault had struck" in reason for reason in card.reasons)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    kinds=st.lists(st.sampled_from(["rank", "node", "notice", "replica"]), min_size=1, max_size=3),
+    afters=st.lists(st.integers(3, 40), min_size=3, max_size=3),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    every=st.sampled_from([5, 25]),
+    compared=st.booleans(),
+)
+def test_a_healthy_job_is_not_accused_in_any_window_with_its_fault(
+    seed: int, kinds: list[str], afters: list[int], shares: tuple[float, float], every: int, compared: bool
+) -> None:
+    """It begins anywhere before its fault, in the recovery from another one too, and ends anywhere after its own."""
+    job = Job(nodes=2, steps=150, every=every, foreign_clocks=bool(seed % 2))
+    history = simulate(job, [Outage(after, kind) for after, kind in zip(afters, kinds, strict=False)], seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    for number, kind in enumerate(kinds):
+        if kind in ("node", "notice"):
+            planned = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")["faults"][number]
+            planned["targets"] = [{"node_index": 0, "rank": None}]
+    for number in range(len(kinds)):
+        struck = harness_times(logs, "fault.injected", f"fault{number + 1}")[0]
+        begin = history.truth.begin + 1 + int(shares[0] * (struck - history.truth.begin - 2))
+        end = struck + 1 + int(shares[1] * (history.truth.end - struck - 3))
+        rehearse(logs, f"of fault{number + 1}", f"fault{number + 1}", begin, end)
+    rehearse(logs, "last", "none", history.truth.end - 1, None)
+    with tempfile.TemporaryDirectory() as folder:
+        history.write(pathlib.Path(folder), logs)
+        for number in range(len(kinds)):
+            run = window.load(pathlib.Path(folder), f"of fault{number + 1}")
+            card = judge(part_of(Evidence(run, fault_free_of(job) if compared else None, ())), "window")
+            assert card.verdict is (Verdict.PASS if compared else Verdict.INCONCLUSIVE), card.reasons
+            assert compared or card.reasons == ["loss_continuity.mode: there is no fault-free run to compare with"]
