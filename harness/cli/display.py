@@ -35,7 +35,7 @@ class Display:
         self.console = console
         self._spinner: Spinner | None = None
         self._shown_at = 0.0
-        self._faults = ""
+        self._moments: dict[str, str] = {}  # of the faults, as printed last
 
     def __enter__(self) -> Display:
         return self
@@ -48,7 +48,7 @@ class Display:
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
         self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "blindness check"))
-        self._faults = ""
+        self._moments = {}
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")
             self._spinner.start()
@@ -59,10 +59,10 @@ class Display:
             self._say(f"  {how}")
 
     def status(self, status: Status) -> None:
-        faults = ", ".join(f"{fault.id} {fault.moment}" for fault in status.faults)
-        if faults != self._faults:
-            self._faults = faults
-            self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {faults}")
+        moments = {fault.id: fault.moment for fault in status.faults}
+        if news := [f"{fault} {moment}" for fault, moment in moments.items() if self._moments.get(fault) != moment]:
+            self._moments = moments
+            self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {', '.join(news)}")
         now = time.monotonic()
         if self._spinner and now - self._shown_at > REFRESH_S:
             self._shown_at = now

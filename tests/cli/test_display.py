@@ -35,7 +35,8 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
         display.stage_ended(Stage("fault-free run", 2), "cached")
         display.stage(Stage("fault-free run", 2, again=True))
         display.stage(Stage("run with faults", 2))
-        for each in (status(), status("x", first), status("x", first), status("x", second)):
+        other = FaultStatus("evict", "injected")
+        for each in (status(), status("x", first), status("x", first), status("x", second), status("x", second, other)):
             display.status(each)
     assert out.getvalue().splitlines() == [
         "fault-free run, 2 node(s)",
@@ -44,6 +45,7 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
         "run with faults, 2 node(s)",
         "     1.5 s  step 7: kill injected",
         "     1.5 s  step 7: kill healed",
+        "     1.5 s  step 7: evict injected",
     ]
 
 
