@@ -31,6 +31,8 @@ def findings(run: Timeline) -> Iterator[Finding]:
         untold = "measured an effect, but did not report when it began"
         yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: its trigger never came'}"
     for record in run.faults:
+        if record.id in run.beside.faults:
+            continue
         yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
         yield from _too_late(run, record)
         yield from _wrong_target(run, record, planned.get(record.id, {}))

@@ -168,7 +168,7 @@ def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None
 
 def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
     """However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike."""
-    struck = {fault.id for fault in run.faults if fault.diverges and fault.injected is not None}
+    struck = {f.id for f in (*run.beside.earlier, *run.faults) if f.diverges and f.injected is not None}
     planned = {fault.get("id"): (fault.get("parameters") or {}).get("steps") for fault in run.plan.get("faults") or ()}
     lasted = [planned.get(fault) for fault in struck]
     if not all(isinstance(steps, int) for steps in lasted):

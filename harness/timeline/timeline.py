@@ -115,6 +115,15 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Other rehearsals of the same job, as far as they matter in the window of one."""
+
+    faults: frozenset[str] = frozenset()  # ids of theirs: whether those acted as planned is asked in their own windows
+    earlier: Sequence[FaultRecord] = field(default=())  # those that struck before the window
+    other_losses: str = ""  # one that struck before the window's end and does not expect the fault-free run's losses
+
+
+@dataclass(frozen=True)
 class Timeline:
     plan: dict[str, Any]  # as embedded in the first event
     environment: dict[str, Any]
@@ -154,6 +163,7 @@ class Timeline:
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
     steps_before: int = 0  # the last complete step before a window
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def planned_steps(self) -> int | None:
@@ -439,7 +449,7 @@ def _named(
         end = timeline.end if episode.t_regained is None else episode.t_regained
         faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
         waiting = [fault for fault in waiting if fault not in faults]
-        back = _brought_back(timeline, episode, end)
+        back = _brought_back(timeline, episode, end, gone)
         ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
     return result
@@ -458,8 +468,9 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
     return fault.injected <= end and taken <= end
 
 
-def _brought_back(timeline: Timeline, episode: Episode, end: int) -> list[FaultRecord]:
-    """Faults whose lost node comes back into the job in this episode: growing again is their doing, too."""
+def _brought_back(timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int]) -> list[FaultRecord]:
+    """Faults whose lost node comes back into the job in this episode: growing again is their doing, too. Not those that
+    were over when the node was lost."""
     first_start: dict[Key, int] = {}
     for process in timeline.processes:
         first_start.setdefault((process.node, process.incarnation), process.started)
@@ -468,5 +479,10 @@ def _brought_back(timeline: Timeline, episode: Episode, end: int) -> list[FaultR
         fault
         for fault in timeline.faults
         if fault.injected is not None
-        and any(key_of(target) in back and target.get("rank") is None for target in fault.targets)
+        and any(
+            (key := key_of(target)) in back
+            and target.get("rank") is None
+            and (fault.kills or fault.healed is None or fault.healed >= gone.get(key, timeline.end))
+            for target in fault.targets
+        )
     ]

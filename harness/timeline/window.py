@@ -27,7 +27,7 @@ from harness.log.reading import Log, Writer
 from harness.timeline import timeline
 from harness.timeline.lineage import NEVER, Epoch, Progress
 from harness.timeline.phases import Segment, clipped
-from harness.timeline.timeline import Process, Steps, Timeline
+from harness.timeline.timeline import Beside, Process, Steps, Timeline
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -65,7 +65,8 @@ def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
     if found.outcome not in _OUTCOMES:
         end = NEVER  # to the end of the log
     shorter = _cut(reading.read(run_dir / "events"), found, end, _reached(job, end))
-    return narrowed(timeline.build(shorter), begin)
+    run = narrowed(timeline.build(shorter), begin)
+    return replace(run, beside=_beside(job, run, [each for each in rehearsals(log) if each.name != found.name]))
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
@@ -147,6 +148,23 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
     )
 
 
+def _beside(job: Timeline, run: Timeline, others: Sequence[Rehearsed]) -> Beside:
+    struck = [fault for fault in job.faults if fault.injected is not None and fault.injected <= run.end]
+    here = {fault.id for fault in struck}
+    faults = {each.name: {str(fault["id"]) for fault in each.plan.get("faults") or ()} for each in others}
+    return Beside(
+        faults=frozenset().union(*faults.values()),
+        earlier=[fault for fault in struck if fault.injected is not None and fault.injected < run.begin],
+        other_losses=next((each.name for each in others if faults[each.name] & here and not _exact(each)), ""),
+    )
+
+
+def _exact(rehearsed: Rehearsed) -> bool:
+    """Whether its scenario expects the losses of the fault-free run, bit for bit."""
+    bounds = (rehearsed.plan.get("expect") or {}).get("loss_continuity")
+    return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
+
+
 def _chosen(name: str, found: Sequence[Rehearsed]) -> Rehearsed:
     for each in found:
         if each.name == name:
@@ -167,7 +185,7 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
         for episode in job.episodes
     ]
     spans += [
-        (fault.injected, max(fault.healed or job.end, fault.recovered or 0))
+        (fault.injected, max(fault.healed or job.end, fault.recovered or 0, *(each["at"] for each in fault.effects)))
         for fault in job.faults
         if fault.injected is not None
     ]
@@ -176,13 +194,21 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
         if grown == (begin, end):
             break
         begin, end = grown
-    return begin, _last_end(job, end) if found.outcome == "settled" and end < job.end else end
+    if found.outcome != "settled" or end >= job.end:
+        return begin, end
+    return begin, _last_end(job, end) if end == found.end else _next_end(job, end)
 
 
 def _last_end(job: Timeline, at: int) -> int:
     """The end of the last complete step by then."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
+
+
+def _next_end(job: Timeline, at: int) -> int:
+    """The end of the first complete step from then on."""
+    row = int(np.searchsorted(job.progress.end, at))
+    return int(job.progress.end[row]) if row < len(job.progress) else job.end
 
 
 def _last_row(job: Timeline, at: int) -> int:

@@ -288,6 +288,77 @@ def test_what_went_wrong_in_one_is_not_held_against_the_other(
     assert judged(tmp_path, history, expecting(logs, EXPECT), None).verdict is Verdict.FAIL
 
 
+def loosen(logs: Logs, name: str, mode: str) -> None:
+    """The scenario of this rehearsal expects other losses, or the same."""
+    for line in logs["harness"]:
+        if line.get("event") == "plan" and line.get("rehearsal") == name:
+            line["plan"] = line["plan"] | {"expect": EXPECT | {"loss_continuity": {"mode": mode, "max_final_gap": 100}}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "differs", "second"),
+    [
+        ("final", True, Verdict.INCONCLUSIVE),
+        ("final", False, Verdict.PASS),
+        ("exact", True, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(
+    tmp_path: pathlib.Path, mode: str, differs: bool, second: Verdict
+) -> None:
+    history, logs = in_sequence(2)
+    loosen(logs, "first", mode)
+    if differs:
+        diverge(logs, 20, JOB.steps)
+    card = judged(tmp_path, history, logs, "second")
+    assert card.verdict is second, card.reasons
+    text = (
+        "rehearsal first changes what"
+        if mode == "final"
+        else "before this rehearsal's fault struck: see the rehearsals"
+    )
+    assert (text in card.reasons[0]) is differs
+
+
+def test_a_later_rehearsal_that_may_change_losses_excuses_none_before(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(2)
+    loosen(logs, "second", "final")
+    diverge(logs, 12, 14)
+    assert judged(tmp_path, history, logs, "first").verdict is Verdict.FAIL
+
+
+def test_whether_a_fault_acted_is_asked_of_its_own_rehearsal_only(tmp_path: pathlib.Path) -> None:
+    history = simulate(JOB, TWO, 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    remove(logs["harness"], lambda line: line.get("event") == "fault.effect" and line.get("fault") == "fault2")
+    end = recovered(history, 1) + 500 * MS
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
+    rehearse(logs, "second", "fault2", history.truth.begin + 3, end + 1)
+    first, second = (judged(tmp_path, history, logs, name) for name in ("first", "second"))
+    assert first.verdict is Verdict.PASS, first.reasons
+    assert second.verdict is Verdict.INVALID
+    assert second.reasons == ["fault fault2 was injected, but no effect was measured"]
+
+
+@pytest.mark.parametrize("healed", [True, False])
+def test_a_fault_that_was_over_before_its_node_was_lost_is_not_named(tmp_path: pathlib.Path, healed: bool) -> None:
+    """The node comes back in the outage of another fault."""
+    history = simulate(JOB, [Outage(after=45, kind="node")], 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    begun, over = step_ended(logs, 10), step_ended(logs, 20)
+    offset = logs["harness"][0]["wall_ns"] - logs["harness"][0]["mono_ns"]
+    told = {"kind": "storage_slow", "kills": False, "stops": False, "spoils": False}
+    target = {"targets": [{"node": f"node{number}", "incarnation": 1, "rank": None} for number in (0, 1)]}
+    lines = [(begun, {"event": "fault.injected", **told, **target}), (over, {"event": "fault.healed"})]
+    for at, line in lines[: 2 if healed else 1]:
+        logs["harness"].append(line | {"fault": "slow", "mono_ns": at, "wall_ns": at + offset})
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+    (episode,) = timeline.load(history.write(tmp_path, logs)).episodes
+    assert episode.faults == (("fault1",) if healed else ("slow", "fault1"))
+
+
 def test_a_death_that_no_fault_explains_counts_in_its_window_only(tmp_path: pathlib.Path) -> None:
     history, logs = in_sequence(2)
     die(logs, recovered(history, 0) + 700 * MS)

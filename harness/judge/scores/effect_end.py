@@ -21,7 +21,8 @@ class EffectEnd(Score):
     by_default = ITEM
 
     def score(self, evidence: Evidence, bounds: EffectEndBounds | None) -> ScoreResult:
-        struck = [fault for fault in evidence.run.faults if fault.injected is not None]
+        run = evidence.run
+        struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
         lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo
         measured = [fault for fault in lasting if fault.ends]
         values = {"faults": len(lasting), "measured": len(measured), "over": sum(map(_over, measured))}

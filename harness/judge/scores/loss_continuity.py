@@ -86,7 +86,26 @@ class LossContinuity(Score):
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
         untold = [] if samples.comparable else [("sample order", samples.why)]
+        if run.beside.other_losses:
+            lines, reasons = _not_held_against(run.beside.other_losses, lines, reasons)
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
+
+
+def _not_held_against(
+    other: str, lines: Sequence[Expectation], reasons: Sequence[Finding]
+) -> tuple[list[Expectation], list[Finding]]:
+    """Other losses and samples than the fault-free run's, after or beside a rehearsal that may change them. What is
+    repeated or left out within the run itself is no such thing."""
+    why = (
+        f"rehearsal {other} changes what the job computes from there on: rehearse it on another day, or after this one"
+    )
+    found = [
+        replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"{line.reason}; {why}")
+        if line.verdict is not Verdict.PASS and not line.name.startswith("loss_continuity.max_samples")
+        else line
+        for line in lines
+    ]
+    return found, [(Verdict.INCONCLUSIVE, f"{text}; {why}") for _, text in reasons]
 
 
 def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
@@ -217,6 +236,9 @@ def _never_the_same(run: Timeline, comparison: Comparison) -> str:
         return ""
     if int(run.steps.end[run.steps.step == first].max()) >= struck:
         return ""
+    if run.beside.earlier:
+        why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"
+        return why if run.beside.other_losses else f"{why}: see the rehearsals before it"
     why = f"step {first} differs from the fault-free run before any fault struck"
     return f"{why}: the trainer is not deterministic; fix its seeds, or use mode: envelope or final"
 

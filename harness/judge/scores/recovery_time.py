@@ -61,7 +61,8 @@ class RecoveryTime(Score):
         values |= {"degraded": [_degraded_values(run, interval) for interval in slow]}
         if bounds is None:
             return ScoreResult(values)
-        lines = _expectations(evidence, bounds, slow, _unmeasured(evidence))
+        mine = [interval for interval in slow if interval.fault not in run.beside.faults]
+        lines = _expectations(evidence, bounds, mine, _unmeasured(evidence))
         return ScoreResult(values, lines, summary=_summary(run, longest, slowest))
 
 
@@ -220,7 +221,7 @@ def _unmeasured(evidence: Analysis) -> str:
     """Why nothing can be said about some fault's recovery, or an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
-    injected = [fault for fault in run.faults if fault.injected is not None]
+    injected = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
     if not injected and not run.episodes:
         return "no fault struck, so there was nothing to recover from"
     for fault in injected:
@@ -229,6 +230,8 @@ def _unmeasured(evidence: Analysis) -> str:
         if fault.id not in named and evidence.fault_free is None:
             return f"{fault.id} did not stop progress, and its slowdown cannot be judged without a fault-free run"
     for fault in evidence.unmeasurable_slowdowns:
+        if fault.id in run.beside.faults:
+            continue
         return f"{fault.id} did not stop progress, and its slowdown {slowdown.UNMEASURABLE}"
     return ""
 
