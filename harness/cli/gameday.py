@@ -96,6 +96,12 @@ def run(
     day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
     stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
+    first, later = day.losses_unproven()
+    if later:
+        say(
+            f"{first} may change what the job computes. Where these find other losses than the fault-free run's, they"
+            f" are inconclusive: {', '.join(later)}. Rehearse {first} last, or on a day of its own."
+        )
     if dry_run:
         _rehearse_dry(day, path, step_time, engine)
         return

@@ -117,7 +117,7 @@ def _planned(evidence: Evidence) -> frozenset[str]:
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """A job that tells no checkpoint and restored none either; its trainer had told one by then in the fault-free run."""
+    """It tells no checkpoint and restored none either; its trainer had told one by then in the fault-free run."""
     run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False

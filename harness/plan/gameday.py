@@ -48,6 +48,11 @@ class Act(_Model):
     people: People = People()
 
     @property
+    def expects_same_losses(self) -> bool:
+        bounds = self.plan.expect.get("loss_continuity")
+        return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
+
+    @property
     def lasts_s(self) -> float:
         """What is known of its length: the times that its faults wait and act."""
         return max((_lasts_s(fault) for fault in self.plan.faults), default=0.0)
@@ -82,6 +87,15 @@ class DayPlan(_Model):
     @property
     def acts(self) -> list[Act]:
         return [act for scene in self.scenes for act in scene.acts]
+
+    def losses_unproven(self) -> tuple[str, list[str]]:
+        """The first rehearsal that does not expect the losses of the fault-free run, and those beside or after it that
+        do: other losses prove nothing there."""
+        for number, scene in enumerate(self.scenes):
+            if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
+                later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
+                return first, [act.name for act in later]
+        return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
         """The job and every rehearsal with the labels of the day, and these over them."""

@@ -52,6 +52,26 @@ def test_a_share_of_waste_counts_only_where_the_day_names_it(tmp_path: pathlib.P
     assert all("recovery_time" in act.plan.expect for act in day.acts)
 
 
+@pytest.mark.parametrize(
+    ("entries", "first", "later"),
+    [
+        ("[{scenario: rank-kill}, {scenario: nan-batch}]", "nan-batch", []),
+        ("[{scenario: rank-kill}, {scenario: nan-batch}, {scenario: hang}]", "nan-batch", ["hang"]),
+        ("[{parallel: [{scenario: rank-kill}, {scenario: nan-batch}]}]", "nan-batch", ["rank-kill"]),
+        ("[{scenario: rank-kill}, {scenario: hang}]", "", []),
+        (
+            "[{scenario: rank-kill, overrides: {expect: {loss_continuity: {mode: final}}}}, {scenario: hang}]",
+            "rank-kill",
+            ["hang"],
+        ),
+    ],
+)
+def test_what_comes_after_other_losses_is_named(
+    tmp_path: pathlib.Path, entries: str, first: str, later: list[str]
+) -> None:
+    assert day_of(tmp_path, f"entries: {entries}\n").losses_unproven() == (first, later)
+
+
 def test_chance_comes_from_the_seed_alone(tmp_path: pathlib.Path) -> None:
     entries = "entries: [{random: {scenarios: [rank-kill, node-loss], rate: 60/h, times: 8}}]\n"
     first, again, other = (day_of(tmp_path, entries, seed) for seed in (1, 1, 2))
