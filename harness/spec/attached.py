@@ -16,7 +16,7 @@ from harness.units import Duration
 
 ENTRIES_MAX = 200
 LASTS_S_MAX = 3600.0
-Verb = Literal["pause", "stop", "disconnect", "kill"]
+Verb = Literal["pause", "stop", "disconnect", "kill", "evict", "delete"]
 
 
 class _Model(BaseModel):

@@ -67,6 +67,8 @@ class RunningPod:
 class StandIn:
     """`indexed`: whether it knows Indexed Jobs, whose controller it then is."""
 
+    handler: type[Handler]
+
     def __init__(self, folder: pathlib.Path, indexed: bool = True):
         self.objects: dict[tuple[str, str], Object] = {}  # (plural, name)
         self.pods: dict[str, RunningPod] = {}
@@ -76,10 +78,10 @@ class StandIn:
         self._stopped = threading.Event()
         stand_in = self
 
-        class Handler(_Handler):
+        class Own(self.handler):  # type: ignore[name-defined]
             server_is = stand_in
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
         self._server.daemon_threads = True
         self._links: list[socket.socket] = []  # of lines to pods
         self.kubeconfig = folder / "kubeconfig"
@@ -179,7 +181,7 @@ class StandIn:
         }
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     server_is: StandIn
     protocol_version = "HTTP/1.1"
 
@@ -301,3 +303,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
+
+
+StandIn.handler = Handler
