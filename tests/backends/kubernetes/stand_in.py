@@ -187,7 +187,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, method: str) -> None:
         url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
+        self.query = urllib.parse.parse_qsl(url.query)
+        query = dict(self.query)
         length = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(length)) if length else {}
         assert self.headers["Authorization"] == "Bearer t"
@@ -239,14 +240,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _attach(self, pod: RunningPod) -> None:
         """A WebSocket (RFC 6455) between the caller and the pipes of the pod's process."""
-        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-        self.send_response(101)
-        self.send_header("Upgrade", "websocket")
-        self.send_header("Connection", "Upgrade")
-        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
-        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
-        self.end_headers()
-        self.close_connection = True
+        self._upgrade()
         self.server_is._links.append(self.connection)
         threading.Thread(target=self._copy_output, args=(pod,), daemon=True).start()
         while (data := self._frame()) is not None:
@@ -256,12 +250,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             except OSError:
                 return
 
+    def _upgrade(self) -> None:
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+        self.end_headers()
+        self.close_connection = True
+
     def _copy_output(self, pod: RunningPod) -> None:
         assert pod.process.stdout is not None
         while data := pod.process.stdout.read(30000):
-            head = struct.pack(">BBH", 0x82, 126, len(data) + 1)
             try:
-                self.connection.sendall(head + b"\x01" + data)
+                self._send_frame(1, data)
             except OSError:
                 return
         try:
@@ -269,6 +272,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
+
+    def _send_frame(self, channel: int, data: bytes) -> None:
+        """At most 65,534 bytes."""
+        head = struct.pack(">BBHB", 0x82, 126, len(data) + 1, channel)
+        self.connection.sendall(head + data)
 
     def _frame(self) -> bytes | None:
         """The caller's next message; `None` at the end."""
