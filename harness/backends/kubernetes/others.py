@@ -120,7 +120,8 @@ def _state(pod: Object, status: Object) -> tuple[str, int | None]:
     if phase == "Running" and "running" in now:
         return RUNNING, None
     waiting = (now.get("waiting") or {}).get("reason")
-    return f"{str(phase).lower() or 'unknown'}{f' ({waiting})' if waiting else ''}", None
+    word = "waiting" if phase == "Running" else str(phase).lower() or "unknown"
+    return f"{word} ({waiting})" if waiting else word, None
 
 
 def _stays_ended(pod: Object) -> bool:
