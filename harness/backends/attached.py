@@ -10,6 +10,7 @@ import abc
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from harness.errors import UsageError, choice
@@ -51,6 +52,7 @@ class AttachedJob(abc.ABC):
     name: str
     nodes: Sequence[str]
     verbs: Sequence[str]
+    lacks: Mapping[str, str] = MappingProxyType({})  # why a verb is not there, where that needs telling
     allows_kill = False
 
     @abc.abstractmethod

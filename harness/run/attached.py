@@ -46,7 +46,8 @@ def check(day: AttachedDay, job: AttachedJob) -> None:
 def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
     allowed = day.nodes_max(len(job.nodes))
     if verb not in job.verbs:
-        return f"{job.name}: {verb} cannot be done to it; allowed: {', '.join(job.verbs)}"
+        why = f" ({job.lacks[verb]})" if verb in job.lacks else ""
+        return f"{job.name}: {verb} cannot be done to it{why}; allowed: {', '.join(job.verbs)}"
     if verb in NEEDS_KILL and not job.allows_kill:
         return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
     if nodes > allowed:

@@ -43,8 +43,15 @@ true
 _WHOLE_LABEL = re.compile(r"[^=!\s]+={1,2}[^=!\s]+")
 
 
+LACKS = {
+    "pause": "nothing freezes a pod from outside; stop is the nearest",
+    "disconnect": "Chaos Mesh could, but whether it acted cannot be measured in pods that are not ours",
+}
+
+
 class KubernetesJob(AttachedJob):
     verbs = ("stop", "kill", "evict", "delete")
+    lacks = LACKS
 
     def __init__(self, api: Api, selector: str, pods: Sequence[Object], allows_kill: bool):
         self.api, self.selector, self.allows_kill = api, selector, allows_kill

@@ -18,7 +18,9 @@ from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
 
 from harness.backends.kubernetes import attached
 from harness.errors import BackendError, UsageError
+from harness.run.attached import check
 from harness.run.undo import undo_open
+from harness.spec.attached import AttachedDay
 
 PLAN = """version: 1
 name: one-of-two
@@ -173,6 +175,16 @@ def test_pods_of_a_harness_are_refused(cluster: OthersStandIn) -> None:
     cluster.start_job(1, {"job": "llama", "chaos.allow": "kill", "chaos.run_id": "r7"})
     with pytest.raises(UsageError, match="belongs to run r7 of a harness"):
         attached.attach("job=llama")
+
+
+@pytest.mark.parametrize(("verb", "said"), [("pause", "stop is the nearest"), ("disconnect", "cannot be measured")])
+def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: str, cluster: OthersStandIn) -> None:
+    start(cluster)
+    job = attached.attach("job=llama")
+    day = {"version": 1, "name": "a", "title": "A", "entries": [{"strike": verb}]}
+    with pytest.raises(UsageError, match=f"{said}.*allowed: stop, kill, evict, delete"):
+        check(AttachedDay.model_validate(day), job)
+    job.close()
 
 
 def test_no_pod_and_a_selector_that_is_refused(cluster: OthersStandIn) -> None:
