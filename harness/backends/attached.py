@@ -9,29 +9,33 @@ from __future__ import annotations
 import abc
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from harness.errors import UsageError, choice
 
 OPT_IN = "chaos.allow"  # set by the job's owner: `true`, or `kill` for deeds that end processes, too
-ENGINES = ("docker", "slurm")
+ENGINES = ("docker", "slurm", "kubernetes")
+ALLOWED = "docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"
 RUNNING, ENDED = "running", "ended"
 STATE_AFTER = {"pause": "paused", "stop": "stopped", "disconnect": "disconnected", "kill": ENDED}  # by verb
-NEEDS_KILL = {"kill"}
+NEEDS_KILL = {"kill", "evict", "delete"}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A node of the job at one moment. `state`: running, paused, stopped, disconnected or ended.
+    """A node of the job at one moment. `state`: running, paused, stopped, disconnected, ended, or the engine's word.
 
-    `life` is another one when what runs there began anew; `code`: how it ended; `cpu_s`: what it has used since.
+    `life` is another one when what runs there began anew; `code`: how it ended; `cpu_s`: what it has used since;
+    `told`: what else the engine tells of it, for the report.
     """
 
     state: str
     life: str = ""
     code: int | None = None
     cpu_s: float | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class AttachedJob(abc.ABC):
     name: str
     nodes: Sequence[str]
     verbs: Sequence[str]
+    lacks: Mapping[str, str] = MappingProxyType({})  # why a verb is not there, where that needs telling
     allows_kill = False
 
     @abc.abstractmethod
@@ -66,18 +71,27 @@ class AttachedJob(abc.ABC):
     def act(self, verb: str, node: str) -> None:
         """Does it. Whether it acts shows `look`."""
 
+    def acted(self, verb: str, node: str, seen: Seen) -> bool:
+        """Whether the node shows that what was done to it last acts."""
+        return seen.state == STATE_AFTER[verb]
+
+    def healed(self, verb: str, seen: Seen) -> bool:
+        """Whether nothing is left of the verb that we could undo."""
+        return seen.state in (RUNNING, ENDED)
+
     def close(self) -> None:
         """Lets go of the engine; the job goes on."""
         return None
 
 
 def attach(text: str) -> AttachedJob:
-    """`docker:KEY=VALUE` or `slurm:JOBID`. Raises `UsageError` for a job that is not there or not allowed."""
+    """`docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
+
+    Raises `UsageError` for a job that is not there or not allowed.
+    """
     engine, colon, selection = text.partition(":")
-    if engine == "kubernetes":
-        raise UsageError("--attach kubernetes: this cannot be done yet; allowed are docker:KEY=VALUE and slurm:JOBID")
     if engine not in ENGINES or not colon or not selection:
-        raise UsageError(f"--attach {text!r}: write docker:KEY=VALUE or slurm:JOBID; {choice(engine, ENGINES)}")
+        raise UsageError(f"--attach {text!r}: write {ALLOWED}; {choice(engine, ENGINES)}")
     found: AttachedJob = importlib.import_module(f"harness.backends.{engine}.attached").attach(selection)
     return found
 

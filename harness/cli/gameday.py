@@ -74,7 +74,7 @@ def run(
     attach: Annotated[
         str,
         typer.Option(
-            metavar="docker:KEY=VALUE|slurm:JOBID",
+            metavar="docker:KEY=VALUE|slurm:JOBID|kubernetes:SELECTOR",
             help="Strike a job that runs already and whose owner allows it; PLAN then has strikes. No page is served.",
         ),
     ] = "",

@@ -16,10 +16,10 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, STATE_AFTER, AttachedJob, Seen, Undo
+from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo
 from harness.errors import BackendError, FaultError, UsageError
 from harness.log.journal import Journal
 from harness.run.stop import StopRequest
@@ -46,7 +46,8 @@ def check(day: AttachedDay, job: AttachedJob) -> None:
 def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
     allowed = day.nodes_max(len(job.nodes))
     if verb not in job.verbs:
-        return f"{job.name}: {verb} cannot be done to it; allowed: {', '.join(job.verbs)}"
+        why = f" ({job.lacks[verb]})" if verb in job.lacks else ""
+        return f"{job.name}: {verb} cannot be done to it{why}; allowed: {', '.join(job.verbs)}"
     if verb in NEEDS_KILL and not job.allows_kill:
         return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
     if nodes > allowed:
@@ -104,7 +105,7 @@ class AttachedRun:
             outcome, reason = "completed", ""
         except _Over as over:
             outcome, reason = over.outcome, str(over)
-        except BackendError as error:
+        except (BackendError, UsageError) as error:
             outcome, reason = "broken", str(error)
         self._tell("finished", outcome=outcome, reason=reason)
 
@@ -112,24 +113,26 @@ class AttachedRun:
         """Healthy before, struck, undone, watched until it goes on: each is told."""
         assert entry.strike is not None
         self._healthy()
-        targets = sorted(self.dice.sample(list(self.job.nodes), entry.nodes))
-        undos = {node: self.job.undo_of(entry.strike, node) for node in targets}
+        verb, job = entry.strike, self.job
+        targets = sorted(self.dice.sample(list(job.nodes), entry.nodes))
+        before = self._progress(targets)
+        undos = {node: job.undo_of(verb, node) for node in targets}
         try:
             for node, undo in undos.items():
                 self.journal.record(undo.action, undo.arguments)
-                self.job.act(entry.strike, node)
-            seen = self._until(targets, STATE_AFTER[entry.strike])
-            acted = _are(seen, targets, STATE_AFTER[entry.strike])
-            self._tell("struck", entry=number, verb=entry.strike, acted=acted, seen=_plain(seen))
+                job.act(verb, node)
+            seen = self._until(targets, lambda node, now: job.acted(verb, node, now))
+            acted = {node: job.acted(verb, node, seen[node]) for node in targets}
+            self._tell("struck", entry=number, verb=verb, acted=acted, seen=_plain(seen))
             self._wait(entry.lasts.s)
         finally:
             try:
-                highest = self._progress(targets)
+                highest = _highest_of(before, self._progress(before or targets))
             finally:
                 for undo in undos.values():
                     _take_back(undo)
-        back = self._until(targets, RUNNING)
-        healed = {node: back[node].state in (RUNNING, ENDED) for node in targets}
+        back = self._until(targets, lambda _, now: now.state == RUNNING)
+        healed = {node: job.healed(verb, back[node]) for node in targets}
         self._tell("undone", entry=number, healed=healed, seen=_plain(back))
         self._watch(number, highest)
 
@@ -158,17 +161,18 @@ class AttachedRun:
             over = len(codes) == len(seen) or any(codes.values())
             highest, now = _slowest(before, after)
             passed = now is not None and highest is not None and now > highest
+            whole = all(each.state in (RUNNING, ENDED) for each in seen.values())
             took_s = time.monotonic() - begin
-            if passed or over or took_s > limit_s:
+            if (passed and whole) or over or took_s > limit_s:
                 break
             self._wait(LOOK_EVERY_S)
         self._tell("after", entry=number, highest=highest, now=now, codes=codes, took_s=took_s, seen=_plain(seen))
 
-    def _until(self, targets: Sequence[str], state: str) -> Mapping[str, Seen]:
+    def _until(self, targets: Sequence[str], holds: Callable[[str, Seen], bool]) -> Mapping[str, Seen]:
         deadline = time.monotonic() + EFFECT_S_MAX
         while True:
             seen = self.job.look()
-            if all(_are(seen, targets, state).values()) or time.monotonic() > deadline:
+            if all(holds(node, seen[node]) for node in targets) or time.monotonic() > deadline:
                 return seen
             time.sleep(LOOK_EVERY_S / 5)
 
@@ -213,8 +217,9 @@ def _take_back(undo: Undo) -> None:
         resolve(undo.action)(**undo.arguments)
 
 
-def _are(seen: Mapping[str, Seen], nodes: Sequence[str], state: str) -> dict[str, bool]:
-    return {node: seen[node].state == state for node in nodes}
+def _highest_of(before: Mapping[str, float], after: Mapping[str, float]) -> Mapping[str, float]:
+    """By name the higher one: the log of what was taken is gone with it, and that of its successor begins anew."""
+    return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
 
 def _slowest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:

@@ -17,7 +17,7 @@ from harness.units import Duration
 
 ENTRIES_MAX = 200
 LASTS_S_MAX = 3600.0
-Verb = Literal["pause", "stop", "disconnect", "kill"]
+Verb = Literal["pause", "stop", "disconnect", "kill", "evict", "delete"]
 
 
 def _one_number(text: str) -> str:

@@ -184,9 +184,11 @@ def test_the_owner_decides(told: str, kills: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kubernetes:app=x", "cannot be done yet"),
+        ("kubernetes:app", "at least one whole label"),
+        ("kubernetes:app!=x", "at least one whole label"),
+        ("kubernetes:", "kubernetes:SELECTOR"),
         ("dokcer:a=b", "did you mean docker"),
-        ("docker", "write docker:KEY=VALUE"),
+        ("docker", "write docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"),
         ("slurm:last", "write the id of a job"),
         ("docker:job", "write the whole label"),
     ],

@@ -19,7 +19,7 @@ from harness.backends.contract import Workload
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect, Object
 from harness.backends.kubernetes.settings import Settings
-from harness.backends.kubernetes.stream import PodStream
+from harness.backends.kubernetes.stream import PodStream, run_to_end
 from harness.errors import BackendError, CannotRunError
 
 CALL_S_MAX = 30.0
@@ -94,6 +94,19 @@ class Api:
         limit_s: float = CALL_S_MAX,
         patient: bool = True,
     ) -> Any:
+        """What the server answers, read as JSON where it looks like it. Raises as `_answer` does."""
+        text = self._answer(method, path, body, query, limit_s, patient)
+        return json.loads(text) if text.startswith(("{", "[")) else text
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+        limit_s: float = CALL_S_MAX,
+        patient: bool = True,
+    ) -> str:
         """Raises `Refused` for an answer that is an error, `BackendError` for none.
 
         A server that is busy, restarting or out of reach is asked again for minutes where that is safe and `patient`.
@@ -117,7 +130,7 @@ class Api:
         text = answer.data.decode(errors="replace")
         if answer.status >= 400:
             raise Refused(answer.status, f"{method} {path}: {_reason(text) or f'HTTP {answer.status}'}")
-        return json.loads(text) if text.startswith(("{", "[")) else text
+        return text
 
     @staticmethod
     def _again(method: str, patient: bool) -> Any:
@@ -152,8 +165,12 @@ class Api:
         job = manifests.RENDERERS["job"](workload, probe)[0]
         job["metadata"]["name"] = "chaos-probe"
         kept = self.create(job, dry_run=True)["spec"]
-        policy = "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
-        return Dialect("completionMode" in kept, "podFailurePolicy" in kept, policy)
+        return Dialect("completionMode" in kept, "podFailurePolicy" in kept, self.policy)
+
+    @property
+    def policy(self) -> str:
+        """The version in which this server has budgets and evictions."""
+        return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
         """Whether the API `group/version` is there with this kind of resource."""
@@ -197,9 +214,26 @@ class Api:
     def pods(self, place: ClusterRun) -> Sequence[Object]:
         return self.list("v1", "pods", place.selector)
 
-    def delete(self, version: str, plural: str, name: str, grace_s: int | None = None) -> bool:
-        """False when it was gone already."""
+    def pod(self, name: str) -> Object | None:
+        """`None` when there is none of this name."""
+        try:
+            found: Object = self.get(self.path("v1", "pods", name))
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+        return found
+
+    def log_tail(self, pod: str, container: str, lines: int, bytes_max: int) -> str:
+        """The newest lines of this container's log. Raises `Refused` where it has none yet."""
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(bytes_max)}
+        return self._answer("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False)
+
+    def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
+        """False when it was gone already. With `uid` only that very object, never a later one of the same name."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         try:
@@ -210,31 +244,46 @@ class Api:
             return False
         return True
 
-    def evict(self, pod: str, grace_s: int) -> None:
-        """The Eviction API, in the version of this server. Raises `Refused`, status 429, where a budget forbids it."""
+    def evict(self, pod: str, grace_s: int | None = None, uid: str = "") -> None:
+        """The Eviction API, in the version of this server; without `grace_s` with the pod's own grace.
+
+        Raises `Refused`, status 429, where a budget forbids it.
+        """
+        options: Object = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        if uid:
+            options["preconditions"] = {"uid": uid}
         body = {
-            "apiVersion": self.dialect.policy,
+            "apiVersion": self.policy,
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": self.namespace},
-            "deleteOptions": {"gracePeriodSeconds": grace_s},
+            "deleteOptions": options,
         }
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
         """The line to process 1 of this container; what it says on standard error goes to the file."""
+        query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
+        return PodStream(self._link(pod, "attach", query), errors.open("ab"))
+
+    def execute(self, pod: str, container: str, command: Sequence[str], limit_s: float = CALL_S_MAX) -> str:
+        """What a command in this container prints. Raises `BackendError` unless it ends with 0 in time."""
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
+
+    def _link(self, pod: str, what: str, query: Sequence[tuple[str, str]]) -> Any:
+        """A WebSocket to a subresource of a pod. Raises `BackendError` when there is none."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException, setdefaulttimeout
 
         setdefaulttimeout(CALL_S_MAX)  # the client gives no other way to bound the connecting
-        query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "tty": "false"}
-        path = self.path("v1", "pods", f"{pod}/attach")
+        path = self.path("v1", "pods", f"{pod}/{what}")
         url = f"{self._configuration.host}{path}?{urllib.parse.urlencode(query)}".replace("http", "ws", 1)
         headers = self._authorization() | {"sec-websocket-protocol": "v4.channel.k8s.io"}
         try:
-            link = create_websocket(self._configuration, url, headers)
+            return create_websocket(self._configuration, url, headers)
         except (WebSocketException, OSError) as error:
-            raise BackendError(f"attaching to pod {pod}: {error}") from error
-        return PodStream(link, errors.open("ab"))
+            raise BackendError(f"{what} of pod {pod}: {error}") from error
 
     # Machines
 

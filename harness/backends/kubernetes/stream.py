@@ -6,13 +6,20 @@ Each message begins with the number of its channel: 0 input, 1 output, 2 errors,
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import select
 import threading
+import time
 from typing import IO, Any
 
-INPUT, OUTPUT, ERRORS = 0, 1, 2
+from harness.errors import BackendError
+
+INPUT, OUTPUT, ERRORS, STATUS = 0, 1, 2, 3
 PART_BYTES = 32 * 2**10  # of one message; some proxies on the way take no large ones
 LOOK_MS = 200
+WORDS_MAX = 500  # of an error's text
+OUTPUT_BYTES_MAX = 4 * 2**20  # of a command's output
 
 
 class PodStream:
@@ -24,13 +31,19 @@ class PodStream:
     def __init__(self, link: Any, errors: IO[bytes]):
         self._link, self._errors = link, errors
         self._left = bytearray()
+        self.status = b""  # how the command ended, in the kubelet's words; told at its end
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of the output that came and were not asked for yet."""
+        return len(self._left)
 
     def recv(self, size: int) -> bytes:
         """At most `size` bytes of the output; none at its end."""
         while not self._left:
-            if self._closed or not self._take():
+            if self._closed or not self.take():
                 return b""
         chunk = bytes(self._left[:size])
         del self._left[:size]
@@ -60,7 +73,7 @@ class PodStream:
             self._link.shutdown()
         self._errors.close()
 
-    def _take(self) -> bool:
+    def take(self) -> bool:
         """Waits a moment for output; false at its end."""
         from websocket import ABNF, WebSocketException
 
@@ -86,6 +99,36 @@ class PodStream:
         elif channel == ERRORS and data:
             self._errors.write(data)
             self._errors.flush()
+        elif channel == STATUS:
+            self.status = data[:OUTPUT_BYTES_MAX]
+
+
+def run_to_end(link: Any, what: str, limit_s: float) -> str:
+    """The output of the command at the other end. Raises `BackendError` unless it ends with 0 in time."""
+    deadline, errors = time.monotonic() + limit_s, io.BytesIO()
+    stream = PodStream(link, errors)
+    try:
+        while stream.take():
+            if time.monotonic() > deadline:
+                raise BackendError(f"{what}: no end within {limit_s:g} s")
+            if stream.waiting + errors.tell() > OUTPUT_BYTES_MAX:
+                raise BackendError(f"{what}: it prints more than {OUTPUT_BYTES_MAX} bytes")
+        output = stream.recv(OUTPUT_BYTES_MAX) if stream.waiting else b""
+        why, words = _failure(stream.status), errors.getvalue()[:WORDS_MAX].decode(errors="replace")
+    finally:
+        stream.close()
+    if why:
+        raise BackendError(f"{what}: {why} {words}".strip())
+    return output.decode(errors="replace")
+
+
+def _failure(status: bytes) -> str:
+    """Why the command failed, as the kubelet says at its end; empty for a command that ended with 0."""
+    try:
+        told = json.loads(status)
+        return "" if told["status"] == "Success" else str(told.get("message", "failed"))
+    except (ValueError, KeyError, TypeError):
+        return "it was cut off before its end"
 
 
 def _readable(link: Any) -> bool:

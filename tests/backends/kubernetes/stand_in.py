@@ -67,6 +67,8 @@ class RunningPod:
 class StandIn:
     """`indexed`: whether it knows Indexed Jobs, whose controller it then is."""
 
+    handler: type[Handler]
+
     def __init__(self, folder: pathlib.Path, indexed: bool = True):
         self.objects: dict[tuple[str, str], Object] = {}  # (plural, name)
         self.pods: dict[str, RunningPod] = {}
@@ -76,10 +78,10 @@ class StandIn:
         self._stopped = threading.Event()
         stand_in = self
 
-        class Handler(_Handler):
+        class Own(self.handler):  # type: ignore[name-defined]
             server_is = stand_in
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
         self._server.daemon_threads = True
         self._links: list[socket.socket] = []  # of lines to pods
         self.kubeconfig = folder / "kubeconfig"
@@ -179,13 +181,14 @@ class StandIn:
         }
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     server_is: StandIn
     protocol_version = "HTTP/1.1"
 
     def _answer(self, method: str) -> None:
         url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
+        self.query = urllib.parse.parse_qsl(url.query)
+        query = dict(self.query)
         length = int(self.headers.get("Content-Length", 0))
         body = json.loads(self.rfile.read(length)) if length else {}
         assert self.headers["Authorization"] == "Bearer t"
@@ -237,14 +240,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _attach(self, pod: RunningPod) -> None:
         """A WebSocket (RFC 6455) between the caller and the pipes of the pod's process."""
-        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-        self.send_response(101)
-        self.send_header("Upgrade", "websocket")
-        self.send_header("Connection", "Upgrade")
-        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
-        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
-        self.end_headers()
-        self.close_connection = True
+        self._upgrade()
         self.server_is._links.append(self.connection)
         threading.Thread(target=self._copy_output, args=(pod,), daemon=True).start()
         while (data := self._frame()) is not None:
@@ -254,12 +250,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             except OSError:
                 return
 
+    def _upgrade(self) -> None:
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+        self.end_headers()
+        self.close_connection = True
+
     def _copy_output(self, pod: RunningPod) -> None:
         assert pod.process.stdout is not None
         while data := pod.process.stdout.read(30000):
-            head = struct.pack(">BBH", 0x82, 126, len(data) + 1)
             try:
-                self.connection.sendall(head + b"\x01" + data)
+                self._send_frame(1, data)
             except OSError:
                 return
         try:
@@ -267,6 +272,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
+
+    def _send_frame(self, channel: int, data: bytes) -> None:
+        """At most 65,534 bytes."""
+        head = struct.pack(">BBHB", 0x82, 126, len(data) + 1, channel)
+        self.connection.sendall(head + data)
 
     def _frame(self) -> bytes | None:
         """The caller's next message; `None` at the end."""
@@ -301,3 +311,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
+
+
+StandIn.handler = Handler

@@ -1,0 +1,249 @@
+"""A job of pods that somebody else started: found by a label selector, disturbed only where each has the opt-in.
+
+Nothing of ours runs in its pods but a few lines of shell, by exec. What is taken (evicted, deleted, killed) comes back
+by the job's own controller; where none would bring it back, it is refused. `others` knows which pod is which node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.backends.agent.places import RUN_LABEL
+from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
+from harness.backends.contract import environment_as_recorded
+from harness.backends.kubernetes import others
+from harness.backends.kubernetes.api import Api, Refused
+from harness.backends.kubernetes.backend import BACKEND
+from harness.backends.kubernetes.comes_back import Returns
+from harness.backends.kubernetes.manifests import Object
+from harness.backends.kubernetes.settings import read_settings
+from harness.errors import BackendError, UsageError
+
+LINES, LINE_MAX = 200, 1000  # of each pod's log
+LOG_BYTES_MAX = 2**20
+INSIDE = {"stop", "kill"}  # by signals, from a shell in the container
+RIGHTS = {
+    "stop": "create pods/exec",
+    "kill": "create pods/exec",
+    "evict": "create pods/eviction",
+    "delete": "delete pods",
+}
+# Signals every process of the container but its first, which hears neither SIGSTOP nor SIGKILL from inside, and this
+# shell. Prints /proc/PID/stat of each. Needs no program but the shell.
+SCRIPT = r"""
+for folder in /proc/[0-9]*; do
+    pid=${folder#/proc/}
+    case $pid in 1 | $$) continue ;; esac
+    [ "$1" = LOOK ] || kill -s "$1" "$pid"
+    read -r line <"$folder/stat" && echo "$line"
+done 2>/dev/null
+true
+"""
+_WHOLE_LABEL = re.compile(r"[^=!\s]+={1,2}[^=!\s]+")
+
+
+LACKS = {
+    "pause": "nothing freezes a pod from outside; stop is the nearest",
+    "disconnect": "Chaos Mesh could, but whether it acted cannot be measured in pods that are not ours",
+}
+
+
+class KubernetesJob(AttachedJob):
+    verbs = ("stop", "kill", "evict", "delete")
+    lacks = LACKS
+
+    def __init__(self, api: Api, selector: str, pods: Sequence[Object], allows_kill: bool):
+        self.api, self.selector, self.allows_kill = api, selector, allows_kill
+        self.name = f"kubernetes {selector} in namespace {api.namespace}"
+        self._pods = {others.name_of(pod): pod for pod in pods}  # by node, as last seen
+        self.nodes = sorted(self._pods)
+        self._returns = Returns(api)
+        self._struck: dict[str, str] = {}  # the life of a node when it was struck last
+        self._signalled: dict[str, set[str]] = {}  # its processes then
+        self._left: dict[str, set[str]] = {}  # those of them that lived when it was looked at last
+
+    def look(self) -> Mapping[str, Seen]:
+        now = others.matched(self._pods, self._all())
+        found = {node: self._seen(now[node], self._pods[node], node) for node in self.nodes}
+        self._pods |= {node: pod for node, pod in now.items() if pod is not None}
+        return found
+
+    def log_tails(self) -> Mapping[str, Sequence[str]]:
+        return {node: self._log_tail(pod) for node, pod in self._pods.items()}
+
+    def undo_of(self, verb: str, node: str) -> Undo:
+        pod = self._allowed_still(node)
+        self._refuse_without_right(verb)
+        if verb in NEEDS_KILL and (why := self._returns.why_not(verb, pod, self._all())):
+            raise UsageError(f"{verb} of pod {others.name_of(pod)}: {why}; strike it with stop instead")
+        if verb in INSIDE:
+            _refuse_unreachable(self.api, pod, verb)
+        arguments = {
+            "pod": others.name_of(pod),
+            "uid": others.uid_of(pod),
+            "container": others.container_of(pod),
+            "verb": verb,
+            "environment": BACKEND.whereabouts(),
+        }
+        return Undo("attached.kubernetes", arguments)
+
+    def act(self, verb: str, node: str) -> None:
+        pod = self._allowed_still(node)
+        name, uid = others.name_of(pod), others.uid_of(pod)
+        if verb in NEEDS_KILL and (why := self._returns.why_not(verb, pod, self._all())):
+            raise UsageError(f"{verb} of pod {name}: {why}; nothing was done to it")
+        self._struck[node] = others.seen(pod, pod).life
+        if verb in NEEDS_KILL:
+            self._returns.note(pod)
+        if verb in INSIDE:
+            rows = _signal(self.api, name, others.container_of(pod), verb.upper())
+            self._signalled[node] = self._left[node] = set(rows)
+            return
+        self._signalled.pop(node, None)
+        if verb == "evict":
+            _evict(self.api, name, uid)
+        else:
+            self.api.delete("v1", "pods", name, uid=uid)
+
+    def acted(self, verb: str, node: str, seen: Seen) -> bool:
+        """What is taken may be back before anybody looks: then it is another life."""
+        if verb == "stop":
+            return seen.state == "stopped"
+        another = seen.life != self._struck[node]
+        return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
+
+    def healed(self, verb: str, seen: Seen) -> bool:
+        """What is taken is brought back by its controller, not by us: whether it comes is what is judged."""
+        return seen.state != "stopped"
+
+    def close(self) -> None:
+        self.api.close()
+
+    def _all(self) -> Sequence[Object]:
+        return self.api.list("v1", "pods", self.selector)
+
+    def _seen(self, pod: Object | None, last: Object, node: str) -> Seen:
+        found = others.seen(pod, last)
+        if pod is None or found.state != RUNNING or found.life != self._struck.get(node) or node not in self._signalled:
+            return found
+        try:
+            rows = _signal(self.api, others.name_of(pod), others.container_of(pod), "LOOK")
+        except BackendError:
+            now = self.api.pod(others.name_of(pod))  # it may have ended meanwhile
+            if (after := others.seen(now, pod)) == found:
+                raise
+            return after
+        left = self._left[node] = {each for each in self._signalled[node] if each in rows}
+        stopped = bool(left) and all(rows[each] in "Tt" for each in left)
+        return Seen("stopped", found.life, told=found.told) if stopped else found
+
+    def _log_tail(self, pod: Object) -> Sequence[str]:
+        try:
+            text = self.api.log_tail(others.name_of(pod), others.container_of(pod), LINES, LOG_BYTES_MAX)
+        except Refused:
+            return []  # it has not started, or is gone
+        return [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]
+
+    def _allowed_still(self, node: str) -> Object:
+        """The node's pod as it is now. Raises `UsageError` where its owner allows nothing, or kills, any more."""
+        last = self._pods[node]
+        pod = self.api.pod(others.name_of(last))
+        if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
+            raise UsageError(f"pod {others.name_of(last)} is no longer there or is ending; nothing was done to it")
+        kills = _refuse_foreign(pod)
+        if self.allows_kill and not kills:
+            raise UsageError(f"pod {others.name_of(pod)} has no {OPT_IN}=kill any more; nothing was done to it")
+        return pod
+
+    def _refuse_without_right(self, verb: str) -> None:
+        right, resource = RIGHTS[verb].split()
+        if not self.api.may(right, resource):
+            where = "harness/backends/kubernetes/rbac-attach.yaml has what is needed"
+            raise UsageError(f"{verb}: no right to {right} {resource} in namespace {self.api.namespace}; {where}")
+
+
+def attach(selection: str) -> KubernetesJob:
+    """The pods with these labels. Raises `UsageError` unless every one that has not ended has the opt-in."""
+    if not any(_WHOLE_LABEL.fullmatch(part) for part in selection.split(",")):
+        whole = "write a label selector with at least one whole label, KEY=VALUE: a key may fit several jobs"
+        raise UsageError(f"--attach kubernetes:{selection}: {whole}")
+    api = Api(read_settings())
+    try:
+        try:
+            found = api.list("v1", "pods", selection)
+        except Refused as error:
+            raise UsageError(f"--attach kubernetes:{selection}: {error}") from error
+        pods = [pod for pod in found if others.lives(pod)]
+        if not pods:
+            raise UsageError(
+                f"--attach kubernetes:{selection}: no pod in namespace {api.namespace} runs with these labels"
+            )
+        return KubernetesJob(api, selection, pods, all([_refuse_foreign(pod) for pod in pods]))
+    except BaseException:
+        api.close()
+        raise
+
+
+def _refuse_foreign(pod: Object) -> bool:
+    """Whether the owner allows kills, too. Raises `UsageError` for a pod of a harness, and for one without opt-in."""
+    name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
+    if RUN_LABEL in labels:
+        raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
+    how = f"with the label or annotation {OPT_IN}=true on the pod, best in the template of its controller"
+    return refuse_unasked(f"pod {name}", others.told_by_owner(pod), how)
+
+
+def _refuse_unreachable(api: Api, pod: Object, verb: str) -> None:
+    """Raises `UsageError` where no signal from inside reaches the job's processes, or too many would hear it."""
+    name, container = others.name_of(pod), others.container_of(pod)
+    instead = "allowed: evict, delete, with chaos.allow=kill"
+    if pod["spec"].get("hostPID"):
+        raise UsageError(f"{verb} of pod {name}: it sees the processes of its machine (hostPID); {instead}")
+    try:
+        rows = _signal(api, name, container, "LOOK")
+    except BackendError as error:
+        why = f"no shell (sh) can be run in its container {container}: {error}"
+        raise UsageError(f"{verb} of pod {name}: {why}; {instead}") from error
+    if not rows:
+        why = f"container {container} has its process 1 alone, and no signal from inside stops or kills that one"
+        more = "start the job through an init or a shell, or set shareProcessNamespace: true"
+        raise UsageError(f"{verb} of pod {name}: {why}; {more}; {instead}")
+
+
+def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
+    """The state of each process as the kernel calls it (`T`: stopped), by its id and start. `LOOK`: no signal."""
+    text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
+    found = {}
+    for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22
+        rest = line.rpartition(")")[2].split()
+        if len(rest) > 19 and rest[0] not in "ZX":
+            found[f"{line.split()[0]}/{rest[19]}"] = rest[0]
+    return found
+
+
+def _evict(api: Api, pod: str, uid: str) -> None:
+    try:
+        api.evict(pod, uid=uid)
+    except Refused as error:
+        if error.status != 429:
+            raise
+        why = "a PodDisruptionBudget forbids it now, and the harness does not force it"
+        raise BackendError(f"pod {pod} was not evicted: {why}: {error}") from error
+
+
+def _undo(pod: str, uid: str, container: str, verb: str, environment: dict[str, str]) -> None:
+    """Takes one deed back. What was evicted, deleted or killed is brought back by its controller: nothing to do."""
+    if verb != "stop":
+        return
+    with environment_as_recorded(BACKEND.settings, environment):
+        api = Api(read_settings())
+    try:
+        found = api.pod(pod)
+        if found is not None and others.uid_of(found) == uid and others.seen(found, found).state == RUNNING:
+            _signal(api, pod, container, "CONT")
+    finally:
+        api.close()
+
+
+UNDO = _undo

@@ -1,0 +1,176 @@
+"""A cluster with a job of somebody else's: real processes in pods that know nothing of us; see `stand_in` for the rest.
+
+A pod is a shell in namespaces of its own; its log, exec, restarts and replacements are as a kubelet and a job
+controller make them, as far as the harness asks for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import threading
+import time
+from typing import Any
+
+from backends.kubernetes.stand_in import NAMESPACES, Handler, Object, StandIn
+
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama", "uid": "job-1", "controller": True}
+# A worker under a shell that starts it anew, from the step in its file, when it is lost: somebody's elastic launcher.
+LAUNCHER = """
+while :; do
+    sh -c 'step=$(cat {state} 2>/dev/null || echo 0)
+           while :; do step=$((step + 1)); echo "$step" >{state}; echo "step $step"; sleep 0.05; done'
+    echo "worker lost: $?"
+done
+"""
+
+
+class OthersPod:
+    """Process 1 and what it starts. `pid`: of process 1, as this machine calls it."""
+
+    def __init__(self, command: list[str], log: pathlib.Path):
+        with log.open("ab") as out:
+            self.process = subprocess.Popen([*NAMESPACES, *command], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        """Of process 1, as this machine calls it."""
+        deadline = time.monotonic() + 10
+        while not (found := _children(self.process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return found[0]
+
+    def execute(self, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+        enter = ["nsenter", "--target", str(self.pid), "--user", "--mount", "--pid", "--preserve-credentials"]
+        return subprocess.run([*enter, "--", *command], capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class OthersStandIn(StandIn):
+    """`budget`: evictions are refused; `shell`: whether a pod has one; `controlled`: whether a Job owns the pods."""
+
+    budget = False
+    shell = True
+    controlled = True
+
+    def start_job(self, nodes: int, labels: Object, command: str = LAUNCHER, **annotations: str) -> None:
+        self.job: Object = {
+            "metadata": {"name": "llama", "uid": "job-1", "labels": {}},
+            "spec": {"backoffLimit": 6, "template": {"spec": {"restartPolicy": "Never"}}},
+            "status": {"failed": 0},
+        }
+        self._labels, self._annotations, self._command = labels, annotations, command
+        self.others: dict[str, OthersPod] = {}
+        self.asked: list[str] = []
+        if self.controlled:
+            self.objects["jobs", "llama"] = self.job
+        for index in range(nodes):
+            self.new_pod(index)
+
+    def new_pod(self, index: int) -> None:
+        number = next(self._numbers)
+        name, state = f"llama-{index}-{number}", self.folder / f"{index}.step"
+        labels = {**self._labels, "batch.kubernetes.io/job-completion-index": str(index)}
+        metadata: Object = {"name": name, "uid": f"uid-{number}", "labels": labels, "annotations": self._annotations}
+        metadata["creationTimestamp"] = f"2026-01-01T00:00:{number:02d}Z"
+        metadata["ownerReferences"] = [OWNER] if self.controlled else []
+        status = {"name": "main", "restartCount": 0, "state": {"running": {}}}
+        self.others[name] = OthersPod(["sh", "-c", self._command.format(state=state)], self.folder / f"{name}.out")
+        with self.lock:
+            self.objects["pods", name] = {
+                "metadata": metadata,
+                "spec": {"containers": [{"name": "main"}], "restartPolicy": "Never", "nodeName": "m1"},
+                "status": {"phase": "Running", "containerStatuses": [status]},
+            }
+
+    def take(self, name: str) -> None:
+        """Ending for a moment, then gone; the Job brings another one to its place."""
+        pod = self.objects["pods", name]
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+
+        def end() -> None:
+            time.sleep(0.5)
+            self.others[name].end()
+            with self.lock:
+                self.objects.pop(("pods", name), None)
+                self.job["status"]["failed"] += 1
+            time.sleep(0.5)
+            if self.controlled:
+                self.new_pod(int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
+
+        threading.Thread(target=end, daemon=True).start()
+
+    def _control_job(self, name: str, job: Object) -> None:
+        """`take` does it here."""
+
+    def close(self) -> None:
+        super().close()
+        for pod in self.others.values():
+            pod.end()
+
+
+class OthersHandler(Handler):
+    server_is: OthersStandIn
+
+    def _act(self, method: str, plural: str, name: str | None, sub: str | None, query: Object, body: Object) -> None:
+        there = self.server_is
+        there.asked.append(f"{method} {plural}/{name or ''}/{sub or ''}")
+        found = there.objects.get((plural, str(name)))
+        if name is None or plural != "pods":
+            return super()._act(method, plural, name, sub, query, body)
+        if found is None:
+            return self._reply(404, {"message": f"pods {name} not found"})
+        if sub == "log":
+            return self._reply_text(there.others[name].log.read_text())
+        if sub == "exec":
+            return self._exec(there.others[name])
+        if method == "GET":
+            return self._reply(200, found)
+        options = body.get("deleteOptions", body)
+        if options["preconditions"]["uid"] != found["metadata"]["uid"]:
+            return self._reply(409, {"message": "the UID in the precondition does not match"})
+        if sub == "eviction" and there.budget:
+            return self._reply(429, {"message": "Cannot evict pod as it would violate the pod's disruption budget."})
+        there.take(name)
+        self._reply(200, {})
+
+    def _exec(self, pod: OthersPod) -> None:
+        command = [value for key, value in self.query if key == "command"]
+        self._upgrade()
+        if self.server_is.shell:
+            done = pod.execute(command)
+            status: dict[str, Any] = {"status": "Success"}
+            if done.returncode:
+                status = {"status": "Failure", "message": f"command terminated with exit code {done.returncode}"}
+        else:
+            done = subprocess.CompletedProcess(command, 1, b"", b"")
+            status = {"status": "Failure", "message": 'exec: "sh": executable file not found in $PATH'}
+        for channel, data in ((1, done.stdout), (2, done.stderr), (3, json.dumps(status).encode())):
+            for start in itertools.count(0, 30000):
+                if part := data[start : start + 30000]:
+                    self._send_frame(channel, part)
+                else:
+                    break
+        self.connection.sendall(b"\x88\x00")
+
+    def _reply_text(self, text: str) -> None:
+        data = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _children(pid: int) -> list[int]:
+    path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(each) for each in path.read_text().split()] if os.path.exists(path) else []
+
+
+OthersStandIn.handler = OthersHandler

@@ -1,0 +1,244 @@
+"""`chaos gameday --attach kubernetes:…` on a job that knows nothing of us. The cluster is stood in for: `others_stand_in`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
+
+from harness.backends.kubernetes import attached
+from harness.errors import BackendError, UsageError
+from harness.run.attached import check
+from harness.run.undo import undo_open
+from harness.spec.attached import AttachedDay
+
+PLAN = """version: 1
+name: one-of-two
+title: One of two pods
+progress: {{log: 'step (\\d+)', within: 40s}}
+entries:
+  - {{strike: {verb}, lasts: {lasts}}}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OthersStandIn]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    there = OthersStandIn(folder)
+    monkeypatch.setenv("CHAOS_KUBECONFIG", str(there.kubeconfig))
+    yield there
+    there.close()
+
+
+def start(there: OthersStandIn, allow: str | None = "kill", nodes: int = 2, command: str = LAUNCHER) -> None:
+    there.start_job(nodes, {"job": "llama"} | ({"chaos.allow": allow} if allow else {}), command)
+    until(lambda: all("step" in pod.log.read_text() for pod in there.others.values()))
+
+
+def chaos(folder: pathlib.Path, verb: str, lasts: str = "1s") -> list[str]:
+    plan = folder / "plan.yaml"
+    plan.write_text(PLAN.format(verb=verb, lasts=lasts))
+    words = ["gameday", "--attach", "kubernetes:job=llama", str(plan), "--reports", str(folder / "reports")]
+    return [sys.executable, "-m", "harness", *words]
+
+
+def told(folder: pathlib.Path) -> dict[str, Any]:
+    (report,) = (folder / "reports").glob("*/attached-report.json")
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def states(there: OthersStandIn) -> list[str]:
+    """Of every process in the pods but the first ones, as the kernel calls them."""
+    found = []
+    for pod in [each for each in there.others.values() if each.process.poll() is None]:
+        for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if path.parent.joinpath("ns/pid").readlink() == pathlib.Path(f"/proc/{pod.pid}/ns/pid").readlink():
+                    found += (
+                        [] if path.parent.name == str(pod.pid) else [path.read_text().rpartition(")")[2].split()[0]]
+                    )
+    return found
+
+
+def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["stop", "kill", "evict", "delete"])
+def test_a_struck_pod_comes_back_and_the_job_goes_on(verb: str, cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
+    start(cluster)
+    before = set(cluster.others)
+    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {each["what"]: each for each in told(tmp_path)["records"]}
+    (node,) = records["struck"]["acted"]
+    assert records["struck"]["acted"][node] and records["after"]["now"] > records["after"]["highest"]
+    replaced = records["after"]["seen"][node]["told"]["pod"] != node
+    assert replaced is (verb in ("evict", "delete"))
+    assert len([name for name in before if ("pods", name) in cluster.objects]) == (1 if replaced else 2)
+    assert cluster.objects["jobs", "llama"] is cluster.job and len(cluster.others) == (3 if replaced else 2)
+    changed = [line for line in cluster.asked if not line.startswith("GET")]
+    assert changed == {"evict": [f"POST pods/{node}/eviction"], "delete": [f"DELETE pods/{node}/"]}.get(verb, [])
+    assert "T" not in states(cluster)
+
+
+@pytest.mark.slow
+def test_a_killed_harness_leaves_nothing_stopped(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
+    start(cluster, "true")
+    going = subprocess.Popen(chaos(tmp_path, "stop", "60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with contextlib.ExitStack() as ending:
+        ending.callback(going.wait)
+        ending.callback(going.kill)
+        until(lambda: "T" in states(cluster))
+        going.send_signal(signal.SIGKILL)
+    until(lambda: "T" not in states(cluster))
+    assert len(cluster.others) == 2
+
+
+def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
+    start(cluster, "true")
+    job = attached.attach("job=llama")
+    undo = job.undo_of("stop", job.nodes[0])
+    job.act("stop", job.nodes[0])
+    until(lambda: job.acted("stop", job.nodes[0], job.look()[job.nodes[0]]))
+    assert job.look()[job.nodes[1]].state == "running"
+    record = {"undo": undo.action, "arguments": undo.arguments}
+    (tmp_path / "run").mkdir()
+    other = record | {"arguments": undo.arguments | {"uid": "of another pod"}}
+    journal(tmp_path / "run", other)
+    undo_open(tmp_path / "run")
+    assert "T" in states(cluster)
+    journal(tmp_path / "run", record)
+    for _ in range(2):
+        undo_open(tmp_path / "run")
+    until(lambda: "T" not in states(cluster))
+    job.close()
+
+
+def journal(run_dir: pathlib.Path, record: dict[str, Any]) -> None:
+    from harness.log.journal import JOURNAL
+
+    (run_dir / JOURNAL).write_text(json.dumps(record) + "\n")
+    os.chmod(run_dir / JOURNAL, 0o600)
+
+
+@pytest.mark.slow
+def test_a_budget_that_forbids_it_is_told_and_not_forced(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
+    cluster.budget = True
+    start(cluster)
+    done = subprocess.run(chaos(tmp_path, "evict"), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    report = told(tmp_path)
+    assert report["verdict"] == "inconclusive" and "PodDisruptionBudget forbids it" in report["reasons"][0]
+    assert len(cluster.others) == 2 and not [line for line in cluster.asked if line.startswith("DELETE")]
+
+
+@pytest.mark.parametrize("allow", [None, "yes"])
+def test_every_pod_needs_the_opt_in_of_its_owner(allow: str | None, cluster: OthersStandIn) -> None:
+    start(cluster, "true")
+    list(cluster.objects.values())[-1]["metadata"]["labels"]["chaos.allow"] = allow
+    with pytest.raises(UsageError, match="its owner must allow this first"):
+        attached.attach("job=llama")
+
+
+def test_an_owner_may_allow_by_an_annotation_and_take_it_back(cluster: OthersStandIn) -> None:
+    cluster.start_job(2, {"job": "llama"}, **{"chaos.allow": "kill"})
+    job = attached.attach("job=llama")
+    assert job.allows_kill
+    cluster.objects["pods", job.nodes[0]]["metadata"]["annotations"] = {"chaos.allow": "true"}
+    with pytest.raises(UsageError, match=r"no chaos.allow=kill any more"):
+        job.act("delete", job.nodes[0])
+    cluster.objects["pods", job.nodes[1]]["metadata"]["annotations"] = {}
+    with pytest.raises(UsageError, match="its owner must allow this first"):
+        job.act("stop", job.nodes[1])
+    assert not [line for line in cluster.asked if not line.startswith("GET") or "exec" in line]
+    job.close()
+
+
+def test_pods_of_a_harness_are_refused(cluster: OthersStandIn) -> None:
+    cluster.start_job(1, {"job": "llama", "chaos.allow": "kill", "chaos.run_id": "r7"})
+    with pytest.raises(UsageError, match="belongs to run r7 of a harness"):
+        attached.attach("job=llama")
+
+
+@pytest.mark.parametrize(("verb", "said"), [("pause", "stop is the nearest"), ("disconnect", "cannot be measured")])
+def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: str, cluster: OthersStandIn) -> None:
+    start(cluster)
+    job = attached.attach("job=llama")
+    day = {"version": 1, "name": "a", "title": "A", "entries": [{"strike": verb}]}
+    with pytest.raises(UsageError, match=f"{said}.*allowed: stop, kill, evict, delete"):
+        check(AttachedDay.model_validate(day), job)
+    job.close()
+
+
+def test_no_pod_and_a_selector_that_is_refused(cluster: OthersStandIn) -> None:
+    cluster.start_job(0, {})
+    with pytest.raises(UsageError, match="no pod in namespace team-a"):
+        attached.attach("job=llama")
+
+
+def test_a_pod_without_a_shell_can_only_be_taken(cluster: OthersStandIn) -> None:
+    cluster.shell = False
+    start(cluster)
+    job = attached.attach("job=llama")
+    with pytest.raises(UsageError, match=r"no shell \(sh\) can be run in its container main.*allowed: evict, delete"):
+        job.undo_of("stop", job.nodes[0])
+    assert job.undo_of("evict", job.nodes[0]).action == "attached.kubernetes"
+    job.close()
+
+
+def test_a_job_that_is_process_1_alone_hears_no_signal_from_inside(cluster: OthersStandIn) -> None:
+    start(cluster, command="i=0; while :; do i=$((i + 1)); [ $((i % 100000)) -eq 1 ] && echo step $i; done")
+    job = attached.attach("job=llama")
+    with pytest.raises(UsageError, match="has its process 1 alone"):
+        job.undo_of("stop", job.nodes[0])
+    job.close()
+
+
+def test_a_pod_that_sees_its_machines_processes_is_not_signalled(cluster: OthersStandIn) -> None:
+    start(cluster)
+    job = attached.attach("job=llama")
+    cluster.objects["pods", job.nodes[0]]["spec"]["hostPID"] = True
+    with pytest.raises(UsageError, match="hostPID"):
+        job.undo_of("kill", job.nodes[0])
+    job.close()
+
+
+def test_what_nobody_would_bring_back_is_refused(cluster: OthersStandIn) -> None:
+    cluster.controlled = False
+    start(cluster)
+    job = attached.attach("job=llama")
+    for verb in ("evict", "delete", "kill"):
+        with pytest.raises(UsageError, match="bare pod: no controller would bring it back"):
+            job.undo_of(verb, job.nodes[0])
+        with pytest.raises(UsageError, match="nothing was done"):
+            job.act(verb, job.nodes[0])
+    assert job.undo_of("stop", job.nodes[0]).arguments["verb"] == "stop"
+    job.close()
+
+
+def test_a_pod_of_the_same_name_that_came_later_is_left_alone(cluster: OthersStandIn) -> None:
+    start(cluster)
+    job = attached.attach("job=llama")
+    cluster.objects["pods", job.nodes[0]]["metadata"]["uid"] = "another"
+    with pytest.raises(UsageError, match="no longer there"):
+        job.act("delete", job.nodes[0])
+    with pytest.raises(BackendError, match="precondition"):
+        job.api.delete("v1", "pods", job.nodes[0], uid="uid-1")
+    job.close()
