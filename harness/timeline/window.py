@@ -66,7 +66,7 @@ def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
         end = NEVER  # to the end of the log
     shorter = _cut(reading.read(run_dir / "events"), found, end, _reached(job, end))
     run = narrowed(timeline.build(shorter), begin)
-    return replace(run, beside=_beside(job, run, [each for each in rehearsals(log) if each.name != found.name]))
+    return replace(run, beside=_beside(job, run, found, rehearsals(log)))
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
@@ -148,15 +148,19 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
     )
 
 
-def _beside(job: Timeline, run: Timeline, others: Sequence[Rehearsed]) -> Beside:
+def _beside(job: Timeline, run: Timeline, found: Rehearsed, every: Sequence[Rehearsed]) -> Beside:
     struck = [fault for fault in job.faults if fault.injected is not None and fault.injected <= run.end]
     here = {fault.id for fault in struck}
-    faults = {each.name: {str(fault["id"]) for fault in each.plan.get("faults") or ()} for each in others}
+    others = [each for each in every if each.name != found.name]
     return Beside(
-        faults=frozenset().union(*faults.values()),
+        faults=frozenset().union(*map(_faults, others)) - _faults(found),
         earlier=[fault for fault in struck if fault.injected is not None and fault.injected < run.begin],
-        other_losses=next((each.name for each in others if faults[each.name] & here and not _exact(each)), ""),
+        other_losses=next((each.name for each in others if _faults(each) & here and not _exact(each)), ""),
     )
+
+
+def _faults(rehearsed: Rehearsed) -> frozenset[str]:
+    return frozenset(str(fault["id"]) for fault in rehearsed.plan.get("faults") or ())
 
 
 def _exact(rehearsed: Rehearsed) -> bool:

@@ -341,6 +341,17 @@ def test_whether_a_fault_acted_is_asked_of_its_own_rehearsal_only(tmp_path: path
     assert second.reasons == ["fault fault2 was injected, but no effect was measured"]
 
 
+def test_a_fault_that_two_rehearsals_plan_is_asked_of_both(tmp_path: pathlib.Path) -> None:
+    history = simulate(JOB, TWO[:1], 3)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    remove(logs["harness"], lambda line: line.get("event") == "fault.effect")
+    end = recovered(history, 0) + 500 * MS
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
+    rehearse(logs, "second", "fault1", history.truth.begin + 3, end + 1)
+    assert [judged(tmp_path, history, logs, name).verdict for name in ("first", "second")] == [Verdict.INVALID] * 2
+
+
 @pytest.mark.parametrize("healed", [True, False])
 def test_a_fault_that_was_over_before_its_node_was_lost_is_not_named(tmp_path: pathlib.Path, healed: bool) -> None:
     """The node comes back in the outage of another fault."""
