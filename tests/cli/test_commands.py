@@ -118,6 +118,7 @@ def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
     assert isinstance(found.exception, UsageError) and "chaos score a-1" in str(found.exception)
 
 
+@pytest.mark.slow  # tries out what the engines can do
 @pytest.mark.parametrize("words", [["list", "--json"], ["list", "--faults", "--json"], ["doctor", "--json"]])
 def test_programs_get_json(words: list[str]) -> None:
     assert json.loads(chaos(*words).stdout)

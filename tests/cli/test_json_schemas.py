@@ -84,6 +84,7 @@ def test_scenarios() -> None:
     assert shape(told("list", "--json")) == [{"name": "str", "tags": ["str"], "title": "str"}]
 
 
+@pytest.mark.slow  # tries out what the engines can do
 def test_faults() -> None:
     (fault, *_) = told("list", "--faults", "--json")
     assert sorted(fault) == ["about", "backends", "name", "parameters"]

@@ -400,6 +400,7 @@ def _fields(fields: Sequence[vocabulary.Field]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(told, optional={field.name: _value(field) for field in fields if field.optional})
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(vocabulary.EVENTS), st.data())
 def test_typed_events_round_trip_through_json(event: vocabulary.Event, data: st.DataObject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ def test_a_server_that_trickles_does_not_answer_for_ever() -> None:
 
         def trickle() -> None:
             peer, _ = listening.accept()
-            with peer:
+            with peer, contextlib.suppress(OSError):  # who asked has gone
                 peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
                 for _ in range(40):
                     peer.sendall(b"x")

@@ -135,6 +135,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert error.problems
 
 
+@pytest.mark.slow
 def test_mutated_files_end_in_a_value_or_in_one_clear_error() -> None:
     tally = run(600, seed=int(time.time()) // 86_400)  # other files every day; a broken one is named with its seed
     assert tally.broken == []
