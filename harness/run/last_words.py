@@ -21,11 +21,12 @@ LENGTH_MAX = 300
 _FAILED_LIFE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")  # torch's elastic launcher, 1.9 and later
 _PREFIX = re.compile(r"^\[[^\]]{1,40}\]:? ?")  # of a rank: torch's own, or the launcher's
 _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout)\b(?::|$)")
+_CLOSED = "RendezvousClosedError"  # says the launcher of a node when that of another node has given up
 _OF_THE_LAUNCHER = re.compile(r"ChildFailedError|SignalException|^E\d{4} .*torch/distributed/elastic")
 _OF_A_LOST_PEER = re.compile(
     r"Connection (closed|reset|refused|was likely closed)|connectFullMesh|DistBackendError|DistNetworkError|"
     r"DistStoreError|[Bb]roken pipe|Socket[ _]?[Tt]imeout|[Tt]imed out waiting|wait timeout|remote process exited|"
-    r"NCCL (communicator|watchdog)|\[\S*/gloo/transport/"
+    r"NCCL (communicator|watchdog)|\[\S*/gloo/transport/|RendezvousClosedError"
 )
 
 
@@ -71,7 +72,8 @@ def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
     if not ends:
         return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None
     after = [line for line in lines[ends[-1][0] + 1 :] if not _OF_THE_LAUNCHER.search(line)]
-    if any(_ERROR.match(_PREFIX.sub("", line)) for line in after):  # it was to start again, and that failed
+    said = [line for line in after if _ERROR.match(_PREFIX.sub("", line))]
+    if any(_CLOSED not in line for line in said):  # it was to start again, and that failed
         return after, None
     begin = ends[-2][0] + 1 if len(ends) > 1 else 0
     life = [line for line in lines[begin : ends[-1][0]] if not _OF_THE_LAUNCHER.search(line)]

@@ -26,6 +26,7 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================
 """
+CLOSED = "    raise RendezvousClosedError\ntorch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"
 LOST = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.77.0.1]:2345"
 
 
@@ -38,6 +39,9 @@ LOST = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connect
         ("\n", "its log is empty"),
         (f"ValueError: old\n{MARK.format(1)}\nKeyError: 'new'\n{MARK.format(1)}\n{TABLE}", "KeyError: 'new'"),
         (f"{LOST}\nValueError: its own\n{MARK.format(1)}\n{TABLE}", "ValueError: its own"),
+        (f"[rank0]: OSError: bad file\n{MARK.format(1)}\n{CLOSED}", "OSError: bad file"),
+        (f"[rank0]: OSError: bad file\n{MARK.format(1)}\n{CLOSED}ValueError: later", "ValueError: later"),
+        (CLOSED, CLOSED.splitlines()[1]),
         (f"{LOST}\n{MARK.format(-11)}\n{TABLE}", "the worker with local rank 1 was ended by SIGSEGV"),
         (f"{LOST}\n{MARK.format(1)}\n{TABLE}", LOST.removeprefix("[rank1]: ")),
         (f"no such dataset\n{MARK.format(1)}\n{TABLE}", "no such dataset"),
