@@ -38,7 +38,7 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
     """Returns once it can be entered. Raises `BackendError` where it cannot in time, or the pod was changed since."""
     pod_name, metadata = pod["metadata"]["name"], pod["metadata"]
     beside = next(each for each in pod["spec"]["containers"] if each["name"] == target)
-    wanted = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
+    wanted: Object = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
     wanted |= {"targetContainerName": target, "securityContext": beside.get("securityContext") or {}}
     there = pod["spec"].get("ephemeralContainers") or []
     patch = {
