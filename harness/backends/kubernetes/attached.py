@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.backends.agent.places import RUN_LABEL
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
@@ -22,6 +23,7 @@ from harness.errors import BackendError, UsageError
 
 LINES, LINE_MAX = 200, 1000  # of each pod's log
 LOG_BYTES_MAX = 2**20
+UNREACHABLE = "unreachable"  # no shell answers there, and the API server says yet that all is well
 INSIDE = {"stop", "kill"}  # by signals, from a shell in the container
 RIGHTS = {
     "stop": "create pods/exec",
@@ -103,8 +105,9 @@ class KubernetesJob(AttachedJob):
             shell = self._shells[node]
             if shell != others.container_of(pod):
                 ephemeral.add(self.api, pod, others.container_of(pod), shell, read_settings())
-            rows = _signal(self.api, name, shell, verb.upper())
+            rows = _signal(self.api, name, shell, "LOOK")
             self._signalled[node] = self._left[node] = set(rows)
+            _strike_inside(self.api, name, shell, verb)
             return
         self._signalled.pop(node, None)
         if verb == "evict":
@@ -121,7 +124,7 @@ class KubernetesJob(AttachedJob):
 
     def healed(self, verb: str, seen: Seen) -> bool:
         """What is taken is brought back by its controller, not by us: whether it comes is what is judged."""
-        return seen.state != "stopped"
+        return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
         self.api.close()
@@ -139,10 +142,8 @@ class KubernetesJob(AttachedJob):
         try:
             rows = _signal(self.api, others.name_of(pod), shell, "LOOK")
         except BackendError:
-            now = self.api.pod(others.name_of(pod))  # it may have ended meanwhile
-            if (after := others.seen(now, pod)) == found:
-                raise
-            return after
+            after = others.seen(self.api.pod(others.name_of(pod)), pod)  # it may have ended meanwhile
+            return after if after != found else replace(found, state=UNREACHABLE)
         left = self._left[node] = {each for each in self._signalled[node] if each in rows}
         stopped = bool(left) and all(rows[each] in "Tt" for each in left)
         return Seen("stopped", found.life, told=found.told) if stopped else found
@@ -236,6 +237,14 @@ def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
         if len(rest) > 19 and rest[0] not in "ZX":
             found[f"{line.split()[0]}/{rest[19]}"] = rest[0]
     return found
+
+
+def _strike_inside(api: Api, pod: str, shell: str, verb: str) -> None:
+    try:
+        _signal(api, pod, shell, verb.upper())
+    except BackendError:
+        if verb != "kill":  # which may take the container, and this shell with it, before the shell has answered
+            raise
 
 
 def _evict(api: Api, pod: str, uid: str) -> None:

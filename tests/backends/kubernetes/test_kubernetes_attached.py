@@ -150,6 +150,22 @@ def test_a_budget_that_forbids_it_is_told_and_not_forced(cluster: OthersStandIn,
     assert len(cluster.others) == 2 and not [line for line in cluster.asked if line.startswith("DELETE")]
 
 
+def test_a_container_that_a_kill_took_is_not_called_running(cluster: OthersStandIn) -> None:
+    """The API server hears of it later than the one who asks inside."""
+    start(cluster)
+    job = attached.attach("job=llama")
+    node = job.nodes[0]
+    assert job.undo_of("kill", node).arguments["verb"] == "kill"
+    job.act("kill", node)
+    cluster.shell = False
+    seen = job.look()[node]
+    assert seen.state == "unreachable" and not job.acted("kill", node, seen) and not job.healed("stop", seen)
+    cluster.objects["pods", node]["status"]["containerStatuses"][0]["restartCount"] = 1
+    seen = job.look()[node]
+    assert seen.state == "running" and job.acted("kill", node, seen)
+    job.close()
+
+
 @pytest.mark.parametrize("allow", [None, "yes"])
 def test_every_pod_needs_the_opt_in_of_its_owner(allow: str | None, cluster: OthersStandIn) -> None:
     start(cluster, "true")
