@@ -70,6 +70,7 @@ class OthersStandIn(StandIn):
         }
         self._labels, self._annotations, self._command = labels, annotations, command
         self.others: dict[str, OthersPod] = {}
+        self._takers: list[threading.Thread] = []
         self.asked: list[str] = []
         if self.controlled:
             self.objects["jobs", "llama"] = self.job
@@ -105,16 +106,19 @@ class OthersStandIn(StandIn):
                 self.objects.pop(("pods", name), None)
                 self.job["status"]["failed"] += 1
             time.sleep(0.5)
-            if self.controlled:
+            if self.controlled and not self._stopped.is_set():
                 self.new_pod(int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
 
-        threading.Thread(target=end, daemon=True).start()
+        self._takers.append(threading.Thread(target=end, daemon=True))
+        self._takers[-1].start()
 
     def _control_job(self, name: str, job: Object) -> None:
         """`take` does it here."""
 
     def close(self) -> None:
         super().close()
+        for taker in self._takers:  # which may be about to start another pod
+            taker.join()
         for pod in self.others.values():
             pod.end()
 
