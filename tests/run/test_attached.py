@@ -81,6 +81,26 @@ class Pretended(AttachedJob):
         self.most = max(self.most, len(self.paused))
 
 
+class TakenAway(Pretended):
+    """What was struck is gone for some looks after it, and what takes its place is another life."""
+
+    def __init__(self, looks: int, **more: Any) -> None:
+        super().__init__(**more)
+        self.looks = looks
+
+    def look(self) -> Mapping[str, Seen]:
+        self.looks -= bool(self.struck) and not self.paused
+        gone = self.struck if self.looks > 0 and not self.paused else []
+        return {**super().look(), **{node: Seen("gone") for node in gone}}
+
+    def healed(self, verb: str, seen: Seen) -> bool:
+        return True
+
+
+def log_begins_anew(job: Any) -> dict[str, list[str]]:
+    return {node: [f"step {job.steps + 1000 * (node not in job.struck)}"] for node in job.nodes}
+
+
 def stand_in(job: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
     """What undoes it here, and a reverter that has nothing to do."""
     for module in (running, undo):
@@ -109,6 +129,9 @@ def went(
         (Pretended(), {}, Verdict.PASS, "each of 1 strikes acted, was undone, and the job went on"),
         (Pretended(tails=each_steps), {}, Verdict.PASS, "each of 1 strikes acted"),
         (Pretended(tails=only_others_step), {}, Verdict.FAIL, "no progress for"),
+        (Pretended(tails=log_begins_anew), {}, Verdict.FAIL, "no progress for"),
+        (TakenAway(8, tails=each_steps), {}, Verdict.PASS, "each of 1 strikes acted"),
+        (TakenAway(10**6, tails=each_steps), {}, Verdict.FAIL, "the job is not whole again: n0 is gone"),
         (Pretended(dies=0), {}, Verdict.PASS, "the job went on"),
         (Pretended(deaf=True), {}, Verdict.INVALID, "pause did not act on n0"),
         (Pretended(dies=1), {}, Verdict.FAIL, "n0 ended with 1"),

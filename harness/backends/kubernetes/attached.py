@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.backends.agent.places import RUN_LABEL
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
 from harness.backends.contract import environment_as_recorded
-from harness.backends.kubernetes import others
+from harness.backends.kubernetes import ephemeral, others
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.backend import BACKEND
 from harness.backends.kubernetes.comes_back import Returns
@@ -22,6 +23,7 @@ from harness.errors import BackendError, UsageError
 
 LINES, LINE_MAX = 200, 1000  # of each pod's log
 LOG_BYTES_MAX = 2**20
+UNREACHABLE = "unreachable"  # no shell answers there, and the API server says yet that all is well
 INSIDE = {"stop", "kill"}  # by signals, from a shell in the container
 RIGHTS = {
     "stop": "create pods/exec",
@@ -29,12 +31,14 @@ RIGHTS = {
     "evict": "create pods/eviction",
     "delete": "delete pods",
 }
-# Signals every process of the container but its first, which hears neither SIGSTOP nor SIGKILL from inside, and this
-# shell. Prints /proc/PID/stat of each. Needs no program but the shell.
-SCRIPT = r"""
+# Signals every process of the container but its first, which hears neither SIGSTOP nor SIGKILL from inside, this
+# shell, and what keeps the shell's own container. Prints /proc/PID/stat of each. Needs no program but the shell.
+SCRIPT = rf"""
+own=0
+[ -r {ephemeral.OWN} ] && read -r own <{ephemeral.OWN}
 for folder in /proc/[0-9]*; do
-    pid=${folder#/proc/}
-    case $pid in 1 | $$) continue ;; esac
+    pid=${{folder#/proc/}}
+    case $pid in 1 | $$ | $own) continue ;; esac
     [ "$1" = LOOK ] || kill -s "$1" "$pid"
     read -r line <"$folder/stat" && echo "$line"
 done 2>/dev/null
@@ -59,6 +63,7 @@ class KubernetesJob(AttachedJob):
         self._pods = {others.name_of(pod): pod for pod in pods}  # by node, as last seen
         self.nodes = sorted(self._pods)
         self._returns = Returns(api)
+        self._shells: dict[str, str] = {}  # the container of a node in which signals are sent
         self._struck: dict[str, str] = {}  # the life of a node when it was struck last
         self._signalled: dict[str, set[str]] = {}  # its processes then
         self._left: dict[str, set[str]] = {}  # those of them that lived when it was looked at last
@@ -77,12 +82,12 @@ class KubernetesJob(AttachedJob):
         self._refuse_without_right(verb)
         if verb in NEEDS_KILL and (why := self._returns.why_not(verb, pod, self._all())):
             raise UsageError(f"{verb} of pod {others.name_of(pod)}: {why}; strike it with stop instead")
-        if verb in INSIDE:
-            _refuse_unreachable(self.api, pod, verb)
+        shell = self._shells[node] = _shell_for(self.api, pod, verb) if verb in INSIDE else ""
         arguments = {
             "pod": others.name_of(pod),
             "uid": others.uid_of(pod),
-            "container": others.container_of(pod),
+            "shell": shell,
+            "ephemeral_shell": shell not in ("", others.container_of(pod)),
             "verb": verb,
             "environment": BACKEND.whereabouts(),
         }
@@ -97,8 +102,12 @@ class KubernetesJob(AttachedJob):
         if verb in NEEDS_KILL:
             self._returns.note(pod)
         if verb in INSIDE:
-            rows = _signal(self.api, name, others.container_of(pod), verb.upper())
+            shell = self._shells[node]
+            if shell != others.container_of(pod):
+                ephemeral.add(self.api, pod, others.container_of(pod), shell, read_settings())
+            rows = _signal(self.api, name, shell, "LOOK")
             self._signalled[node] = self._left[node] = set(rows)
+            _strike_inside(self.api, name, shell, verb)
             return
         self._signalled.pop(node, None)
         if verb == "evict":
@@ -115,7 +124,7 @@ class KubernetesJob(AttachedJob):
 
     def healed(self, verb: str, seen: Seen) -> bool:
         """What is taken is brought back by its controller, not by us: whether it comes is what is judged."""
-        return seen.state != "stopped"
+        return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
         self.api.close()
@@ -127,13 +136,14 @@ class KubernetesJob(AttachedJob):
         found = others.seen(pod, last)
         if pod is None or found.state != RUNNING or found.life != self._struck.get(node) or node not in self._signalled:
             return found
+        shell = self._shells[node]
+        if shell != others.container_of(pod) and not ephemeral.runs(pod, shell):
+            return found  # ended by the undo
         try:
-            rows = _signal(self.api, others.name_of(pod), others.container_of(pod), "LOOK")
+            rows = _signal(self.api, others.name_of(pod), shell, "LOOK")
         except BackendError:
-            now = self.api.pod(others.name_of(pod))  # it may have ended meanwhile
-            if (after := others.seen(now, pod)) == found:
-                raise
-            return after
+            after = others.seen(self.api.pod(others.name_of(pod)), pod)  # it may have ended meanwhile
+            return after if after != found else replace(found, state=UNREACHABLE)
         left = self._left[node] = {each for each in self._signalled[node] if each in rows}
         stopped = bool(left) and all(rows[each] in "Tt" for each in left)
         return Seen("stopped", found.life, told=found.told) if stopped else found
@@ -194,21 +204,28 @@ def _refuse_foreign(pod: Object) -> bool:
     return refuse_unasked(f"pod {name}", others.told_by_owner(pod), how)
 
 
-def _refuse_unreachable(api: Api, pod: Object, verb: str) -> None:
-    """Raises `UsageError` where no signal from inside reaches the job's processes, or too many would hear it."""
+def _shell_for(api: Api, pod: Object, verb: str) -> str:
+    """The container in which signals are sent: the job's own, or an ephemeral one that is not there yet.
+
+    Raises `UsageError` where no signal from inside reaches the job's processes, or too many would hear it.
+    """
     name, container = others.name_of(pod), others.container_of(pod)
-    instead = "allowed: evict, delete, with chaos.allow=kill"
+    instead = f"allowed: evict, delete, with {OPT_IN}=kill"
     if pod["spec"].get("hostPID"):
         raise UsageError(f"{verb} of pod {name}: it sees the processes of its machine (hostPID); {instead}")
     try:
         rows = _signal(api, name, container, "LOOK")
     except BackendError as error:
+        if ephemeral.allowed(pod) and api.may("patch", "pods/ephemeralcontainers"):
+            return ephemeral.next_name(pod)
         why = f"no shell (sh) can be run in its container {container}: {error}"
-        raise UsageError(f"{verb} of pod {name}: {why}; {instead}") from error
+        more = f"{ephemeral.ALLOW}=true on the pod, and the right to patch pods/ephemeralcontainers, would allow one"
+        raise UsageError(f"{verb} of pod {name}: {why}; {more}; {instead}") from error
     if not rows:
         why = f"container {container} has its process 1 alone, and no signal from inside stops or kills that one"
         more = "start the job through an init or a shell, or set shareProcessNamespace: true"
         raise UsageError(f"{verb} of pod {name}: {why}; {more}; {instead}")
+    return container
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
@@ -222,6 +239,14 @@ def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
     return found
 
 
+def _strike_inside(api: Api, pod: str, shell: str, verb: str) -> None:
+    try:
+        _signal(api, pod, shell, verb.upper())
+    except BackendError:
+        if verb != "kill":  # which may take the container, and this shell with it, before the shell has answered
+            raise
+
+
 def _evict(api: Api, pod: str, uid: str) -> None:
     try:
         api.evict(pod, uid=uid)
@@ -232,18 +257,34 @@ def _evict(api: Api, pod: str, uid: str) -> None:
         raise BackendError(f"pod {pod} was not evicted: {why}: {error}") from error
 
 
-def _undo(pod: str, uid: str, container: str, verb: str, environment: dict[str, str]) -> None:
+def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
     """Takes one deed back. What was evicted, deleted or killed is brought back by its controller: nothing to do."""
-    if verb != "stop":
+    if verb != "stop" and not ephemeral_shell:
         return
     with environment_as_recorded(BACKEND.settings, environment):
         api = Api(read_settings())
     try:
         found = api.pod(pod)
-        if found is not None and others.uid_of(found) == uid and others.seen(found, found).state == RUNNING:
-            _signal(api, pod, container, "CONT")
+        if found is None or others.uid_of(found) != uid or others.seen(found, found).state != RUNNING:
+            return
+        if ephemeral_shell:
+            _undo_beside(api, found, shell)
+        else:
+            _signal(api, pod, shell, "CONT")
     finally:
         api.close()
+
+
+def _undo_beside(api: Api, pod: Object, shell: str) -> None:
+    """Lets the processes go on, and ends the shell. Raises `BackendError` where the shell was ended by others."""
+    if not ephemeral.still_owes(pod, shell):
+        return
+    name = others.name_of(pod)
+    if not ephemeral.runs(pod, shell):
+        why = f"{shell} was ended, so processes may still be stopped"
+        raise BackendError(f"pod {name}: {why}: send them SIGCONT, or delete the pod where its controller replaces it")
+    _signal(api, name, shell, "CONT")
+    ephemeral.end(api, name, shell)
 
 
 UNDO = _undo

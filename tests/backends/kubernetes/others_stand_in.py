@@ -17,6 +17,8 @@ from typing import Any
 
 from backends.kubernetes.stand_in import NAMESPACES, Handler, Object, StandIn
 
+from harness.backends.kubernetes import ephemeral
+
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "llama", "uid": "job-1", "controller": True}
 # A worker under a shell that starts it anew, from the step in its file, when it is lost: somebody's elastic launcher.
 LAUNCHER = """
@@ -68,6 +70,7 @@ class OthersStandIn(StandIn):
         }
         self._labels, self._annotations, self._command = labels, annotations, command
         self.others: dict[str, OthersPod] = {}
+        self._takers: list[threading.Thread] = []
         self.asked: list[str] = []
         if self.controlled:
             self.objects["jobs", "llama"] = self.job
@@ -79,6 +82,7 @@ class OthersStandIn(StandIn):
         name, state = f"llama-{index}-{number}", self.folder / f"{index}.step"
         labels = {**self._labels, "batch.kubernetes.io/job-completion-index": str(index)}
         metadata: Object = {"name": name, "uid": f"uid-{number}", "labels": labels, "annotations": self._annotations}
+        metadata["resourceVersion"] = str(number)
         metadata["creationTimestamp"] = f"2026-01-01T00:00:{number:02d}Z"
         metadata["ownerReferences"] = [OWNER] if self.controlled else []
         status = {"name": "main", "restartCount": 0, "state": {"running": {}}}
@@ -102,16 +106,19 @@ class OthersStandIn(StandIn):
                 self.objects.pop(("pods", name), None)
                 self.job["status"]["failed"] += 1
             time.sleep(0.5)
-            if self.controlled:
+            if self.controlled and not self._stopped.is_set():
                 self.new_pod(int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
 
-        threading.Thread(target=end, daemon=True).start()
+        self._takers.append(threading.Thread(target=end, daemon=True))
+        self._takers[-1].start()
 
     def _control_job(self, name: str, job: Object) -> None:
         """`take` does it here."""
 
     def close(self) -> None:
         super().close()
+        for taker in self._takers:  # which may be about to start another pod
+            taker.join()
         for pod in self.others.values():
             pod.end()
 
@@ -130,7 +137,9 @@ class OthersHandler(Handler):
         if sub == "log":
             return self._reply_text(there.others[name].log.read_text())
         if sub == "exec":
-            return self._exec(there.others[name])
+            return self._exec(there.others[name], found)
+        if sub == "ephemeralcontainers":
+            return self._add_ephemeral(found, body)
         if method == "GET":
             return self._reply(200, found)
         options = body.get("deleteOptions", body)
@@ -141,10 +150,25 @@ class OthersHandler(Handler):
         there.take(name)
         self._reply(200, {})
 
-    def _exec(self, pod: OthersPod) -> None:
+    def _add_ephemeral(self, pod: Object, patch: Object) -> None:
+        """It runs at once. Its first process is none that exec could meet here."""
+        wanted = patch["spec"]["ephemeralContainers"]
+        assert patch["metadata"] == {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+        pod["spec"]["ephemeralContainers"] = wanted
+        before = pod["status"].get("ephemeralContainerStatuses", [])
+        pod["status"]["ephemeralContainerStatuses"] = [*before, {"name": wanted[-1]["name"], "state": {"running": {}}}]
+        self._reply(200, pod)
+
+    def _exec(self, pod: OthersPod, found: Object) -> None:
         command = [value for key, value in self.query if key == "command"]
+        container = dict(self.query)["container"]
+        beside = [each for each in found["status"].get("ephemeralContainerStatuses", []) if each["name"] == container]
         self._upgrade()
-        if self.server_is.shell:
+        if command == [*ephemeral.END]:
+            beside[0]["state"] = {"terminated": {"exitCode": 143}}
+        if command == [*ephemeral.ANSWERS]:
+            command = ["true"]  # no process of its own was started here
+        if self.server_is.shell or (beside and "running" in beside[0]["state"]):
             done = pod.execute(command)
             status: dict[str, Any] = {"status": "Success"}
             if done.returncode:
@@ -159,6 +183,9 @@ class OthersHandler(Handler):
                 else:
                     break
         self.connection.sendall(b"\x88\x00")
+
+    def do_PATCH(self) -> None:
+        self._answer("PATCH")
 
     def _reply_text(self, text: str) -> None:
         data = text.encode()

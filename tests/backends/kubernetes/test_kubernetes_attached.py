@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
 
 from harness.backends.kubernetes import attached
@@ -149,6 +150,22 @@ def test_a_budget_that_forbids_it_is_told_and_not_forced(cluster: OthersStandIn,
     assert len(cluster.others) == 2 and not [line for line in cluster.asked if line.startswith("DELETE")]
 
 
+def test_a_container_that_a_kill_took_is_not_called_running(cluster: OthersStandIn) -> None:
+    """The API server hears of it later than the one who asks inside."""
+    start(cluster)
+    job = attached.attach("job=llama")
+    node = job.nodes[0]
+    assert job.undo_of("kill", node).arguments["verb"] == "kill"
+    job.act("kill", node)
+    cluster.shell = False
+    seen = job.look()[node]
+    assert seen.state == "unreachable" and not job.acted("kill", node, seen) and not job.healed("stop", seen)
+    cluster.objects["pods", node]["status"]["containerStatuses"][0]["restartCount"] = 1
+    seen = job.look()[node]
+    assert seen.state == "running" and job.acted("kill", node, seen)
+    job.close()
+
+
 @pytest.mark.parametrize("allow", [None, "yes"])
 def test_every_pod_needs_the_opt_in_of_its_owner(allow: str | None, cluster: OthersStandIn) -> None:
     start(cluster, "true")
@@ -197,9 +214,39 @@ def test_a_pod_without_a_shell_can_only_be_taken(cluster: OthersStandIn) -> None
     cluster.shell = False
     start(cluster)
     job = attached.attach("job=llama")
-    with pytest.raises(UsageError, match=r"no shell \(sh\) can be run in its container main.*allowed: evict, delete"):
+    with pytest.raises(
+        UsageError,
+        match=r"no shell \(sh\) can be run in its container main.*chaos.allow-ephemeral=true.*allowed: evict, delete",
+    ):
         job.undo_of("stop", job.nodes[0])
     assert job.undo_of("evict", job.nodes[0]).action == "attached.kubernetes"
+    job.close()
+
+
+def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_undo(cluster: OthersStandIn) -> None:
+    cluster.shell = False
+    cluster.start_job(2, {"job": "llama", "chaos.allow": "true", "chaos.allow-ephemeral": "true"})
+    until(lambda: all("step" in pod.log.read_text() for pod in cluster.others.values()))
+    job = attached.attach("job=llama")
+    node = job.nodes[0]
+    pod = cluster.objects["pods", node]
+    undo = job.undo_of("stop", node)
+    attached.UNDO(**undo.arguments)
+    assert "ephemeralContainers" not in pod["spec"], "what was never done is not undone"
+    job.act("stop", node)
+    until(lambda: job.acted("stop", node, job.look()[node]))
+    for _ in range(2):
+        attached.UNDO(**undo.arguments)
+    assert job.look()[node].state == "running" and "T" not in states(cluster)
+    [shell] = pod["status"]["ephemeralContainerStatuses"]
+    assert shell["state"] == {"terminated": {"exitCode": 143}}
+
+    undo = job.undo_of("stop", node)
+    job.act("stop", node)
+    pod["status"]["ephemeralContainerStatuses"][-1]["state"] = {"terminated": {"exitCode": 137}}
+    with pytest.raises(BackendError, match="chaos-shell-2 was ended, so processes may still be stopped"):
+        attached.UNDO(**undo.arguments)
+    assert [each["name"] for each in pod["spec"]["ephemeralContainers"]] == ["chaos-shell-1", "chaos-shell-2"]
     job.close()
 
 
@@ -242,3 +289,12 @@ def test_a_pod_of_the_same_name_that_came_later_is_left_alone(cluster: OthersSta
     with pytest.raises(BackendError, match="precondition"):
         job.api.delete("v1", "pods", job.nodes[0], uid="uid-1")
     job.close()
+
+
+def test_the_role_allows_every_strike_and_nothing_that_creates() -> None:
+    path = pathlib.Path(attached.__file__).with_name("rbac-attach.yaml")
+    role = next(each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Role")
+    rights = {f"{verb} {name}" for rule in role["rules"] for verb in rule["verbs"] for name in rule["resources"]}
+    assert set(attached.RIGHTS.values()) | {"get pods", "list pods", "get pods/log", "get jobs"} <= rights
+    changing = {right for right in rights if not right.startswith(("get ", "list "))}
+    assert changing == {*attached.RIGHTS.values(), "patch pods/ephemeralcontainers"}

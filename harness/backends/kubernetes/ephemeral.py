@@ -1,0 +1,94 @@
+"""A shell beside a container that has none: an ephemeral container, where the pod's owner allows one.
+
+It sleeps, is entered by exec, and is ended by the undo, or ends by itself. Its name stays in the pod: Kubernetes can
+take no container away from a pod. It shares the processes of the container beside which it is put, and its user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from harness.backends.kubernetes.api import Api
+from harness.backends.kubernetes.manifests import Object
+from harness.backends.kubernetes.settings import Settings
+from harness.errors import BackendError
+
+ALLOW = "chaos.allow-ephemeral"  # a label or annotation, `true`
+SLEEPS_S = 86400  # far longer than a strike may last: `chaos heal` may come late
+START_S_MAX = 60.0
+OWN = "/tmp/chaos-shell.pid"  # in the ephemeral container: its first process, which no strike may hit
+COMMAND = ("sh", "-c", f"echo $$$$ >{OWN}; exec sleep {SLEEPS_S}")  # Kubernetes reads $$ as one $
+ANSWERS = ("sh", "-c", f"[ -s {OWN} ]")
+END = ("sh", "-c", f"read -r own <{OWN} && kill -s TERM $own")
+ENDED_BY_US = 143  # how a sleep ends that was told to
+END_S_MAX = 10.0
+
+
+def allowed(pod: Object) -> bool:
+    metadata = pod["metadata"]
+    return any((metadata.get(kind) or {}).get(ALLOW) == "true" for kind in ("labels", "annotations"))
+
+
+def next_name(pod: Object) -> str:
+    return f"chaos-shell-{len(pod['spec'].get('ephemeralContainers') or []) + 1}"
+
+
+def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> None:
+    """Returns once it can be entered. Raises `BackendError` where it cannot in time, or the pod was changed since."""
+    pod_name, metadata = pod["metadata"]["name"], pod["metadata"]
+    beside = next(each for each in pod["spec"]["containers"] if each["name"] == target)
+    wanted: Object = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
+    wanted |= {"targetContainerName": target, "securityContext": beside.get("securityContext") or {}}
+    there = pod["spec"].get("ephemeralContainers") or []
+    patch = {
+        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        "spec": {"ephemeralContainers": [*there, wanted]},
+    }
+    api.ask("PATCH", api.path("v1", "pods", f"{pod_name}/ephemeralcontainers"), patch)
+    deadline = time.monotonic() + START_S_MAX
+    while not _answers(api, pod_name, name):
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"ephemeral container {name} of pod {pod_name} cannot be entered within {START_S_MAX:g} s"
+            )
+        time.sleep(0.2)
+
+
+def _answers(api: Api, pod: str, name: str) -> bool:
+    """A container may be called running a moment before its kubelet knows it."""
+    if not runs(api.pod(pod), name):
+        return False
+    try:
+        api.execute(pod, name, ANSWERS)
+    except BackendError:
+        return False
+    return True
+
+
+def state_of(pod: Object | None, name: str) -> Object:
+    """`running`, `waiting` or `terminated` with more; empty for one that is not there."""
+    statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
+    found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
+    return found
+
+
+def runs(pod: Object | None, name: str) -> bool:
+    return "running" in state_of(pod, name)
+
+
+def still_owes(pod: Object, name: str) -> bool:
+    """Whether signals may have been sent through it, and the undo has not ended it."""
+    state = state_of(pod, name)
+    return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
+
+
+def end(api: Api, pod: str, name: str) -> None:
+    """Returns once it has ended. The line to it breaks with it, so an error of that says nothing."""
+    with contextlib.suppress(BackendError):
+        api.execute(pod, name, END)
+    deadline = time.monotonic() + END_S_MAX
+    while runs(api.pod(pod), name):
+        if time.monotonic() > deadline:
+            raise BackendError(f"ephemeral container {name} of pod {pod} does not end within {END_S_MAX:g} s")
+        time.sleep(0.2)
