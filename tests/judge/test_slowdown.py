@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Logs, fault_free_of, load, steps, trainers, verdict
+from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import ledger, slowdown
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
 from harness.theory.simulator import Job, Outage, simulate
+from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=80, every=100)
 FAULT_FREE = fault_free_of(JOB)
@@ -103,6 +105,17 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     assert re.match(
         r"still \d\.\d\d times slower at the end; the scenario expects nothing else", nobody_asked.reasons[0]
     )
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_who_is_slow_over_another_rehearsals_fault_is_not_asked_for_its_end(mine: bool) -> None:
+    history = simulate(JOB, seed=1)
+    logs = expecting(history.logs(), {"recovery_time": {"max": "1s"}})
+    slowed(logs, 40, 80, 3.0, healed=None)
+    beside = Beside(faults=frozenset() if mine else frozenset({"slow"}))
+    run = replace(load(history, logs), beside=beside)
+    lines = {line.name: line.verdict for line in judge(Evidence(run, FAULT_FREE, ()), "window").expectations}
+    assert lines["recovery_time.max"] is (Verdict.FAIL if mine else Verdict.INCONCLUSIVE)  # no fault of its own struck
 
 
 ASKED = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_faults": 1}}
