@@ -261,13 +261,20 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """The end of the last complete step before the window, and before any step that the job lost in it."""
+    """The end of the last complete step before the window, and before any step that the job lost in it; or where that
+    one lies before another outage, the begin of the first step after that."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
     living = np.unique(steps.epoch[steps.end > at])
     lost = ~steps.survives & np.isin(steps.epoch, living)
-    return min(at, _last_end(whole, int(steps.begin[lost].min()))) if lost.any() else at
+    if not lost.any():
+        return at
+    first = np.flatnonzero(lost)[steps.begin[lost].argmin()]
+    row = _last_row(whole, int(steps.begin[first]))
+    if row >= 0 and whole.progress.epoch[row] == steps.epoch[first]:
+        return min(at, int(whole.progress.end[row]))
+    return min(at, int(steps.begin[steps.epoch == steps.epoch[first]].min()))
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:

@@ -206,6 +206,24 @@ def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(tmp_pat
     assert all((run.steps.step[run.steps.rank == rank].min() == run.steps.step.min()) for rank in (0, 1))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_lost_since_an_earlier_outage_do_not_bring_that_into_the_window(
+    tmp_path: pathlib.Path, seed: int
+) -> None:
+    """Both outages go back to the same checkpoint: the second loses the very first step after the first one."""
+    job = Job(nodes=2, steps=160, every=50)
+    history = simulate(job, [Outage(after=60, kind="rank"), Outage(after=15, kind="rank")], seed)
+    logs = expecting(history.logs(), {})
+    heal_soon(logs)
+    between = recovered(history, 0) + 20 * MS
+    rehearse(logs, "first", "fault1", history.truth.begin + 2, between)
+    rehearse(logs, "second", "fault2", between + 1, recovered(history, 1) + 500 * MS)
+    history.write(tmp_path, logs)
+    run = window.load(tmp_path, "second")
+    assert [episode.faults for episode in run.episodes] == [("fault2",)]
+    assert run.steps.step.min() == 51
+
+
 @pytest.mark.parametrize("gap", [None, 130])
 def test_a_window_without_a_fault_free_run_begins_where_it_begins(tmp_path: pathlib.Path, gap: int | None) -> None:
     """The steps before it are not missing in it; one that it lacks is."""
