@@ -200,7 +200,7 @@ def test_memory_that_is_to_be_had_is_measured_by_a_stranger(node: Node) -> None:
     assert node.fill_memory(24 * MIB, spare=False) == 24 * MIB
     node.limit_memory(before.used_bytes + 24 * MIB)
     got = node.fill_memory(80 * MIB, spare=False)
-    assert 8 * MIB < got < 48 * MIB
+    assert 2 * MIB < got < 48 * MIB
     assert len(node.pids()) == 2, "it is the stranger who dies"
     assert node.memory_use().kills == before.kills + 1
     node.limit_memory(None)
