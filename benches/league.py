@@ -3,8 +3,9 @@
     python benches/league.py [--stacks dcp,lightning] [--scenarios rank-kill] [--tries 10] [--again] [--render]
 
 A stack is a folder of `examples/trainers/` with `train.py`, `stack.yaml` and `requirements.txt`; it gets an
-environment of its own under `reports/league/environments/`. Every cell is kept and runs only once for the same files;
-what was interrupted goes on where it ended. The tables are docs/league.md and reports/league/league.html.
+environment of its own under `reports/league/environments/`. What each run showed is kept in docs/league.json, and a run
+is made only once for the same files: what was interrupted goes on where it ended, on another machine, too. The tables
+are docs/league.md and reports/league/league.html.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import yaml
@@ -34,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 STACKS = ROOT / "examples" / "trainers"
 PLACE = ROOT / "reports" / "league"
 PAGE = ROOT / "docs" / "league.md"
+KEPT = ROOT / "docs" / "league.json"
 FAULT_FREE = "no-fault"
 COLUMNS = (FAULT_FREE, *(each.name for each in REHEARSALS))
 MANY = (FAULT_FREE, "rank-kill")  # the columns with most tries
@@ -123,22 +125,74 @@ def scenario(stack: Stack, column: str) -> pathlib.Path:
     return path
 
 
-def cell(stack: Stack, column: str) -> pathlib.Path:
-    return PLACE / "cells" / f"{stack.name}-{stack.digest()}" / column
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a cell showed. `None` is what was not measured."""
+
+    verdict: str
+    reason: str  # the first one; empty for a pass
+    recovery_s: float | None
+    waste_percent: float | None
+    steps_lost: float | None
+    samples_repeated: int | None
+    samples_skipped: int | None
+    losses_differ_by: float | None  # at most, at any step, in the loss's own unit
+    last_loss_gap_percent: float | None
+    loaded_silently: bool
 
 
-def play(stack: Stack, column: str, tries: int) -> None:
-    """Runs what a cell still lacks."""
-    for number in range(1, tries + 1):
-        kept = cell(stack, column) / f"{number}.json"
-        if kept.exists():
-            continue
+def outcome(report: Report) -> Outcome:
+    losses = report.loss_continuity
+    return Outcome(
+        verdict=str(report.verdict),
+        reason=report.reasons[0] if report.verdict != "pass" and report.reasons else "",
+        recovery_s=report.recovery_time.seconds,
+        waste_percent=report.wasted_gpu_hours.percent_by_faults,
+        steps_lost=report.metrics.get("steps_rolled_back"),
+        samples_repeated=losses.samples_repeated,
+        samples_skipped=losses.samples_skipped,
+        losses_differ_by=losses.max_abs_diff,
+        last_loss_gap_percent=losses.final_gap_percent,
+        loaded_silently=SILENTLY in " ".join(report.reasons),
+    )
+
+
+class Kept:
+    """The outcomes of all runs, in docs/league.json: by stack, by the digest of its files, by scenario."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+    def of(self, stack: Stack, column: str) -> list[Outcome]:
+        return [Outcome(**each) for each in self._cells(stack).get(column, [])]
+
+    def add(self, stack: Stack, column: str, found: Outcome) -> None:
+        self._all[stack.name] = {"files": stack.digest(), "cells": self._cells(stack)}
+        self._all[stack.name]["cells"].setdefault(column, []).append(asdict(found))
+        self._write()
+
+    def drop(self, stack: Stack, column: str) -> None:
+        if self._cells(stack).pop(column, None):
+            self._write()
+
+    def _cells(self, stack: Stack) -> dict[str, Any]:
+        kept = self._all.get(stack.name, {})
+        return kept["cells"] if kept.get("files") == stack.digest() else {}
+
+    def _write(self) -> None:
+        new = KEPT.with_suffix(".new")
+        new.write_text(json.dumps(self._all, indent=1, sort_keys=True) + "\n")
+        new.replace(KEPT)
+
+
+def play(stack: Stack, column: str, tries: int, kept: Kept) -> None:
+    """Makes the runs that a cell still lacks."""
+    for number in range(len(kept.of(stack, column)) + 1, tries + 1):
         print(f"{stack.title}: {column}, {number} of {tries}", flush=True)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(_run(scenario(stack, column), stack)))
+        kept.add(stack, column, outcome(_run(scenario(stack, column), stack)))
 
 
-def _run(path: pathlib.Path, stack: Stack) -> dict[str, Any]:
+def _run(path: pathlib.Path, stack: Stack) -> Report:
     reports = PLACE / "runs" / stack.name
     command = [sys.executable, "-m", "harness", "run", str(path), "--reports", str(reports)]
     before = set(reports.glob("*/report.json"))
@@ -146,40 +200,35 @@ def _run(path: pathlib.Path, stack: Stack) -> dict[str, Any]:
     new = sorted(set(reports.glob("*/report.json")) - before)
     if not new:
         raise SystemExit(f"{path}: no report; exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return read(new[-1]).to_json()
+    return read(new[-1])
 
 
-def results(stack: Stack, column: str) -> list[Report]:
-    return [Report.from_json(json.loads(path.read_text())) for path in sorted(cell(stack, column).glob("*.json"))]
-
-
-def figures(reports: Sequence[Report]) -> dict[str, str]:
+def figures(runs: Sequence[Outcome]) -> dict[str, str]:
     """Medians with the range, of all runs of a cell in which it was measured."""
-    lost = [report.metrics.get("steps_rolled_back") for report in reports]
     return {
-        "recovery": _range([report.recovery_time.seconds for report in reports], "s"),
-        "waste": _range([report.wasted_gpu_hours.percent_by_faults for report in reports], "%"),
-        "steps lost": _range(lost, ""),
-        "samples repeated": _range([report.loss_continuity.samples_repeated for report in reports], ""),
-        "samples skipped": _range([report.loss_continuity.samples_skipped for report in reports], ""),
-        "losses": _losses(reports),
-        "damage loaded silently": _share(sum(SILENTLY in " ".join(each.reasons) for each in reports), reports),
+        "recovery": _range([run.recovery_s for run in runs], "s"),
+        "waste": _range([run.waste_percent for run in runs], "%"),
+        "steps lost": _range([run.steps_lost for run in runs], ""),
+        "samples repeated": _range([run.samples_repeated for run in runs], ""),
+        "samples skipped": _range([run.samples_skipped for run in runs], ""),
+        "losses": _losses(runs),
+        "damage loaded silently": _share(sum(run.loaded_silently for run in runs), runs),
     }
 
 
-def _losses(reports: Sequence[Report]) -> str:
+def _losses(runs: Sequence[Outcome]) -> str:
     """`identical` to the fault-free run's, how far the last ones are off, or a dash where nothing was compared."""
-    differing = [report.loss_continuity for report in reports if report.loss_continuity.max_abs_diff is not None]
-    if not differing:
+    compared = [run for run in runs if run.losses_differ_by is not None]
+    if not compared:
         return "–"
-    if not any(each.max_abs_diff for each in differing):
+    if not any(run.losses_differ_by for run in compared):
         return "identical"
-    gaps = _range([abs(each.final_gap_percent) for each in differing if each.final_gap_percent is not None], "%")
+    gaps = _range([abs(run.last_loss_gap_percent) for run in compared if run.last_loss_gap_percent is not None], "%")
     return f"differ; the last ones by {gaps}" if gaps != "–" else "differ"
 
 
-def _share(count: int, reports: Sequence[Report]) -> str:
-    return f"{count} of {len(reports)}" if count else "–"
+def _share(count: int, runs: Sequence[Outcome]) -> str:
+    return f"{count} of {len(runs)}" if count else "–"
 
 
 def _range(values: Sequence[float | None], unit: str) -> str:
@@ -190,25 +239,25 @@ def _range(values: Sequence[float | None], unit: str) -> str:
     return middle if known[0] == known[-1] else f"{middle} ({known[0]:.3g}–{known[-1]:.3g})"
 
 
-def verdicts(reports: Sequence[Report]) -> str:
+def verdicts(runs: Sequence[Outcome]) -> str:
     """`9 of 10`, or a dash where nothing ran."""
-    passed = sum(report.verdict == "pass" for report in reports)
-    return f"{passed} of {len(reports)}" if reports else "–"
+    passed = sum(run.verdict == "pass" for run in runs)
+    return f"{passed} of {len(runs)}" if runs else "–"
 
 
-def worst(reports: Sequence[Report]) -> str:
+def worst(runs: Sequence[Outcome]) -> str:
     """The most frequent headline of those that did not pass."""
-    texts = [f"{report.verdict}: {report.reasons[0]}" for report in reports if report.verdict != "pass"]
+    texts = [f"{run.verdict}: {run.reason}" for run in runs if run.verdict != "pass"]
     return max(texts, key=texts.count) if texts else ""
 
 
-def markdown(all_stacks: Sequence[Stack]) -> str:
+def markdown(all_stacks: Sequence[Stack], kept: Kept) -> str:
     lines = [INTRODUCTION, "## Runs that passed", ""]
-    lines += _table(["Stack", *COLUMNS], [[s.title, *(verdicts(results(s, c)) for c in COLUMNS)] for s in all_stacks])
+    lines += _table(["Stack", *COLUMNS], [[s.title, *(verdicts(kept.of(s, c)) for c in COLUMNS)] for s in all_stacks])
     for stack in all_stacks:
         lines += ["", f"## {stack.title}", ""]
         lines += [f"{stack.settings} `examples/trainers/{stack.name}/`, {stack.versions()}.", ""]
-        found = {column: results(stack, column) for column in COLUMNS}
+        found = {column: kept.of(stack, column) for column in COLUMNS}
         head = ["Scenario", "Passed", *(name.capitalize() for name in figures([])), "What was wrong"]
         rows = [[c, verdicts(r), *figures(r).values(), worst(r)] for c, r in found.items()]
         lines += _table(head, rows)
@@ -230,11 +279,11 @@ td.cell{font-weight:600}td small{display:block;font-weight:400;color:#59636e;fon
 """
 
 
-def page(all_stacks: Sequence[Stack]) -> str:
+def page(all_stacks: Sequence[Stack], kept: Kept) -> str:
     head = "".join(f"<th scope=col>{html.escape(column)}</th>" for column in COLUMNS)
     rows = "".join(
         f"<tr><th scope=row>{html.escape(stack.title)}</th>"
-        + "".join(_cell(results(stack, column)) for column in COLUMNS)
+        + "".join(_cell(kept.of(stack, column)) for column in COLUMNS)
         + "</tr>"
         for stack in all_stacks
     )
@@ -245,13 +294,13 @@ def page(all_stacks: Sequence[Stack]) -> str:
     )
 
 
-def _cell(reports: Sequence[Report]) -> str:
-    if not reports:
+def _cell(runs: Sequence[Outcome]) -> str:
+    if not runs:
         return "<td>–</td>"
-    bad = [report for report in reports if report.verdict != "pass"]
-    colour = COLOURS[str((bad or reports)[0].verdict)]
-    details = " · ".join(text for text in (figures(reports)["recovery"], worst(reports)) if text not in ("", "–"))
-    return f'<td class=cell style="color:{colour}">{verdicts(reports)}<small>{html.escape(details)}</small></td>'
+    bad = [run for run in runs if run.verdict != "pass"]
+    colour = COLOURS[(bad or runs)[0].verdict]
+    details = " · ".join(text for text in (figures(runs)["recovery"], worst(runs)) if text not in ("", "–"))
+    return f'<td class=cell style="color:{colour}">{verdicts(runs)}<small>{html.escape(details)}</small></td>'
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -274,15 +323,15 @@ def main() -> None:
     if unknown := set(columns) - set(COLUMNS):
         sys.exit(f"unknown scenario {sorted(unknown)[0]!r}; choose from: {', '.join(COLUMNS)}")
     os.chdir(ROOT)
+    kept = Kept()
     for column in () if given.render else columns:
         for stack in stacks(given.stacks):
             if given.again:
-                for path in cell(stack, column).glob("*.json"):
-                    path.unlink()
-            play(stack, column, given.tries or (TRIES if column in MANY else TRIES_ELSEWHERE))
-    PAGE.write_text(markdown(stacks(())))
+                kept.drop(stack, column)
+            play(stack, column, given.tries or (TRIES if column in MANY else TRIES_ELSEWHERE), kept)
+    PAGE.write_text(markdown(stacks(()), kept))
     PLACE.mkdir(parents=True, exist_ok=True)
-    (PLACE / "league.html").write_text(page(stacks(())))
+    (PLACE / "league.html").write_text(page(stacks(()), kept))
     print(f"Wrote {PAGE.relative_to(ROOT)} and {(PLACE / 'league.html').relative_to(ROOT)}")
 
 

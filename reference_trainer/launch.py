@@ -4,8 +4,9 @@
     python -m reference_trainer.launch --nnodes 2:2 --nproc-per-node 1 --rdzv-endpoint HOST:29400 \\
         --rdzv-id JOB --local-addr ADDR -- --steps 200 --checkpoint-dir /shared/checkpoints
 
-With `--nnodes 2:2` a job that lost a node waits for a replacement; with `--nnodes 1:2` it goes on with one node and
-takes the second one in when it comes. On a single node the store may be left out.
+With `--nnodes 2:2` a job that lost a node waits for a replacement, for --join-timeout-s seconds, and then ends; with
+`--nnodes 1:2` it goes on with one node and takes the second one in when it comes. On a single node the store may be
+left out.
 
 Exit codes: 0 all steps done · 75 this node was evicted and has left · 78 or 2 starting again would not help ·
 1 anything else.
@@ -51,7 +52,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rdzv-id", default="reference", metavar="ID", help="the same on all nodes of a job")
     parser.add_argument("--local-addr", default="127.0.0.1", metavar="ADDR", help="this node, as others see it")
     parser.add_argument("--max-restarts", type=int, default=1000)
-    parser.add_argument("--join-timeout-s", type=float, default=600, help="how long to wait for enough nodes")
     parser.add_argument("--drain-s", type=float, default=30, help="how long workers may take to save and leave")
     parser.add_argument("trainer", nargs="*", help="after --: options of reference_trainer.train")
     launch = parser.parse_args(arguments)
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         preload(trainer_options)
         store = connect(launch.rdzv_endpoint)
         rendezvous = Rendezvous(
-            store, launch.rdzv_id, launch.nnodes, launch.local_addr, launch.join_timeout_s, emit, eviction
+            store, launch.rdzv_id, launch.nnodes, launch.local_addr, trainer_options.join_timeout_s, emit, eviction
         )
         agent = ForkingAgent(
             rendezvous,

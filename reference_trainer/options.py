@@ -50,6 +50,7 @@ class Options:
     hang_floor_s: float = 5.0
     hang_factor: float = 20.0
     startup_s: float = 120.0
+    join_timeout_s: float = 600.0
     straggler_factor: float = 1.5
     exclude_stragglers: int = 0
     collective_timeout_s: float = 30.0
@@ -88,6 +89,7 @@ _HELP = {
     "hang_floor_s": "never call it a hang before so many seconds without a step",
     "hang_factor": "call it a hang after so many times the median step",
     "startup_s": "call it a hang when the first step takes longer than so many seconds",
+    "join_timeout_s": "seconds a node waits until there are enough nodes; then the job ends, and says how many came",
     "straggler_factor": "a rank that computes so many times longer than usual reports itself",
     "exclude_stragglers": "after so many such reports in a row the slow rank's node leaves the job; 0: it never does",
     "collective_timeout_s": "seconds after which a collective gives up on a silent peer",

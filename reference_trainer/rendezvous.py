@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousError,
     RendezvousInfo,
     RendezvousStoreInfo,
+    RendezvousTimeoutError,
     dynamic_rendezvous,
 )
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -145,6 +146,7 @@ class Rendezvous(DynamicRendezvousHandler):
         self._emit = emit
         self._eviction = eviction
         self._store_lost = False
+        self._came = 0  # most nodes that were there at a time since this one waits for a world
         dynamic_rendezvous._delay = self._pause
         dynamic_rendezvous.datetime = SteadyClock  # type: ignore[misc]
         # torch names the caller of every poll by walking the whole stack, sources included: at our pace that alone
@@ -154,6 +156,7 @@ class Rendezvous(DynamicRendezvousHandler):
     def _pause(self, seconds: float | tuple[float, float]) -> None:
         """Stands in for torch's fixed second between two looks at the state."""
         self._eviction.check()
+        self._came = max(self._came, len(self._state_holder.state.participants))
         time.sleep(POLL_S)
 
     @property
@@ -166,6 +169,7 @@ class Rendezvous(DynamicRendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         self._emit("agent.rendezvous", edge="begin")
+        self._came = 0
         self._stop_heartbeats()
         deadline = self._get_deadline(self._settings.timeout.join)
         while True:
@@ -180,6 +184,8 @@ class Rendezvous(DynamicRendezvousHandler):
                 if time.monotonic() > deadline:
                     raise
                 self._pause(POLL_S)
+            except RendezvousTimeoutError as error:
+                raise RendezvousTimeoutError(self._why_not()) from error
         self._start_heartbeats()
         rank, world_size = self._get_world()
         self._emit("agent.rendezvous", edge="end", node_rank=rank, nodes=world_size, round=self.round)
@@ -190,6 +196,13 @@ class Rendezvous(DynamicRendezvousHandler):
         self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), deadline)
         self._set_last_call()
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
+
+    def _why_not(self) -> str:
+        """Why this node found no place: torch's error says nothing."""
+        least, waited = self._settings.min_nodes, f"{self._settings.timeout.join.total_seconds():g} s"
+        if self._came < least:
+            return f"only {self._came} of {least} nodes came within {waited} (--join-timeout-s): the job ends"
+        return f"the other nodes took this one in at no time within {waited} (--join-timeout-s)"
 
     def _set_last_call(self) -> None:
         """A new job gives all of its nodes time to start; later, those that are there go on at once."""

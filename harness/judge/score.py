@@ -198,10 +198,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
     sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
     for score in scores:
-        if score.section == "scores":
-            sections["scores"][score.name] = results[score.name].values
-        else:
-            sections["metrics"] |= results[score.name].values
+        values = results[score.name].values
+        if score.section == "metrics":
+            sections["metrics"] |= values
+        elif values or score.name in expect:  # the others have nothing to say of this run
+            sections["scores"][score.name] = values
     scenario = plan.get("scenario") or {}
     return Scorecard(
         run_id=run_id,

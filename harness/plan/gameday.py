@@ -228,6 +228,8 @@ class _Making:
         scenario = self.load(each)
         if not scenario.faults:
             raise ScenarioError([f"scenario {scenario.name}: it has no fault, so there is nothing to rehearse"])
+        if "fail_fast" in scenario.expect:
+            raise ScenarioError([f"scenario {scenario.name}: it expects that the job fails; a game day's job goes on"])
         of_the_day = {"workload": self.spec.workload, "limits": self.spec.limits, "expect": _expected(scenario, each)}
         return scenario.model_copy(update=of_the_day)
 

@@ -19,7 +19,9 @@ TAIL_BYTES = 256 * 2**10
 LENGTH_MAX = 300
 
 _FAILED_LIFE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")  # torch's elastic launcher, 1.9 and later
-_PREFIX = re.compile(r"^\[[^\]]{1,40}\]:? ?")  # of a rank: torch's own, or the launcher's
+_OF_A_RANK = r"\[[^\]]{1,40}\]:? ?"  # torch's own, or the launcher's
+_OF_A_PROGRAM = r"[a-z][\w.-]{0,39}: (?=\S*(?:Error|Exception)\b)"
+_PREFIX = re.compile(f"^(?:{_OF_A_RANK}|{_OF_A_PROGRAM})")
 _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout)\b(?::|$)")
 _CLOSED = "RendezvousClosedError"  # says the launcher of a node when that of another node has given up
 _OF_THE_LAUNCHER = re.compile(r"ChildFailedError|SignalException|^E\d{4} .*torch/distributed/elastic")

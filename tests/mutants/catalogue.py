@@ -60,6 +60,8 @@ MUTANTS = [
     _fails("ignores_notices", r"steps_rolled_back_max: \d+ is more than 0", "evict"),
     _fails("hangs_on_a_dead_peer", "no step for 30 s", "kill, little patience"),
     _fails("believes_any_place", "no step for 30 s", "wrong rank"),
+    _fails("waits_without_end", "did not give up by itself: no step for 30 s", "absent"),
+    _fails("gives_up_without_a_word", "the job did not say '1 of 2 nodes'", "absent"),
     _fails("crashes_after_every_restart", r"the job failed at step 2\d of 40: the command on node\d ended with"),
     _fails("gradient_not_averaged", "ranks 0 and 1 disagree on the gradient norm"),
     _fails(

@@ -35,6 +35,7 @@ from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.pieces import Pieces
 from reference_trainer.preemption import Preemption
+from reference_trainer.rendezvous import Rendezvous
 from reference_trainer.replicas import Replicas, Setback
 from reference_trainer.train import GradientSync, Worker, exchange
 from reference_trainer.watchdog import Watchdog
@@ -344,6 +345,17 @@ def hangs_on_a_dead_peer() -> None:
 def believes_any_place() -> None:
     """Two workers are the same rank, and all wait for the one that nobody is."""
     train.claim_place = lambda *_: None
+
+
+@bug
+def waits_without_end() -> None:
+    """The other nodes may never come, and those that wait hold their GPUs."""
+    Rendezvous._get_deadline = lambda self, timeout: time.monotonic() + 3600
+
+
+@bug
+def gives_up_without_a_word() -> None:
+    Rendezvous._why_not = lambda self: ""
 
 
 @bug

@@ -95,6 +95,7 @@ def test_a_trace_is_replayed_faster_on_its_own_nodes(tmp_path: pathlib.Path) -> 
     [
         ("entries: [{rest: 5s}]\n", "no entry injects anything"),
         ("entries:\n  - {scenario: rank-kil}\n", "day.yaml:6:5: entries.0: unknown scenario 'rank-kil'"),
+        ("entries:\n  - {scenario: absent-node}\n", "it expects that the job fails; a game day's job goes on"),
         ("entries:\n  - {replay: {trace: no.csv}}\n", "day.yaml:6:5: entries.0: unknown trace 'no.csv'"),
         ("entries:\n  - {scenario: rank-kill, overrides: {faults: {x: {}}}}\n", "unknown fault 'x'"),
         ("entries:\n  - {scenario: rank-kill, overrides: {faults: {kill: {target: {rank: 7}}}}}\n", "unknown rank 7"),
