@@ -145,16 +145,18 @@ def test_a_step_that_gradient_scaling_skipped_is_no_flaw() -> None:
     assert judged.scores["loss_continuity"]["nonfinite_steps"] == 0
 
 
-@pytest.mark.parametrize(("first", "expected"), [(1, Verdict.INCONCLUSIVE), (11, Verdict.FAIL)])
+@pytest.mark.parametrize(
+    ("first", "expected"), [(1, Verdict.INCONCLUSIVE), (2, Verdict.INCONCLUSIVE), (11, Verdict.FAIL)]
+)
 def test_losses_that_differ_before_any_fault_accuse_nobody(first: int, expected: Verdict) -> None:
     run, logs, fault_free, usual = histories()
     for lines in trainers(logs):
         for line in steps(lines, first):
-            if first == 1 or lines in [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]:
+            if first < 3 or lines in [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]:
                 line["loss"] += 0.01
     judged = card(run, logs, fault_free, usual)
     assert judged.verdict is expected, judged.reasons
-    assert any("the trainer is not deterministic" in text for text in judged.reasons) is (first == 1)
+    assert any("the trainer is not deterministic" in text for text in judged.reasons) is (first < 3)
 
 
 def test_nor_do_losses_of_their_own_that_each_rank_tells() -> None:

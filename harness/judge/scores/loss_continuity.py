@@ -24,6 +24,7 @@ from harness.timeline.timeline import Bools, Floats, Timeline
 NOTHING_LEFT_OUT = LeftOut()
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 UNPROVEN = "nothing shows that the order is the same in every run"
+BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
 
 
@@ -228,13 +229,15 @@ def _curve_line(
 
 
 def _never_the_same(run: Timeline, comparison: Comparison) -> str:
-    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: its very first step
-    differs, and a fault struck only after that."""
+    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
+    every rank had done well before a fault struck. Sums in another order are enough for that, from the second step on.
+    """
     struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-    first = comparison.step[0]
-    if struck is None or not any(rows[0] for rows in comparison.differs.values()):
+    odd = np.flatnonzero(np.logical_or.reduce(list(comparison.differs.values())))
+    if struck is None or not len(odd):
         return ""
-    if int(run.steps.end[run.steps.step == first].max()) >= struck:
+    first = comparison.step[odd[0]]
+    if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
         return ""
     if run.beside.earlier:
         why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"
