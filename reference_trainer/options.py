@@ -45,6 +45,7 @@ class Options:
     poll_s: float = 1.0
     nonfinite: str = "skip"
     divergence: str = "go-back"
+    memory_leak: str = "restart"
     layer_norms_every: int = 0
     check_replicas_every: int = 10
     hang_floor_s: float = 5.0
@@ -84,6 +85,7 @@ _HELP = {
     "poll_s": "seconds between two such questions",
     "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
     "divergence": "what to do about a spike of the loss that does not pass: go back before it, or nothing",
+    "memory_leak": "what to do when the memory of a rank grows and will soon be full: save and start anew, or nothing",
     "layer_norms_every": "steps between two events with the norms of each layer; 0: only when the loss spikes",
     "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
     "hang_floor_s": "never call it a hang before so many seconds without a step",
@@ -101,6 +103,7 @@ _CHOICES = {
     "metadata": PROVIDERS,
     "nonfinite": ("skip", "stop"),
     "divergence": ("go-back", "ignore"),
+    "memory_leak": ("restart", "ignore"),
 }
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
 _MAY_BE_ZERO = {

@@ -88,6 +88,10 @@ class Preemption:
         """This node is too slow for the others: as if it had been told to go away."""
         self._record(Notice.EVICTED, "straggler")
 
+    def start_again(self) -> None:
+        """This process cannot go on for long: all ranks save, and their agents start them again."""
+        self._record(Notice.REGROUP, None)
+
     def leave(self) -> None:
         """Tells this node's agent that the node goes away: it must not bring its workers back.
 

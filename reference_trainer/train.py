@@ -41,6 +41,7 @@ from reference_trainer.damage import Damage
 from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.layers import LayerNorms
+from reference_trainer.memory import MemoryWatch
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.pieces import Pieces
@@ -131,6 +132,7 @@ class Worker:
         self.watchdog = Watchdog(emit, options.hang_floor_s, options.hang_factor, options.startup_s)
         self.rhythm = Rhythm(options.checkpoint_every, options.checkpoint_every_s)
         self.trends = Trends(emit, self.rank, self.rhythm)
+        self.memory = MemoryWatch(emit, self.rank)
         self.stragglers = StragglerReport(emit, self.rank, options.straggler_factor)
         if self.local_rank == 0:
             usage.watch(emit)
@@ -291,6 +293,8 @@ class Worker:
                 self.divergence.step_done(step, loss, grad_norm)
             if 0 < options.exclude_stragglers <= self.stragglers.in_a_row:
                 self.preemption.give_up()
+            if options.memory_leak == "restart" and self.memory.runs_out(step):
+                self.preemption.start_again()
             if self.rank == 0 and step % options.log_every == 0:
                 print(f"step {step}  loss {loss:.4f}  grad norm {grad_norm:.3f}  lr {lr:.2e}", flush=True)
 

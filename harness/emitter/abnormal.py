@@ -6,11 +6,12 @@ The limits are those that practitioners of large runs warn on.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 LOSS_RECENT_STEPS = 50  # the mean loss of these ...
 LOSS_BEFORE_STEPS = 100  # ... against that of those before them
@@ -27,12 +28,19 @@ SPIKE_STEPS = 3  # ... in so many steps in a row: it does not pass by itself, an
 SPIKE_MARGIN_STEPS = 5  # before the first of them the state may be spoilt already
 LEFT_OUT_BEFORE, LEFT_OUT_STEPS = 1, 8  # batches that are left out: the one before the first of them, so many in all
 
+MEMORY_EVERY_S = 0.25  # between two readings; twice as long whenever ...
+MEMORY_KEPT = 64  # ... so many are kept, of which the older half is dropped
+MEMORY_JUDGED = 16  # readings at least
+MEMORY_RISES = 0.7  # of the readings are above the one before
+MEMORY_RISE_MIN_BYTES = 32 * 2**20  # over the readings judged
+MEMORY_HORIZON_S = 60.0  # a limit that is nearer than this, or than the readings judged reach back, is near
+
 LOSSES_KEPT = 32  # whose median is the usual loss; it falls as the training goes on
 NORMS_KEPT, NORMS_MIN = 100, 20  # gradient norms whose median is the usual one; with fewer nothing is usual yet
 TIMES_RECENT, TIMES_BEFORE = 50, 100  # step times: the median of these against that of those before them
 
 STAGNATION, GRADIENT, SLOW, DATA_WAIT = "stagnation", "gradient", "slow", "data_wait"
-CHECKPOINT_LATE, DIVERGENCE = "checkpoint_late", "divergence"
+CHECKPOINT_LATE, DIVERGENCE, MEMORY = "checkpoint_late", "divergence", "memory"
 OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a `Watch` finds
 
 
@@ -118,6 +126,46 @@ class Watch:
         found += [STAGNATION] if loss_stagnates(losses) else []
         found += [SLOW] if steps_are_slow(times) else []
         return found + ([DATA_WAIT] if waits_for_data(waits, times) else [])
+
+
+class Growth(NamedTuple):
+    """Of a process's memory. `full_in_s`: until its limit is reached if it goes on like that."""
+
+    bytes_per_s: float
+    full_in_s: float
+
+
+class Leak:
+    """Finds memory that grows steadily and comes near its limit.
+
+    Readings lie ever further apart, so that a slow leak is found as well as a quick one. Judged is the newer half of
+    them, so that the growth at the start is forgotten. The rate is their Theil–Sen slope: the median of the slopes
+    between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). How far into the future a trend may be followed:
+    as far as it reaches back.
+    """
+
+    def __init__(self) -> None:
+        self._readings: list[tuple[float, int]] = []
+        self._every_s = MEMORY_EVERY_S
+
+    def due(self, now_s: float) -> bool:
+        """Whether it is time for another reading."""
+        return not self._readings or now_s - self._readings[-1][0] >= self._every_s
+
+    def read(self, now_s: float, resident: int, free: int) -> Growth | None:
+        """`resident`: bytes of the process; `free`: bytes until the limit. `None`: nothing is wrong."""
+        self._readings.append((now_s, resident))
+        if len(self._readings) >= MEMORY_KEPT:
+            self._readings, self._every_s = self._readings[::2], 2 * self._every_s
+        judged = self._readings[len(self._readings) // 2 :]
+        if len(judged) < MEMORY_JUDGED or judged[-1][1] - judged[0][1] < MEMORY_RISE_MIN_BYTES:
+            return None
+        rises = sum(after > before for (_, before), (_, after) in itertools.pairwise(judged))
+        rate = statistics.median((y - x) / (t - s) for (s, x), (t, y) in itertools.combinations(judged, 2) if t > s)
+        if rate <= 0 or rises < MEMORY_RISES * (len(judged) - 1):
+            return None
+        growth = Growth(rate, free / rate)
+        return growth if growth.full_in_s <= max(MEMORY_HORIZON_S, judged[-1][0] - judged[0][0]) else None
 
 
 class Spikes:

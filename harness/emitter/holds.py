@@ -63,7 +63,10 @@ class Holds:
         if hold.get("does"):
             from harness.emitter import strikes
 
-            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step)
+            def over() -> bool:
+                return os.path.exists(hold["released"])
+
+            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step, over)
         elif hold["mislead"]:
             self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
         else:

@@ -1,5 +1,5 @@
-"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock, code of
-the scenario's own.
+"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock, memory
+that leaks, code of the scenario's own.
 
 Loaded only for a strike that the harness has granted. Each tells by a failpoint that it acts, and when it is over.
 """
@@ -7,6 +7,7 @@ Loaded only for a strike that the harness has granted. Each tells by a failpoint
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -18,10 +19,12 @@ from typing import Any
 
 RAISED, SEIZED, LET_GO = "exception_raised", "interpreter_seized", "interpreter_let_go"
 CALLED, RETURNED, FAILED = "own_code_called", "own_code_returned", "own_code_failed"
+LEAKING = "leak_begun"
 NEXT_BATCH = "next_batch"  # a failpoint: the rank asks for its next batch of data
 SAID_CHARS_MAX = 1000
 LEAVES_S_MAX = 1.0
 TICK_S = 0.005
+LEAK_BYTES, LEAK_EVERY_S = 2**20, 0.05
 
 Append = Callable[[dict[str, Any]], int]
 
@@ -39,9 +42,17 @@ class Inside:
         self._append({"event": "failpoint", "name": "own_code_says", "text": str(text)[:SAID_CHARS_MAX]})
 
 
-def strike(what: str, argument: Any, append: Append, rank: int | None = None, step: int | None = None) -> None:
+def strike(
+    what: str,
+    argument: Any,
+    append: Append,
+    rank: int | None = None,
+    step: int | None = None,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
     """`raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for so many
-    seconds. `call`: `inject` of this source is called."""
+    seconds. `leak`: from now on memory is taken, until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
+    source is called."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -49,6 +60,10 @@ def strike(what: str, argument: Any, append: Append, rank: int | None = None, st
         append({"event": "failpoint", "name": SEIZED})
         stood_still_s = _seize(float(argument))
         append({"event": "failpoint", "name": LET_GO, "stood_still_s": stood_still_s})
+    elif what == "leak":
+        rate, most = (int(word) for word in str(argument).split())
+        threading.Thread(target=_leak, args=(rate, most, over), name="leak", daemon=True).start()
+        append({"event": "failpoint", "name": LEAKING})
     elif what == "call":
         append({"event": "failpoint", "name": CALLED})
         said = _call(str(argument), Inside(rank, step, append))
@@ -88,6 +103,20 @@ def _is_ours(frame: types.FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
+    """Takes whole pages and writes to them, or they would not count; gives all of them back in the end."""
+    begin, taken = time.monotonic(), list[mmap.mmap]()
+    while not over():
+        due = min(most, rate * (time.monotonic() - begin))
+        while (len(taken) + 1) * LEAK_BYTES <= due:
+            pages = mmap.mmap(-1, LEAK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.write(b"\x01" * LEAK_BYTES)
+            taken.append(pages)
+        time.sleep(LEAK_EVERY_S)
+    for pages in taken:
+        pages.close()
 
 
 def _seize(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""What a node's network links and GPUs did, sampled by its first worker while it trains. Standard library only."""
+"""What a node's network links, memory and GPUs did, sampled by its first worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from harness.emitter import nvml
+from harness.emitter import memory, nvml
 from harness.emitter.vocabulary import BYTES_MAX
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 def _watch(emit: Emitter, every_s: float) -> None:
     with nvml.opened() as library:
         while True:
-            emit("usage", namespace=_namespace(), links=links(), **_gpus(library))
+            emit("usage", namespace=_namespace(), links=links(), **_memory(), **_gpus(library))
             time.sleep(every_s)
 
 
@@ -42,6 +42,11 @@ def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
         for name, columns in rows[: LINKS_MAX + 1]
         if name != "lo" and max(int(columns[0]), int(columns[8])) <= BYTES_MAX  # some drivers count below 0
     ]
+
+
+def _memory() -> dict[str, int]:
+    found = memory.room()
+    return {"memory_bytes": max(0, found.used), "memory_bytes_limit": found.limit} if found else {}
 
 
 def _namespace() -> str:

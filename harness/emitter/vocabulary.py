@@ -130,7 +130,7 @@ _PID = Field("pid", INTEGER, "process id, as its node sees it", optional=True, l
 
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
-    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence"),  # see `abnormal.py`
+    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `abnormal.py`
 )
 
 Tell = Literal[
@@ -511,13 +511,17 @@ _TRAINER = (
                 least=0,
                 most=MONO_NS_MAX,
             ),
+            _size("rate_bytes", "of memory that grows: how much more it becomes in a second", "bytes/s", BYTES_MAX),
+            _size("free_bytes", "of memory that grows: how much is left", "bytes", BYTES_MAX),
         ),
     ),
     Event(
         "usage",
         ("trainer",),
-        "Counters of the node's network links and GPUs, read now and then by its first worker.",
+        "What the node's network links, memory and GPUs did, read now and then by its first worker.",
         (
+            _size("memory_bytes", "in use, by all that share its memory limit", "bytes", BYTES_MAX),
+            _size("memory_bytes_limit", "that limit: of its control group, or all memory", "bytes", BYTES_MAX),
             _name(
                 "namespace", "machine and network namespace: nodes with the same one share their links", optional=True
             ),
@@ -780,6 +784,7 @@ _HARNESS = (
             Field("spoils", FLAG, "whether it may damage checkpoints; else: unless it kills", optional=True),
             Field("drifts", FLAG, "whether it leaves a rank with other weights than its peers", optional=True),
             Field("diverges", FLAG, "whether the loss may diverge over it", optional=True),
+            Field("leaks", FLAG, "whether a rank's memory grows over it until it is killed", optional=True),
         ),
     ),
     Event("fault.taking", ("harness",), "The target is killed now.", (_FAULT, *_place(optional=True))),

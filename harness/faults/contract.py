@@ -213,6 +213,7 @@ class Fault(Parameters, abc.ABC):
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
     kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
+    leaks: ClassVar[bool] = False  # a rank's memory grows over it until it is killed, which the trainer should foresee
     stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
     spoils: ClassVar[bool] = False  # checkpoints: a restart may have to take an older one
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to

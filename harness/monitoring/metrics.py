@@ -80,6 +80,8 @@ METRICS = (
     _counter(
         "network_bytes", "Bytes on the node's network links.", node="its name", link="its name", way="received, sent"
     ),
+    _gauge("node_memory_bytes", "Memory in use at the last look, by all that share its limit.", node="its name"),
+    _gauge("node_memory_limit_bytes", "That limit: of the control group, or all memory.", node="its name"),
     _gauge("gpu_busy_ratio", "How busy the GPU was at the last look.", node="its name", gpu="its number"),
     _gauge("gpu_memory_bytes", "Memory of the GPU in use at the last look.", node="its name", gpu="its number"),
     # Checkpoints

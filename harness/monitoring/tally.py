@@ -125,6 +125,9 @@ class Tally:
                     more = count - self._links.get(place, count)
                     self._links[place] = count
                     self.board.add("chaos_network_bytes_total", max(more, 0), node, place[2], way)
+        for name, metric in (("memory_bytes", "memory_bytes"), ("memory_bytes_limit", "memory_limit_bytes")):
+            if event.get(name) is not None:
+                self.board.set(f"chaos_node_{metric}", int(event[name]), node)
         for gpu in event.get("gpus") or ():
             if gpu.get("busy_percent") is not None:
                 self.board.set("chaos_gpu_busy_ratio", float(gpu["busy_percent"]) / 100, node, str(gpu["gpu"]))

@@ -149,6 +149,7 @@ class Injection:
         told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
         told |= {"drifts": True} if self.fault.drifts() else {}
         told |= {"diverges": True} if self.fault.diverges() else {}
+        told |= {"leaks": True} if self.fault.leaks else {}
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:

@@ -44,6 +44,7 @@ class FaultRecord:
     spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
     drifts: bool = False  # it leaves a rank with other weights than its peers
     diverges: bool = False  # the loss may diverge over it
+    leaks: bool = False  # a rank's memory grows over it until it is killed
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
@@ -211,6 +212,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
             record |= {
                 "drifts": False,
                 "diverges": False,
+                "leaks": False,
                 "targets": (),
                 "injected": None,
                 "told": [],
@@ -245,6 +247,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
             record["spoils"] = bool(event.get("spoils", not record["kills"]))
             record["drifts"] = bool(event.get("drifts", False))
             record["diverges"] = bool(event.get("diverges", False))
+            record["leaks"] = bool(event.get("leaks", False))
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])

@@ -7,13 +7,18 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from faults.test_node_faults import make_plan
 
 from harness.backends.local.backend import BACKEND
-from harness.errors import ScenarioError
+from harness.emitter import memory, strikes
+from harness.errors import FaultError, ScenarioError
+from harness.faults import memory_leak
 from harness.log.events import read_log
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
@@ -148,3 +153,30 @@ def test_a_launcher_dies_alone_and_its_worker_lives_on_until_the_node_is_taken(t
     )
     assert taken["ok"] and taken["measured"] == 0
     assert len(named(events, "started")) == 2
+
+
+def test_a_leak_takes_real_memory_and_gives_it_back(tmp_path: pathlib.Path) -> None:
+    over, before = threading.Event(), memory.resident_bytes()
+    told: list[dict[str, Any]] = []
+    strikes.strike(
+        "leak", f"{400 * 2**20} {64 * 2**20}", lambda record: len(told.append(record) or told), over=over.is_set
+    )
+    assert [each["name"] for each in told] == [strikes.LEAKING]
+    assert _holds(lambda: memory.resident_bytes() - before >= 60 * 2**20)
+    time.sleep(0.2)
+    assert memory.resident_bytes() - before < 80 * 2**20, "no more than it was told"
+    over.set()
+    assert _holds(lambda: memory.resident_bytes() - before < 20 * 2**20)
+
+
+def _holds(what: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return what()
+
+
+def test_a_leak_leaves_enough_to_others() -> None:
+    with pytest.raises(FaultError, match=r"make `room` smaller, so that 1024 MiB are left"):
+        memory_leak._spare_this_machine(2**50)
+    memory_leak._spare_this_machine(0)

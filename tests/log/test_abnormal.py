@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,3 +110,54 @@ def test_the_state_of_a_checkpoint_goes_on_where_it_was(usual: int, spiked: int)
     after.load(before.state())
     assert [after.step_done(9.0, 1.0) for _ in range(3)] == [before.step_done(9.0, 1.0) for _ in range(3)]
     assert after.state() == before.state()
+
+
+MIB = 2**20
+
+
+def found_at(resident: Callable[[float], float], seconds: float, limit: float, every_s: float = 0.1) -> float | None:
+    """When a leak is found in a process that holds so many MiB at each moment, if it is."""
+    leak, now_s = abnormal.Leak(), 0.0
+    while now_s < seconds:
+        now_s += every_s
+        held = resident(now_s)
+        if leak.due(now_s) and leak.read(now_s, round(held * MIB), round((limit - held) * MIB)):
+            return now_s
+    return None
+
+
+@given(st.floats(10, 200), st.floats(0.5, 100), st.floats(0, 1), st.integers(0, 2**32))
+def test_a_steady_leak_is_found_before_it_kills(fills_in_s: float, rate: float, noise: float, seed: int) -> None:
+    dice = Random(seed)
+    begin, room = 5.0, max(128.0, fills_in_s * rate)
+    noisy = noise * min(1.0, rate * abnormal.MEMORY_EVERY_S / 4)
+    at = found_at(lambda s: 300 + rate * max(0, s - begin) + noisy * dice.random(), begin + room / rate, 301 + room)
+    assert at is not None and begin < at < begin + room / rate
+
+
+@given(st.floats(0, 30), st.floats(0, 4000), st.floats(1, 20), st.integers(0, 2**32))
+def test_memory_that_levels_off_is_no_leak(noise: float, warm_up: float, lasts_s: float, seed: int) -> None:
+    dice = Random(seed)
+    limit = 300 + 3 * warm_up + 40 * abnormal.MEMORY_HORIZON_S * warm_up / lasts_s  # far away at any moment
+    grown = found_at(lambda s: 300 + warm_up * min(1, s / lasts_s) + noise * dice.random(), 600, limit, every_s=1.0)
+    assert grown is None
+
+
+@given(st.floats(40, 2000), st.floats(1, 30))
+def test_a_cache_that_is_emptied_again_and_again_is_no_leak(size: float, period_s: float) -> None:
+    limit = 300 + size * (1 + abnormal.MEMORY_HORIZON_S / period_s) + 1
+    assert found_at(lambda s: 300 + size * (s % period_s) / period_s, 600, limit) is None
+
+
+def test_a_leak_of_days_is_found_hours_before() -> None:
+    rate, limit = 100.0, 300 + 100.0 * 48  # MiB an hour, for two days
+    at = found_at(lambda s: 300 + rate * s / 3600, 48 * 3600, limit, every_s=60.0)
+    assert at is not None and 24 < at / 3600 < 40
+
+
+def test_the_forecast_says_when_the_limit_is_reached() -> None:
+    leak = abnormal.Leak()
+    for number in range(1, 40):
+        found = leak.read(number * 0.5, (300 + 10 * number) * MIB, 200 * MIB)
+    assert found is not None
+    assert found.bytes_per_s == 20 * MIB and found.full_in_s == 10

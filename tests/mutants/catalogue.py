@@ -76,6 +76,7 @@ MUTANTS = [
         "skew",
     ),
     _fails("ends_out_of_memory", r"steps_rolled_back_max: \d+ is more than 0", "out of memory"),
+    _fails("ignores_leaks", "the memory of rank 1 leaked until it ended, and the trainer did not say so", "leak"),
     _fails("drops_what_did_not_fit", BITS.format(r"2\d"), "out of memory"),
     _fails("ignores_spikes", r"from step \d+ to step \d+ the loss .* usual, and the trainer did not say so", "spike"),
     _fails("goes_back_into_the_spike", "the trainer said so, and went on with these steps", "spike"),
@@ -88,6 +89,6 @@ MUTANTS = [
 ]
 QUICK = ["never_resumes", "schedule_restarts", "cursor_one_off", "gradient_not_averaged"]  # run in every test session
 
-VARIATIONS = ["stands_still_now_and_then", "slow_disk", "noisy_host"]
+VARIATIONS = ["stands_still_now_and_then", "slow_disk", "noisy_host", "warms_up"]
 CONTROLS = [Real(None, name, Verdict.PASS, "") for name in REHEARSALS if name != "kill, little patience"]
 CONTROLS += [Real(bug, name, Verdict.PASS, "") for bug in VARIATIONS for name in ("nothing", "kill", "evict twice")]

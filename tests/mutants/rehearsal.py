@@ -51,6 +51,7 @@ SKEW = fault("skew", "data_skew", {"step": 25}, {"rank": 1}, kind="duplicate")
 FULL = fault("full", "out_of_memory", {"step": 25}, {"rank": 1}, fits=2, duration="0s")
 SPIKE = fault("spike", "divergence", {"step": 40}, {"rank": "all"}, kind="learning_rate", factor=100, steps=3)
 MILD = fault("mild", "divergence", {"step": 40}, {"rank": "all"}, kind="gradient", factor=50, steps=1)
+LEAK = fault("leak", "memory_leak", {"step": 25}, {"rank": 1}, rate="24MiB", room="192MiB")
 LOST = fault("lost", "node_loss", {"step": 25}, {"node": 1}, replacement="none")
 CONFUSE = fault("confuse", "start_failure", {"step": 25}, {"rank": 1}, kind="wrong_rank", times=2, within="2m")
 
@@ -96,6 +97,9 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "spike": rehearsal(SPIKE, steps=100, expect=ALIKE),
     "mild spike": rehearsal(MILD, steps=100, expect=ALIKE | NOTHING_LOST),
     "wrong rank": rehearsal(CONFUSE, KILL | {"when": {"following": "confuse", "event": "injected"}}, patience="30s"),
+    "leak": rehearsal(
+        LEAK, steps=1500, checkpoint={"every_steps": 100}, expect=NOTHING_LOST | {"memory_growth": {"foreseen": True}}
+    ),
     "absent": rehearsal(LOST, args=["--join-timeout-s", "5"], patience="30s")
     | {"expect": {"fail_fast": {"max": "20s", "says": "1 of 2 nodes"}}},
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),

@@ -33,6 +33,7 @@ from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Metrics, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.divergence import Divergence, Spike
+from reference_trainer.memory import MemoryWatch
 from reference_trainer.pieces import Pieces
 from reference_trainer.preemption import Preemption
 from reference_trainer.rendezvous import Rendezvous
@@ -392,6 +393,11 @@ def ends_out_of_memory() -> None:
 
 
 @bug
+def ignores_leaks() -> None:
+    MemoryWatch.runs_out = lambda self, step: False
+
+
+@bug
 def drops_what_did_not_fit() -> None:
     """Cuts the share in half, as it should, and trains on the first piece only."""
     original, whole = Pieces.of, Pieces.did_not_fit
@@ -534,6 +540,23 @@ def slow_disk() -> None:
         original(path)
 
     checkpoint._fsync = fsync
+
+
+@variation
+def warms_up() -> None:
+    """Takes memory in its first seconds, as caches and compilers do, and then no more."""
+    original = Worker.build
+
+    def grow() -> None:
+        held = [bytes([1]) * 2**20 for _ in range(100) if time.sleep(0.02) is None]
+        time.sleep(3600)
+        held.clear()
+
+    def build(self: Worker) -> None:
+        threading.Thread(target=grow, daemon=True).start()
+        original(self)
+
+    Worker.build = build
 
 
 @variation

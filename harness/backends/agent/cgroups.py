@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.backends.agent import processes
+from harness.emitter import groups
 from harness.errors import BackendError, FaultError
 
 CONTROLLERS = ("cpu", "memory")
@@ -38,9 +39,9 @@ class Parent:
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
     """The place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`, changes nothing."""
     proc = proc or SELF
-    own = _own_groups(proc / "cgroup")
+    own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
-    for mount in _mounts(proc / "mountinfo"):
+    for mount in groups.mounts(proc / "mountinfo"):
         if mount.version == 1 and controller in mount.options:
             return Parent(controller, 1, mount.locate(own.get(controller, "/")))
         if mount.version == 2:
@@ -48,7 +49,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
     return unified
 
 
-def _delegated(controller: str, mount: _Mount, own: str) -> Parent | str:
+def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
     """In v2 a group may have limits only where the group above hands the controller down."""
     path = mount.locate(own)
     while True:
@@ -57,39 +58,6 @@ def _delegated(controller: str, mount: _Mount, own: str) -> Parent | str:
         if path == mount.point:
             return f"the cgroup v2 controller `{controller}` is not handed down to any group above this process"
         path = path.parent
-
-
-@dataclass(frozen=True)
-class _Mount:
-    version: int
-    point: pathlib.Path
-    root: str  # which group is mounted there: not the topmost one in a container
-    options: frozenset[str]
-
-    def locate(self, group: str) -> pathlib.Path:
-        """The folder of a group; the mount point itself where the group lies outside of what is mounted."""
-        inside = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root.rstrip("/")) else "/"
-        path = self.point / inside.strip("/")
-        return path if path.is_dir() else self.point
-
-
-def _mounts(path: pathlib.Path) -> Iterator[_Mount]:
-    for line in path.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) >= 5 and kind and kind[0] in ("cgroup", "cgroup2"):
-            point = pathlib.Path(fields[4].encode().decode("unicode_escape"))
-            version = 2 if kind[0] == "cgroup2" else 1
-            yield _Mount(version, point, fields[3], frozenset(kind[-1].split(",")))
-
-
-def _own_groups(path: pathlib.Path) -> dict[str, str]:
-    """Group by controller; the unified one under the empty name."""
-    groups: dict[str, str] = {}
-    for line in path.read_text().splitlines():
-        _, controllers, group = line.split(":", 2)
-        groups |= dict.fromkeys(controllers.split(","), group)
-    return groups
 
 
 def _words(path: pathlib.Path) -> list[str]:
@@ -207,7 +175,7 @@ def kills(group: Group) -> int:
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
     """Groups of the run; without it, those whose harness is dead. Changes nothing."""
     # Looked for everywhere: who sweeps may itself be in another group than the harness was.
-    roots = {m.point for m in _mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
+    roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
     return sorted(path for path in found if path.name.count("@") >= 2 and _is_ours(path.name, run_id))
 

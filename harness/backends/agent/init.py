@@ -19,8 +19,11 @@ from dataclasses import dataclass
 
 from harness.backends.agent import kernel, own_view, processes, rpc, sockets, spawn, throttle
 from harness.backends.agent.net import links as net
+from harness.emitter import groups
 from harness.errors import UsageError
 
+GROUPS = "/sys/fs/cgroup"
+NOTHING_SPECIAL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 FREEZE_ROUNDS_MAX = 50
 FREEZE_S_MAX = 5.0
 LOOK_FOR_NEW_S = 0.5
@@ -74,7 +77,7 @@ def main(link: socket.socket) -> None:
 def _build(setup: Setup) -> None:
     with stage("node mounts"):
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        kernel.mount("proc", "/proc", "proc", NOTHING_SPECIAL)
         _mount_names(setup.hosts)
         _mount_sysfs()
         if setup.run_dir:
@@ -112,10 +115,30 @@ def _name(name: str, address: str) -> None:
 
 def _mount_sysfs() -> None:
     """Some containers do not let a user mount /sys: the node then sees the devices of the outside there."""
+    outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
     try:
-        kernel.mount("sysfs", "/sys", "sysfs", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
+        if outside is not None:
+            _show_groups(outside)
     except PermissionError as error:
         print(f"the node goes without a /sys of its own: {error}", file=sys.stderr, flush=True)
+    finally:
+        if outside is not None:
+            os.close(outside)
+
+
+def _show_groups(outside: int) -> None:
+    """A process may read the limits of its control group, as in a container; nobody on the node may write them."""
+    try:
+        kernel.mount(f"/proc/self/fd/{outside}", GROUPS, flags=kernel.MS_BIND | kernel.MS_REC)
+    except OSError as error:
+        print(f"the node does not see its control groups: {error}", file=sys.stderr, flush=True)
+        return
+    points = {GROUPS, *(str(mount.point) for mount in groups.mounts(pathlib.Path("/proc/self/mountinfo")))}
+    for point in sorted(each for each in points if each == GROUPS or each.startswith(f"{GROUPS}/")):
+        with contextlib.suppress(OSError):  # hidden by another one, or not ours to change
+            read_only = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY
+            kernel.mount("none", point, flags=read_only | NOTHING_SPECIAL)
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:

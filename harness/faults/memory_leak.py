@@ -1,0 +1,93 @@
+"""A rank's memory grows and grows: a loader that keeps its batches, losses that are kept with their graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+
+from pydantic import Field, PrivateAttr
+
+from harness.backends.contract import Node, Verb
+from harness.emitter.strikes import LEAKING
+from harness.errors import FaultError, NodeGone
+from harness.faults.contract import Context, Hold, Target
+from harness.faults.shared import inside
+from harness.faults.shared.memory import see_memory_end
+from harness.units import Duration, Size
+
+GROWN_MIN = 0.25  # of the room, until the leak counts as one
+LEFT_BYTES_MIN = 2**30  # of this machine's memory, beyond what the leak may take
+
+
+class MemoryLeak(inside.InsideFault):
+    """The process of a rank takes `rate` of memory each second, right after its next step. Its node may use `room` more
+    than it does now; then the kernel kills the rank. A trainer may foresee that.
+
+    The trainer must emit our events itself, or be observed."""
+
+    rate: Size = Field(Size("16MiB"), description="How much the process takes in a second.")
+    room: Size = Field(Size("192MiB"), description="How much more than now the node may use.")
+    within: Duration = Field(Duration("2m"), description="How long the leak lasts if the job does not end it.")
+
+    runbook = "F6"
+    needs = frozenset({Verb.SIGNAL, Verb.MEMORY, Verb.MEMORY_KERNEL})
+    leaks = True
+    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+
+    def holds(self, targets: Sequence[Target]) -> list[Hold]:
+        return inside.at_the_next_step(targets, "leak", f"{self.rate.bytes} {2 * self.room.bytes}")
+
+    def describe(self, targets: Sequence[Target]) -> str:
+        ranks = ", ".join(str(target.rank) for target in targets)
+        return f"rank {ranks} takes {self.rate} of memory a second; {self.room} above what its node uses it is killed"
+
+    def inject(self, targets: Sequence[Target], context: Context) -> None:
+        """Measured by what the node uses. It is over when the process has ended, by its own choice or not."""
+        _spare_this_machine(self.room.bytes * len(targets))
+        victims = self.find_victims(targets, context)
+        before: dict[Node, int] = {}
+        for node, pid in victims.values():
+            before.setdefault(node, node.memory_use().used_bytes)
+            self._limits[node] = before[node] + self.room.bytes
+            node.limit_memory(self._limits[node], "kernel")
+            node.doom(pid)
+        inside.strike_each(targets, context, LEAKING)
+        wanted = round(GROWN_MIN * self.room.bytes)
+        for rank, (node, pid) in victims.items():
+
+            def grown(node: Node = node, pid: int = pid) -> int | None:
+                return None if inside.is_gone(node, pid) else node.memory_use().used_bytes - before[node]
+
+            def seen() -> bool:
+                return (more := grown()) is None or more >= wanted
+
+            context.wait(self.within.s, until=seen)
+            more = grown()
+            detail = f"rank {rank} on {node.name}: limit {self._limits[node] / 2**20:.0f} MiB"
+            detail += "; it was gone before" if more is None else ""
+            context.effect(more or 0, wanted, "bytes taken", ok=(more or 0) >= wanted, detail=detail)
+        there = victims.values()
+        context.wait(self.within.s, until=lambda: all(inside.is_gone(node, pid) for node, pid in there))
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        super().heal(targets, context)
+        for node in self._limits:
+            with contextlib.suppress(NodeGone):  # and its limits with it
+                node.limit_memory(None)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for node, limit_bytes in self._limits.items():
+            see_memory_end(node, limit_bytes, context)
+
+
+def _spare_this_machine(wanted: int) -> None:
+    """Raises `FaultError` where the leak could take what others on this machine need. Other machines have limits."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    if free is not None and free < wanted + LEFT_BYTES_MIN:
+        text = f"the leak may take {wanted / 2**20:.0f} MiB, and only {free / 2**20:.0f} MiB are free on this machine"
+        raise FaultError(f"{text}: make `room` smaller, so that {LEFT_BYTES_MIN / 2**20:.0f} MiB are left")
+
+
+FAULT = MemoryLeak
