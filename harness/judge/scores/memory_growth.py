@@ -40,11 +40,12 @@ class MemoryGrowth(Score):
             return ScoreResult(values, [Expectation(NAME, "each leak", "—", Verdict.INCONCLUSIVE, reason)])
         unseen = [rank for rank in sorted(seen) if seen[rank] is None]
         told = f"{len(seen) - len(unseen)} of {len(seen)} ranks"
-        reason = (
-            f"the memory of rank {unseen[0]} leaked until it ended, and the trainer did not say so" if unseen else ""
-        )
-        verdict = Verdict.FAIL if unseen else Verdict.PASS
-        return ScoreResult(values, [Expectation(NAME, "each leak", told, verdict, reason)])
+        if unseen:
+            reason = f"the memory of rank {unseen[0]} leaked until it ended, and the trainer did not say so"
+            return ScoreResult(values, [Expectation(NAME, "each leak", told, Verdict.FAIL, reason)])
+        latest = max(after for after in seen.values() if after is not None)
+        summary = f"the leak was found {latest:.1f} s after it began"
+        return ScoreResult(values, [Expectation(NAME, "each leak", told, Verdict.PASS)], summary=summary)
 
 
 def _leaked(fault: FaultRecord) -> bool:
