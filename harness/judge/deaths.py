@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.timeline.story import CLEAN_CODES
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
@@ -132,12 +132,22 @@ def _vanished(run: Timeline) -> Iterator[Death]:
             over[place] = min(exit_["at"], over.get(place, exit_["at"]))
     worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
     for row, gone in enumerate(run.processes):
-        if gone.exited is not None or gone.first_step is None:
+        if gone.first_step is None:
             continue
-        without = min((begin for begin, world in worlds if begin > gone.last_seen and row not in world), default=None)
+        later = [(begin, world) for begin, world in worlds if begin > gone.last_seen and row not in world]
+        if gone.exited is not None:  # it was told of, but only long after another had taken its place
+            later = [each for each in later if each[0] < gone.exited and _taken_over(run, gone, each[1])]
+        without = min((begin for begin, _ in later), default=None)
         if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
             at = without - 1  # before their world's first step was done
             yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
+
+
+def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
+    """Whether a process that was started on the same node after its last word has its rank in this world."""
+    others = (run.processes[row] for row in world)
+    place = gone.node, gone.incarnation, gone.rank
+    return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
 
 
 def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], Sequence[int]]) -> Death:
@@ -152,7 +162,8 @@ def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], 
         started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
     error = rank is not None and any(run.processes[i].exit_reason == "error" for i in rows)
     met = next((text for i in rows if rank is not None and (text := run.processes[i].exit_error)), "")
-    return Death(node, incarnation, rank, int(exit_["code"]), at, started, tuple(rows), _on_one_line(met), error)
+    code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
+    return Death(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
 
 
 def _on_one_line(text: str) -> str:

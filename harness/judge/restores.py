@@ -18,17 +18,17 @@ from harness.judge.steps_done import usual_strides
 from harness.timeline.lineage import step_of
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
+SCRATCH = "scratch"  # the source of a state that nothing was restored for
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
 
 
 def findings(evidence: Analysis) -> Iterator[Finding]:
     run, strides = evidence.run, usual_strides(evidence.run, evidence.fault_free)
     starts = _starts(run)
-    for check in (_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)):
-        yield from first(check)
-    yield from first(damaged_loads.findings(run, starts))
-    yield from first(_not_the_newest(run, starts))
-    yield from first(_from_scratch(run, starts))
+    checks = [_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)]
+    checks += [damaged_loads.findings(run, starts), _not_the_newest(run, starts), _from_scratch(run, starts)]
+    found = [finding for check in checks for finding in first(check)]
+    yield from found or [*first(_contradicted(run, starts)), *first(_untold(run, starts))]
 
 
 def first(found: Iterator[Finding]) -> Iterator[Finding]:
@@ -104,6 +104,34 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
         if len(states) > 1:
             shown = ", ".join(str(step) for step in states)
             yield Verdict.FAIL, f"ranks of one world restored different steps: {shown}"
+
+
+def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """Restores whose source is that of another state."""
+    saved: dict[str, set[int]] = {SCRATCH: {0}}  # a path may be used again
+    for event in run.checkpoints:
+        if event.get("path") and "step" in event:
+            saved.setdefault(str(event["path"]), set()).add(int(event["step"]))
+    for start in starts:
+        for each in start.members:
+            event, step = each.restored or {}, start.restored.get(each.process)
+            source = str(event.get("source") or "")
+            if step is not None and source in saved and step not in saved[source]:
+                text = f"rank {run.processes[each.process].rank} said it restored step {step}"
+                yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {min(saved[source])}"
+
+
+def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
+    tellers = {run.processes[row].rank for start in starts for row in start.restored}
+    for start in starts[1:]:
+        alive = any(each.before is not None and each.before >= start.epoch.first - 1 for each in start.members)
+        for each in () if alive else start.members:
+            process = run.processes[each.process]
+            silent = each.restored is None and (each.before is None or start.own_decision)
+            if silent and process.rank in tellers and not process.dropped:
+                text = f"rank {process.rank} began again with step {each.first} and did not report what it restored"
+                yield Verdict.INCONCLUSIVE, f"{text}, though it reports it elsewhere"
 
 
 def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from harness.emitter import EXIT_LEFT
 from harness.judge import acted, deaths, restores, steps_done
-from harness.judge.acted import place_of
 from harness.judge.analysis import Analysis
 from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
@@ -149,7 +148,7 @@ def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[
     """Nodes whose launcher left no log though others' did, so that nobody tells of the ends of their workers. A node
     that was taken may have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
     usual = {p.node for p in fault_free.processes} - {node for node, _ in fault_free.launchers} if fault_free else set()
-    taken = {place_of(target) for fault in run.faults if fault.kills for target in fault.targets}
+    taken = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():
         if node not in usual:

@@ -24,6 +24,7 @@ from harness.timeline.timeline import Bools, Floats, Timeline
 NOTHING_LEFT_OUT = LeftOut()
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
 UNPROVEN = "nothing shows that the order is the same in every run"
+LASTING = 0.9  # of the steps from the first one on that differs
 BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
 
@@ -230,11 +231,13 @@ def _curve_line(
 
 def _never_the_same(run: Timeline, comparison: Comparison) -> str:
     """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
-    every rank had done well before a fault struck. Sums in another order are enough for that, from the second step on.
+    every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
+    from the second step on; steps that differ for a while and then no more are something else.
     """
     struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-    odd = np.flatnonzero(np.logical_or.reduce(list(comparison.differs.values())))
-    if struck is None or not len(odd):
+    differ = np.logical_or.reduce(list(comparison.differs.values()))
+    odd = np.flatnonzero(differ)
+    if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
         return ""
     first = comparison.step[odd[0]]
     if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
