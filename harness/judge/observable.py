@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.timeline.timeline import Timeline
 
 NO_STEPS = "the log holds no step of the job, so its progress is not known"
-APART = "the steps cannot be followed across restarts: a process resumed from an unknown step"
+APART = "the steps cannot be followed: a process resumed from an unknown step, or is not observed any more"
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:

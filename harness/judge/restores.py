@@ -114,8 +114,8 @@ def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             saved.setdefault(str(event["path"]), set()).add(int(event["step"]))
     for start in starts:
         for each in start.members:
-            event, step = each.restored or {}, start.restored.get(each.process)
-            source = str(event.get("source") or "")
+            step = start.restored.get(each.process)
+            source = str((each.restored or {}).get("source") or "")
             if step is not None and source in saved and step not in saved[source]:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
                 yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {min(saved[source])}"
@@ -126,9 +126,9 @@ def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
     tellers = {run.processes[row].rank for start in starts for row in start.restored}
     for start in starts[1:]:
         alive = any(each.before is not None and each.before >= start.epoch.first - 1 for each in start.members)
-        for each in () if alive else start.members:
+        for each in () if alive and not start.own_decision else start.members:
             process = run.processes[each.process]
-            silent = each.restored is None and (each.before is None or start.own_decision)
+            silent = each.process not in start.restored and (each.before is None or start.own_decision)
             if silent and process.rank in tellers and not process.dropped:
                 text = f"rank {process.rank} began again with step {each.first} and did not report what it restored"
                 yield Verdict.INCONCLUSIVE, f"{text}, though it reports it elsewhere"

@@ -18,6 +18,7 @@ from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 
 NAMED_STEPS = 5
+UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
 
 
@@ -25,10 +26,31 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     run, fault_free = evidence.run, evidence.fault_free
     strides = usual_strides(run, fault_free)
     yield from _went_ahead(run)
+    yield from _not_applied(run, fault_free)
     yield from _left_out(run, evidence.curve.step, strides)
     yield from _missing(run, evidence.missing)
     yield from _beyond_the_plan(run, fault_free)
     yield from _unheard(run, fault_free)
+
+
+def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
+    """Updates that were left out: a few over a loss scale, on every rank alike, as in the fault-free run."""
+    steps = run.steps
+    rows = np.flatnonzero(steps.survives & (steps.applied == 0))
+    if not len(rows):
+        return
+    applied = np.flatnonzero(steps.survives & (steps.applied == 1))
+    apart = np.intersect1d(steps.step[rows], steps.step[applied])
+    if len(apart):
+        ranks = sorted(set(steps.rank[rows[steps.step[rows] == apart[0]]].tolist()))
+        text = f"at step {apart[0]} rank {ranks[0]} left its update out, and others did not"
+        yield Verdict.INCONCLUSIVE, f"{text}: their weights differ"
+    done = len(np.unique(steps.step[steps.survives]))
+    usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
+    left_out = len(np.unique(steps.step[rows]))
+    if left_out - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
+        text = f"{left_out} steps left their update out, first step {steps.step[rows].min()}"
+        yield Verdict.INCONCLUSIVE, f"{text}; the fault-free run {usual}: not all that was counted was done"
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:

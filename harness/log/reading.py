@@ -200,7 +200,7 @@ def _read_source(source: EventFile) -> Writer | None:
     if header is None:
         return None
     header["event"] = ""
-    rest = _kept(part.events, events.role_of(header))
+    rest = sorted(_kept(part.events, events.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
     dropped = max(part.dropped, header.get("dropped", 0))
@@ -224,12 +224,16 @@ class _Part:
         self.dropped = max(self.dropped, other.dropped)
 
     def steps(self) -> dict[str, Column]:
-        """All steps. One of which its trainer does not say when it began did so when the one before ended."""
+        """All steps in order of time: threads and log shippers may exchange lines. One of which its trainer does not
+        say when it began did so when the one before ended."""
         if len(self.columns) == 1:
             steps = self.columns[0]
         else:
             parts = [{name: np.zeros(0, kind) for name, kind in COLUMNS.items()}, *self.columns]
             steps = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        if (np.diff(steps["end"]) < 0).any():
+            order = np.argsort(steps["end"], kind="stable")
+            steps = {name: column[order] for name, column in steps.items()}
         untold = steps["begin"] == NOT_TOLD
         if untold.any():
             previous = np.concatenate([steps["end"][:1], steps["end"][:-1]])

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
+
+FRAMES_UP = "_frames_up"
+
+
+def _looks_up_frames(function: Any) -> bool:
+    try:
+        return FRAMES_UP in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def nothing(*_: Any) -> None:
@@ -24,12 +34,17 @@ def around(
 
     `before` gets the call's arguments. What it returns goes to `after`, with the call's result, or to `failed`, with
     the error; neither is called where it returns `None`. The hooks must be guarded: they may not raise.
+
+    A function that looks for names in its caller's frame is told to look one frame further up (`torch.jit.script`).
     """
     original = getattr(owner, name)
+    looks_up = _looks_up_frames(original)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         token = before(*args, **kwargs)
+        if looks_up:
+            kwargs[FRAMES_UP] = kwargs.get(FRAMES_UP, 0) + 1
         if token is None:
             return original(*args, **kwargs)
         try:

@@ -138,7 +138,12 @@ class AttachedRun:
 
     def _healthy(self) -> None:
         """Raises `_Over` where the job is not whole before anything is done to it."""
-        bad = [f"{node} is {seen.state}" for node, seen in self.job.look().items() if seen.state != RUNNING]
+        looked = self.job.look()
+        if any(_is_done(seen) for seen in looked.values()):  # the others may need a moment longer
+            looked = self._until(list(looked), lambda _, now: _is_done(now))
+        if all(_is_done(seen) for seen in looked.values()):
+            raise _Over("job_ended", "the job has ended with 0")
+        bad = [f"{node} is {seen.state}" for node, seen in looked.items() if seen.state != RUNNING]
         if bad:
             raise _Over("not_steady", f"the job is not whole, so nothing more is done to it: {', '.join(bad)}")
         progress = self.day.progress
@@ -209,6 +214,10 @@ class AttachedRun:
             file.write(json.dumps({"what": what, "wall_ns": time.time_ns(), **more}) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _is_done(seen: Seen) -> bool:
+    return seen.state == ENDED and seen.code == 0
 
 
 def _take_back(undo: Undo) -> None:

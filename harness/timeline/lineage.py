@@ -58,7 +58,7 @@ class Life:
     last_step_end: int = -NEVER
     cut: bool = False  # its log lost its end, though nothing killed it
     repeated: Bools | None = None  # which of its rows were logged before, where any were
-    apart: bool = False  # its steps are counted from 1, from a state of an unknown step on
+    apart: bool = False  # its steps are counted from 1, from a state of an unknown step on, or not observed
 
     @property
     def restored(self) -> dict[str, Any] | None:
@@ -206,7 +206,9 @@ def _read_life(life: Life) -> None:
                 life.restores.append(event)
             case "exiting":
                 life.exiting = event
-    life.apart = joined.apart(life.restores, life.writer.steps)
+    life.apart = joined.apart(life.restores, life.writer.steps) or any(
+        event["event"] == "observer.failed" and event.get("signal") == "steps" for event in life.writer.events
+    )
     life.told_joins = bool(life.joins)
     if len(life.step_ends):
         life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])

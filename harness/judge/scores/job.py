@@ -42,7 +42,12 @@ class JobScore(Score):
         ]
         reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run)]
-        reasons += [*_evidence(run), *_without_a_launcher(run, evidence.fault_free), *_ledger(run)]
+        reasons += [
+            *_evidence(run),
+            *_without_an_end(run),
+            *_without_a_launcher(run, evidence.fault_free),
+            *_ledger(run),
+        ]
         reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
         if len(unexplained) > NAMED_DEATHS:
             reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
@@ -142,6 +147,15 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
         if process.cut:
             text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
             yield Verdict.INCONCLUSIVE, text
+
+
+def _without_an_end(run: Timeline) -> Iterator[Finding]:
+    """Nodes that worked for the job and were its own to the end; how their command ended is told of others only."""
+    kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
+    kept &= {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
+    ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None} & kept
+    for node, _ in sorted(kept - ended) if ended and run.outcome == "completed" else ():
+        yield Verdict.INCONCLUSIVE, f"how the command on {node} ended is not known"
 
 
 def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
