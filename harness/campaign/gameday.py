@@ -140,7 +140,8 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
     log = reading.read(run_dir / "events")
     events = sorted(log.harness.events, key=lambda event: event["at"]) if log.harness else []
     cards = {name: card for name in _begun(events, day) if (card := _card(run_dir, name, observer)) is not None}
-    whole = _card(run_dir, None, observer)
+    same = all(act.expects_same_losses for act in day.acts if act.name in cards)
+    whole = _card(run_dir, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
     result = judge_day(events, _expected(day), cards, whole, probes)
     for name, card in cards.items():
@@ -158,13 +159,16 @@ def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:
     return [e["rehearsal"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] in known]
 
 
-def _card(run_dir: pathlib.Path, rehearsal: str | None, observer: CampaignObserver) -> Scorecard | None:
+def _card(
+    run_dir: pathlib.Path, rehearsal: str | None, observer: CampaignObserver, expect: Mapping[str, Any] | None = None
+) -> Scorecard | None:
     """`None`, and a note, for what cannot be judged. Of the job as a whole those faults count that acted: what the
-    others came to is told of their rehearsals."""
+    others came to is told of their rehearsals. `expect`: of the job as a whole, also between and after them."""
     try:
         evidence = load_evidence(run_dir, rehearsal)
         if rehearsal is None:
-            evidence = replace(evidence, run=_with_acted_faults(evidence.run))
+            run = _with_acted_faults(evidence.run)
+            evidence = replace(evidence, run=replace(run, plan={**run.plan, "expect": expect or {}}))
         return judge(evidence, rehearsal or run_dir.name)
     except EventLogError as error:
         observer.note(f"{rehearsal or 'the job'} cannot be judged: {error}")

@@ -158,12 +158,14 @@ def judge_day(
     reasons = [text for found, text in findings if found is verdict and found is not Verdict.PASS]
     reasons += [text for found, text in findings if found not in (verdict, Verdict.PASS)]
     moments = sorted(_moments(events, begin), key=lambda moment: moment.at_ns)
-    headline = [] if reasons else [_headline(acts, sides)]
+    headline = [] if reasons else [_headline(acts, sides, job)]
     return DayResult(verdict, headline + reasons, sides, acts, moments, str(last.get("outcome", "")), job)
 
 
-def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None]) -> str:
+def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None], job: Scorecard | None) -> str:
     said = f"all {len(acts)} rehearsals passed on one job that kept running"
+    if job is not None and not any(line.name.startswith("loss_continuity.") for line in job.expectations):
+        said += "; its losses were judged in the rehearsals only, not between and after them"
     untold = [name for name in ("alerts", "people") if sides[name] is None]
     return said + (f"; not judged: {' and '.join(untold)} (the plan expects nothing of them)" if untold else "")
 

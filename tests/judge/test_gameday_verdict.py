@@ -64,8 +64,8 @@ def test_a_day_on_which_all_passed_passes_and_says_what_was_not_judged() -> None
     result = verdict_of(day(rehearsed("a", 10), rehearsed("b", 50)), Expected("a", 0), Expected("b", 1))
     assert result.verdict is Verdict.PASS
     assert result.reasons == [
-        "all 2 rehearsals passed on one job that kept running; not judged: alerts and people (the plan expects"
-        " nothing of them)"
+        "all 2 rehearsals passed on one job that kept running; its losses were judged in the rehearsals only, not between"
+        " and after them; not judged: alerts and people (the plan expects nothing of them)"
     ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import json
 import os
 import pathlib
@@ -237,6 +238,18 @@ def own_error() -> Any:
         raise RuntimeError("could not clean up after it") from error
 
 
+def twice(number: float) -> float:
+    return 2 * number
+
+
+class Scripted:
+    def __init__(self, number: float):
+        self.number = number
+
+    def doubled(self) -> float:
+        return twice(self.number)
+
+
 @case
 def saved_whole() -> Any:
     """The module itself is pickled, copied and compiled, as if nobody looked at it."""
@@ -247,6 +260,8 @@ def saved_whole() -> Any:
     scripted = torch.jit.script(net)
     hooks = [len(each._forward_pre_hooks) for each in (again, torch.load(OUT / "whole.pt", weights_only=False))]
     x = dataset()[:4][0]
+    importlib.import_module("torch.distributed.optim")  # scripts classes that use names of their module
+    assert torch.jit.script(Scripted)(2.0).doubled() == 4.0
     return losses, hooks, scripted(x).sum().item(), train(DataLoader(dataset(), batch_size=4), net)
 
 

@@ -139,6 +139,7 @@ def went(
         (Pretended(), {"progress": None}, Verdict.INCONCLUSIVE, "nothing shows whether the job went on"),
         (Pretended(), {"progress": {"log": r"epoch (\d+)", "within": "20ms"}}, Verdict.INCONCLUSIVE, "no such number"),
         (Pretended(stuck=True), {"entries": DAY["entries"] * 2}, Verdict.FAIL, "no progress"),
+        (Pretended(dies=0), {"entries": DAY["entries"] * 2}, Verdict.INCONCLUSIVE, "the job has ended with 0"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, (Pretended, dict)) else str(value),
 )

@@ -1,0 +1,143 @@
+"""Logs that contradict themselves, or say nothing of what they tell elsewhere: no pass, and no accusation either."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, remove, steps, trainers, verdict
+
+from harness.judge.score import Scorecard, Verdict
+from harness.theory.simulator import Job, Outage, simulate
+
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+Line = dict[str, Any]
+
+
+def judged(bend: Callable[[Logs], object]) -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), bend, EXPECT)
+
+
+def second_lives(logs: Logs) -> list[list[Line]]:
+    return [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]
+
+
+def third_lives(logs: Logs, *ranks: int) -> None:
+    """From step 50 on other processes go on, and nobody says why."""
+    for rank in ranks:
+        (lines,) = trainers(logs, rank=rank, life=-1)
+        begin = steps(lines, 50, 50)[0]["begin_ns"]
+        name = next(name for name, each in logs.items() if each is lines)
+        header = copy.deepcopy(lines[0]) | {"pid": lines[0]["pid"] + 500, "writer": f"{name}x"}
+        shift = begin - header["mono_ns"]
+        header |= {"mono_ns": begin, "wall_ns": header["wall_ns"] + shift}
+        early = [copy.deepcopy(line) for line in lines[1:] if line["mono_ns"] < steps(lines)[0]["begin_ns"]]
+        for line in early:
+            line |= {key: begin + 1 + (line[key] - line["mono_ns"]) for key in ("mono_ns", "wall_ns")}
+            line["wall_ns"] = header["wall_ns"] + 1
+            line |= {"step": 49, "source": "peer"} if line.get("event") == "restored" else {}
+        logs[f"{name}x"] = [header, *early, *(line for line in lines[1:] if line["mono_ns"] > begin)]
+        lines[:] = [line for line in lines if line["mono_ns"] <= begin]
+
+
+def without_restored(logs: Logs, *ranks: int) -> None:
+    for rank in ranks:
+        remove(second_lives(logs)[rank], lambda line: line.get("event") == "restored")
+
+
+def restored_is(**changed: Any) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for line in second_lives(logs)[1]:
+            if line.get("event") == "restored":
+                line |= changed
+
+    return bend
+
+
+def later(line: Line, by: int) -> Line:
+    return line | {key: line[key] + by for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
+
+
+def again(logs: Logs, first: int, last: int) -> None:
+    """The same processes do these steps twice."""
+    lives = second_lives(logs)
+    begin = min(steps(lines, first, first)[0]["begin_ns"] for lines in lives)
+    end = max(steps(lines, last, last)[0]["mono_ns"] for lines in lives)
+    for lines in logs.values():
+        twice = [later(line, end - begin) for line in steps(lines, first, last)] if lines in lives else []
+        rest = [later(line, end - begin) if line["mono_ns"] > end else line for line in lines[1:]]
+        lines[1:] = sorted([*rest, *twice], key=lambda line: line["mono_ns"])
+
+
+def left_out(logs: Logs, first: int, last: int, *ranks: int) -> None:
+    for rank in ranks:
+        for line in steps(second_lives(logs)[rank], first, last):
+            line["applied"] = False
+
+
+def ends_in_error(logs: Logs) -> None:
+    last = next(line for line in second_lives(logs)[1] if line.get("event") == "exiting")
+    last |= {"code": 1, "reason": "error", "error": "RuntimeError: boom"}
+
+
+def without_the_end_of(logs: Logs, node: str) -> None:
+    remove(logs["harness"], lambda line: line.get("event") == "process.exit" and line["node"] == node)
+
+
+def without_the_launcher_of(logs: Logs, node: str) -> None:
+    for name in [name for name in logs if name.startswith(f"agent-{node}")]:
+        del logs[name]
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (lambda logs: third_lives(logs, 0, 1), "disappeared without an exit code"),
+        (lambda logs: third_lives(logs, 1), "disappeared without an exit code"),
+        (lambda logs: without_restored(logs, 0, 1), "did not report what it restored"),
+        (lambda logs: without_restored(logs, 1), "did not report what it restored"),
+        (restored_is(source="scratch"), "but from scratch, which is of step 0"),
+        (lambda logs: again(logs, 45, 45), "did not report what it restored"),
+        (lambda logs: again(logs, 41, 49), "did not report what it restored"),
+        (lambda logs: left_out(logs, 30, 70, 0, 1), "41 steps left their update out"),
+        (lambda logs: left_out(logs, 30, 30, 1), "at step 30 rank 1 left its update out, and others did not"),
+        (ends_in_error, "ended with exit code 1, after it reported an error"),
+        (lambda logs: without_the_end_of(logs, "node1"), "how the command on node1 ended is not known"),
+        (lambda logs: without_the_launcher_of(logs, "node1"), "the launcher on node1 left no log"),
+    ],
+)
+def test_it_is_no_pass_and_no_failure(bend: Callable[[Logs], None], reason: str) -> None:
+    card = judged(bend)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert reason in " · ".join(card.reasons)
+
+
+def swapped(logs: Logs, step: int) -> None:
+    """Two lines change places; their times stay."""
+    lines = second_lives(logs)[1]
+    one, other = (lines.index(steps(lines, number, number)[0]) for number in (step, step + 1))
+    lines[one], lines[other] = lines[other], lines[one]
+
+
+@pytest.mark.parametrize("step", [45, 79])
+def test_lines_out_of_order_say_the_same(step: int) -> None:
+    assert judged(lambda logs: swapped(logs, step)).verdict is Verdict.PASS
+
+
+def test_a_few_updates_that_all_ranks_left_out_are_those_of_a_loss_scale() -> None:
+    assert judged(lambda logs: left_out(logs, 30, 34, 0, 1)).verdict is Verdict.PASS
+
+
+def test_a_rank_that_the_observer_lost_has_not_stopped() -> None:
+    def unseen(logs: Logs) -> None:
+        lines = second_lives(logs)[1]
+        where = next(number for number, line in enumerate(lines) if line.get("event") == "step")
+        stamp = {key: lines[where - 1][key] + 1 for key in ("mono_ns", "wall_ns")}
+        lines[where:] = [stamp | {"event": "observer.failed", "signal": "steps", "error": "ValueError: unknown"}]
+
+    card = judged(unseen)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "the steps cannot be followed" in card.reasons[0]
