@@ -126,7 +126,7 @@ def control_pod(place: ClusterRun) -> Object:
 
 
 def _apart_from_nodes(place: ClusterRun) -> Object:
-    """On another machine than the nodes, where there is one. Nodes come later: the scheduler honours it for them, too."""
+    """On another machine than the nodes, where there is one. The scheduler honours it for later nodes, too."""
     term = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": place.labels | {NODE_LABEL: _NODES}},
