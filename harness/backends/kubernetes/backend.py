@@ -177,6 +177,7 @@ class KubeCluster(ControlledCluster):
             raise BackendError(f"{node.key} is still there {KILL_S_MAX:g} s after it was killed")
 
     def evict(self, node: KubeNode, grace_s: float) -> None:
+        self._refuse_control_machine(node.pod)
         pod, how = self._take(node, "evicted"), self._place.settings.evict
         grace = math.ceil(grace_s)
         if how == "taint":
@@ -187,6 +188,16 @@ class KubeCluster(ControlledCluster):
             if how == "drain":
                 machines.cordon(self._api, pod.machine, self._place.run_id)
             self._api.evict(pod.name, grace)
+
+    def _refuse_control_machine(self, pod: Pod | None) -> None:
+        """Raises `CannotRunError` where taking the machine of this pod would take the control pod's."""
+        how, control = self._place.settings.evict, self._control
+        if how not in ("drain", "taint") or pod is None or control is None or pod.machine != control.machine:
+            return
+        raise CannotRunError(
+            f"CHAOS_KUBE_EVICT={how} would take machine {pod.machine}, where the control pod {control.name} runs: "
+            "name other machines for it by CHAOS_KUBE_CONTROL_SELECTOR, or use CHAOS_KUBE_EVICT=evict"
+        )
 
     def pod_of(self, peer: Node | None) -> Pod:
         pod = self._control if peer is None else self._nodes[peer.index].pod
@@ -230,6 +241,8 @@ class KubeCluster(ControlledCluster):
         self._watcher.start()
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
+        for node in self._nodes:
+            self._refuse_control_machine(node.pod)
         self.comings_and_goings.take()  # these nodes are told by whoever opened this
 
     def _wait(self, until: Callable[[], bool], problem: str) -> None:

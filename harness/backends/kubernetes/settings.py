@@ -26,6 +26,7 @@ VARIABLES = {
     "CHAOS_KUBE_RESOURCES": "requests and limits of a node: `cpu=8,memory=64Gi`",
     "CHAOS_KUBE_TOLERATIONS": "`key=value:NoSchedule`, `key:NoExecute`, `key`; separated by commas",
     "CHAOS_KUBE_SELECTOR": "labels that a machine must have: `pool=spot,zone=a`",
+    "CHAOS_KUBE_CONTROL_SELECTOR": "labels of a machine for the control pod; default: those of CHAOS_KUBE_SELECTOR",
     "CHAOS_KUBE_GANG": "`volcano` or `volcano:QUEUE`: all pods are scheduled together or none",
     "CHAOS_KUBE_CHECKPOINTS": "`pvc:CLAIM` or `host:/path` that all machines share; default: kept in the control pod",
     "CHAOS_KUBE_SECRET": "a Secret whose keys become environment variables of the nodes",
@@ -62,6 +63,7 @@ class Settings:
     resources: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
+    control_selector: Mapping[str, str] = field(default_factory=dict)  # empty: as `selector`
     gang: str = ""  # a Volcano queue; empty: no gang
     claim: str = ""  # of checkpoints
     host_path: str = ""  # of checkpoints
@@ -93,6 +95,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         resources=_pairs("RESOURCES", get("RESOURCES"), _QUANTITY, "quantities like 8, 500m or 64Gi"),
         tolerations=tuple(_toleration(word) for word in _words(get("TOLERATIONS"))),
         selector=_pairs("SELECTOR", get("SELECTOR"), _VALUE, "label values"),
+        control_selector=_pairs("CONTROL_SELECTOR", get("CONTROL_SELECTOR"), _VALUE, "label values"),
         gang=_gang(get("GANG")),
         claim=claim,
         host_path=host_path,

@@ -15,7 +15,7 @@ from backends.kubernetes.stand_in import StandIn
 from harness.backends.contract import Node, Workload
 from harness.backends.kubernetes import backend
 from harness.backends.kubernetes.api import Refused
-from harness.errors import NodeGone
+from harness.errors import CannotRunError, NodeGone
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.log.journal import is_closed
@@ -131,6 +131,24 @@ def test_evicted(launch: Callable[..., backend.KubeCluster]) -> None:
     assert codes(cluster, 1) == {("node0", 1): 9}
     assert "heard" in log(cluster, node)
     assert cluster.control_running
+
+
+@pytest.mark.parametrize("how", ["drain", "taint"])
+def test_the_machine_of_the_control_host_is_never_taken(
+    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """All pods are on the only machine. Refused before anything starts, and for a node that came there later."""
+    cluster = launch(*LOOP)
+    cluster._place.settings.__dict__["evict"] = how
+    asked: list[str] = []
+    monkeypatch.setattr(backend.machines, how.replace("drain", "cordon"), lambda *_: asked.append(how))
+    monkeypatch.setattr(backend.machines, "give_back", lambda *_: 0)
+    with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
+        cluster.nodes[0].evict(1)
+    assert not asked and cluster.nodes[0].alive
+    monkeypatch.setenv("CHAOS_KUBE_EVICT", how)
+    with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
+        backend.KubernetesBackend().open(Workload(LOOP, 1, 1), cluster.run_dir.parent / "second", "r2")
 
 
 def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:

@@ -138,6 +138,18 @@ def test_no_value_of_the_environment_is_in_an_object() -> None:
         assert SECRET not in str(rendered(kind))
 
 
+def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_KUBE_SELECTOR", "pool=spot")
+    monkeypatch.setenv("CHAOS_KUBE_CONTROL_SELECTOR", "pool=on-demand")
+    place = manifests.ClusterRun("r1", read_settings())
+    control = manifests.control_pod(place)["spec"]
+    node = manifests.node_pod(Workload(("true",), 1, 1), place, 0, 1)
+    (term,) = control["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    selected = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert selected.items() <= node["metadata"]["labels"].items(), "it keeps away from the nodes of its own run"
+    assert (control["nodeSelector"], node["spec"]["nodeSelector"]) == ({"pool": "on-demand"}, {"pool": "spot"})
+
+
 def test_the_control_host_is_kept_from_eviction() -> None:
     budget = next(each for each in rendered("job") if each["kind"] == "PodDisruptionBudget")
     control = next(each for each in rendered("job") if each["kind"] == "Pod")
