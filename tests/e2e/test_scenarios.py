@@ -66,12 +66,17 @@ def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: path
             fault: preemption
             via: {provider}
             notice: 4s
-            when: {{step: {step}}}
+            when: {when}
             target: {{node: 1}}
             replacement: {{after: 500ms}}"""
-        for provider, step in (("ec2", 15), ("gcp", 30), ("azure", 45))
+        for provider, when in (
+            ("ec2", "{step: 15}"),
+            ("gcp", "{following: ec2, event: recovered}"),
+            ("azure", "{following: gcp, event: recovered}"),
+        )
     )
-    larger.write_text(f"{before}\nfaults:{faults}\n{after[after.index('expect:') :]}")
+    asks_often = before.replace('[--layers, "2"]', '[--layers, "2", --poll-s, "0.2"]')
+    larger.write_text(f"{asks_often}\nfaults:{faults}\n{after[after.index('expect:') :]}")
     done = chaos(reports, "run", larger)
     assert done.code == 0, done.out
     events = "".join(path.read_text() for path in (done.run_dirs[0] / "events").glob("*/trainer-*"))

@@ -32,7 +32,7 @@ def _fails(bug: str, reason: str, rehearsal: str = "kill") -> Real:
 
 
 MUTANTS = [
-    _fails("never_resumes", "resumed from step 0 and gave no reason, though a checkpoint of step 20"),
+    _fails("never_resumes", "resumed from step 0 and gave no reason, though a checkpoint of step [12]0"),
     _fails("restores_an_older_one", BITS.format(21)),
     _fails("one_rank_restores_an_older_one", "restored step 10, but went on with step 21|restored different steps"),
     _fails("loads_damaged_checkpoints", BITS.format(r"2\d"), "rot and kill"),
@@ -40,11 +40,11 @@ MUTANTS = [
     _fails("optimizer_state_lost", BITS.format(22)),
     _fails("optimizer_counts_from_zero", BITS.format(22)),
     _fails("weight_decay_lost", BITS.format(22)),
-    _fails("schedule_restarts", "learning rate " + BITS.format(21)),
+    _fails("schedule_restarts", "learning rate " + BITS.format("[12]1")),
     _fails("random_state_lost", BITS.format(21), "kill, dropout"),
     _fails("replays_a_batch", "16 samples were repeated, first at step 21"),
     _fails("skips_a_batch", "16 samples were skipped, first at step 21"),
-    _fails("cursor_one_off", "1 samples were skipped, first at step 21"),
+    _fails("cursor_one_off", "1 samples were skipped, first at step [12]1"),
     _fails("shuffles_differently", "consumed other samples than the fault-free run, first at step 21"),
     _fails("ranks_share_their_shard", BITS.format(21)),
     _fails("smaller_world_smaller_batch", "samples were (repeated|skipped)|consumed other samples", "shrink"),
@@ -87,6 +87,7 @@ MUTANTS = [
     _fails("lies_about_restore", "said it restored step 25, but went on with step 21"),
     _fails("skips_the_recompute", "said it restored step 20, but went on with step 26"),
 ]
+# On a slow disk, the checkpoint of step 20 is not yet committed when the rank is killed: these allow for it.
 QUICK = ["never_resumes", "schedule_restarts", "cursor_one_off", "gradient_not_averaged"]  # run in every test session
 
 VARIATIONS = ["stands_still_now_and_then", "slow_disk", "noisy_host", "warms_up"]
