@@ -7,7 +7,7 @@ EVENTS, LOGS, ANSWERS = "events", "logs", "answers"  # in the run's folder: see 
 KEY_ENV, KEY_NAME = "CHAOS_KEY", "chaos"  # a secret that all nodes of a run share, and what an object store calls it
 IMAGE_UID = 10001  # the image's unprivileged user
 
-RUN_LABEL, NODE_LABEL = "chaos.run_id", "chaos.node"
+RUN_LABEL, NODE_LABEL, INDEX_LABEL = "chaos.run_id", "chaos.node", "chaos.index"
 
 
 def events_of(node: str) -> str:

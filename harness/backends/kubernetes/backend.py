@@ -23,6 +23,8 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import delivery, run_folder
+from harness.backends.agent import pod_init
+from harness.backends.agent.places import NODE_LABEL
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import (
@@ -37,7 +39,7 @@ from harness.backends.contract import (
     environment_as_recorded,
     fill_placeholders,
 )
-from harness.backends.kubernetes import machines, manifests, trouble
+from harness.backends.kubernetes import manifests, trouble
 from harness.backends.kubernetes.api import Api, Refused, chosen_cluster
 from harness.backends.kubernetes.capability import LACKS, capability_of
 from harness.backends.kubernetes.manifests import ClusterRun, Object
@@ -45,6 +47,7 @@ from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
 from harness.backends.kubernetes.pod import Clock, KubeNode, Pod
 from harness.backends.kubernetes.pod_line import PodLine
+from harness.backends.kubernetes.reclaim import way_of
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
 from harness.backends.run_folder import CONTROL
 from harness.emitter import clock_id
@@ -66,6 +69,7 @@ class KubeCluster(ControlledCluster):
         self._api, self._workload, self._place = api, workload, place
         self.run_dir = run_dir
         self.mesh = Mesh(api, place)
+        self._way = way_of(api, place)
         self._token = secrets.token_urlsafe(32)
         self._lock = threading.RLock()
         self._nodes = [KubeNode(self, index, 0, None) for index in range(workload.nodes)]
@@ -119,8 +123,7 @@ class KubeCluster(ControlledCluster):
                 raise UsageError(f"{node.name}.{node.incarnation} has been replaced already")
             if place.alive:
                 raise UsageError(f"{place.key} is still there; only a dead node is replaced")
-        if self._place.settings.evict in ("drain", "taint"):
-            machines.give_back(self._api, self._place.run_id)
+        self._way.give_back(node.index)
         if self._place.kind == "pods":
             wanted = manifests.node_pod(self._workload, self._place, node.index, node.incarnation + 1)
             self._api.create(wanted)
@@ -177,27 +180,26 @@ class KubeCluster(ControlledCluster):
             raise BackendError(f"{node.key} is still there {KILL_S_MAX:g} s after it was killed")
 
     def evict(self, node: KubeNode, grace_s: float) -> None:
-        self._refuse_control_machine(node.pod)
-        pod, how = self._take(node, "evicted"), self._place.settings.evict
-        grace = math.ceil(grace_s)
-        if how == "taint":
-            machines.taint(self._api, pod.machine, self._place.run_id)
-        elif how == "delete":
-            self._api.delete("v1", "pods", pod.name, grace)
-        else:
-            if how == "drain":
-                machines.cordon(self._api, pod.machine, self._place.run_id)
-            self._api.evict(pod.name, grace)
+        self._refuse_machine(node)
+        pod = self._take(node, "evicted")
+        self._way.take(pod, node.index, math.ceil(grace_s))
 
-    def _refuse_control_machine(self, pod: Pod | None) -> None:
-        """Raises `CannotRunError` where taking the machine of this pod would take the control pod's."""
-        how, control = self._place.settings.evict, self._control
-        if how not in ("drain", "taint") or pod is None or control is None or pod.machine != control.machine:
+    def _refuse_machine(self, node: KubeNode) -> None:
+        """Raises `CannotRunError` where taking this node's machine would take more of the job than this node."""
+        if not self._way.takes_machine or node.pod is None or self._control is None:
             return
-        raise CannotRunError(
-            f"CHAOS_KUBE_EVICT={how} would take machine {pod.machine}, where the control pod {control.name} runs: "
-            "name other machines for it by CHAOS_KUBE_CONTROL_SELECTOR, or use CHAOS_KUBE_EVICT=evict"
-        )
+        machine, how = node.pod.machine, f"CHAOS_KUBE_EVICT={self._place.settings.evict}"
+        if machine == self._control.machine:
+            raise CannotRunError(
+                f"{how} would take machine {machine}, where the control pod {self._control.name} runs: "
+                "name other machines for it by CHAOS_KUBE_CONTROL_SELECTOR, or use CHAOS_KUBE_EVICT=evict"
+            )
+        beside = [each.name for each in self._nodes if each is not node and each.alive and _machine_of(each) == machine]
+        if self._way.takes_all_there and beside:
+            raise CannotRunError(
+                f"{how} would take machine {machine} with {node.name} and {', '.join(beside)}: "
+                "each node needs a machine of its own (see CHAOS_KUBE_RESOURCES), or use CHAOS_KUBE_EVICT=evict"
+            )
 
     def pod_of(self, peer: Node | None) -> Pod:
         pod = self._control if peer is None else self._nodes[peer.index].pod
@@ -242,7 +244,7 @@ class KubeCluster(ControlledCluster):
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
         for node in self._nodes:
-            self._refuse_control_machine(node.pod)
+            self._refuse_machine(node)
         self.comings_and_goings.take()  # these nodes are told by whoever opened this
 
     def _wait(self, until: Callable[[], bool], problem: str) -> None:
@@ -275,7 +277,8 @@ class KubeCluster(ControlledCluster):
     def _look(self) -> None:
         for pod in self._api.pods(self._place):
             uid, phase = pod["metadata"]["uid"], pod["status"].get("phase")
-            if uid in self._greeting or "deletionTimestamp" in pod["metadata"]:
+            preempts = pod["metadata"]["labels"].get(NODE_LABEL) == manifests.PREEMPTOR
+            if preempts or uid in self._greeting or "deletionTimestamp" in pod["metadata"]:
                 continue
             if phase == "Running":
                 self._greeting[uid] = self._pool.submit(self._greet, pod)
@@ -286,10 +289,7 @@ class KubeCluster(ControlledCluster):
         with self._lock:
             pods = [*self._pods(), *self._arrived.values()]
         for pod in pods:
-            try:
-                pod.call("beat", 5.0)
-            except BackendError:
-                continue  # one that does not answer ends itself; one that is gone has been noticed
+            pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
         """From a thread of the pool: attach, learn who it is, give it what it needs."""
@@ -458,12 +458,13 @@ class KubeCluster(ControlledCluster):
             self._control.call("remove_shared", 60.0, shared=self._place.name)
 
 
+def _machine_of(node: KubeNode) -> str:
+    return node.pod.machine if node.pod is not None else ""
+
+
 def end_run(api: Api, place: ClusterRun) -> int:
     """Removes what carries this run's label; gives back machines that were taken in its name. Idempotent."""
-    removed = api.remove_run(place)
-    if place.settings.evict in ("drain", "taint"):
-        removed += machines.give_back(api, place.run_id)
-    return removed
+    return api.remove_run(place) + way_of(api, place).heal()
 
 
 def _undo(run_id: str, environment: dict[str, str]) -> None:

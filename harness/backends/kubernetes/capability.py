@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.backends.agent import skew
-from harness.backends.contract import Capability, Verb, Workload
+from harness.backends.contract import Capability, Verb
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.api import CHAOS_MESH, Api
 from harness.backends.kubernetes.manifests import ClusterRun
+from harness.backends.kubernetes.reclaim import way_of
 from harness.errors import CannotRunError
 
 LACKS = {
@@ -22,7 +23,7 @@ LACKS = {
 
 def capability_of(api: Api, place: ClusterRun) -> Capability:
     """Asks for everything a run creates, as a dry run, and for the rights that verbs need."""
-    for wanted in (manifests.delivered(place), *manifests.render(Workload(("true",), 1, 1), place)):
+    for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):
         raise CannotRunError(
@@ -47,10 +48,8 @@ def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
         reason = ""
     if reason:
         found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
-    if place.settings.evict == "evict" and not api.may("create", "pods/eviction"):
-        found[Verb.EVICT] = "no right to create pods/eviction; harness/backends/kubernetes/rbac.yaml has it"
-    if place.settings.evict in ("drain", "taint") and not api.may("patch", "nodes", namespaced=False):
-        found[Verb.EVICT] = f"CHAOS_KUBE_EVICT={place.settings.evict} needs the rights of rbac-machines.yaml"
+    if why := way_of(api, place).why_not():
+        found[Verb.EVICT] = why
     if why := skew.why_not():
         found[Verb.CLOCK] = why
     return found

@@ -11,12 +11,13 @@ import base64
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends import delivery
 from harness.backends.agent import boot
-from harness.backends.agent.places import IMAGE_UID, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
+from harness.backends.agent.places import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.contract import Workload
 from harness.backends.kubernetes.settings import Settings
@@ -30,10 +31,13 @@ AGENT = "/chaos/agent"  # where a pod finds what the harness delivered to it
 GRACE_S_MIN = 30
 MARGIN_S = 5  # what leaving takes besides the notice
 NAME_CHARS_MAX = 46  # a JobSet adds its own names, an index and five random letters; 63 are allowed
+PREEMPTOR_S_MAX = 3600
 RESTARTS_MAX = 100
 KEPT_S = 600
 TAINT = "chaos-harness/reclaimed"  # of a machine that we take; the control host stays there
 
+PREEMPTOR = "preemptor"
+SMALLEST = Workload(("true",), 1, 1)
 _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its own so, too
 
 
@@ -65,6 +69,10 @@ class ClusterRun:
     @property
     def control(self) -> str:
         return f"{self.name}-{CONTROL}"
+
+    def preemptor(self, index: int) -> str:
+        """The pod for which the scheduler preempts the node at this place."""
+        return f"{self.name}-{PREEMPTOR}-{index}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -150,9 +158,42 @@ def node_pod(workload: Workload, place: ClusterRun, index: int, incarnation: int
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
-    pod = _object("v1", "Pod", f"{place.name}-{index}-{incarnation}", place, spec, template["metadata"]["labels"])
+    labels = template["metadata"]["labels"] | {INDEX_LABEL: str(index)}
+    pod = _object("v1", "Pod", f"{place.name}-{index}-{incarnation}", place, spec, labels)
     pod["metadata"] |= {key: value for key, value in template["metadata"].items() if key == "annotations"}
     return pod
+
+
+def preemptor(
+    place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
+) -> Object:
+    """A pod that can only be on this machine, and only without a pod that has the labels `victim`. It does nothing.
+
+    It asks for no resources, so that no other pod has to leave for it. It ends by itself where nobody removes it.
+    """
+    spec = _pod_spec(place, PREEMPTOR, grace_s=0)
+    named = {"key": "metadata.name", "operator": "In", "values": [machine]}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": victim}}
+    spec |= {
+        "priorityClassName": place.settings.evict_by,
+        "activeDeadlineSeconds": PREEMPTOR_S_MAX,
+        "tolerations": list(tolerations),
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [named]}]}
+            },
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]},
+        },
+        "volumes": [],
+    }
+    spec["containers"][0] |= {
+        "command": ["python3", "-c", f"import time; time.sleep({PREEMPTOR_S_MAX})"],
+        "stdin": False,
+        "env": [],
+        "workingDir": "/",
+        "volumeMounts": [],
+    }
+    return _object("v1", "Pod", place.preemptor(index), place, spec, {NODE_LABEL: PREEMPTOR})
 
 
 # The kinds
@@ -246,7 +287,7 @@ def _job_spec(workload: Workload, place: ClusterRun) -> Object:
 def _template(workload: Workload, place: ClusterRun) -> Object:
     settings = place.settings
     labels = place.labels | {NODE_LABEL: _NODES}
-    spec = _pod_spec(place, _NODES, max(GRACE_S_MIN, math.ceil(workload.notice_s) + MARGIN_S))
+    spec = _pod_spec(place, _NODES, _grace_s(workload, settings))
     spec["subdomain"] = place.name
     spec["topologySpreadConstraints"] = [
         {
@@ -269,6 +310,14 @@ def _template(workload: Workload, place: ClusterRun) -> Object:
         spec["schedulerName"] = "volcano"
         metadata["annotations"] = {"scheduling.k8s.io/group-name": place.name}
     return {"metadata": metadata, "spec": spec}
+
+
+def _grace_s(workload: Workload, settings: Settings) -> int:
+    """Most ways to reclaim a pod say how long its notice is, up to this. Of the scheduler's own, this is the notice."""
+    notice_s = math.ceil(workload.notice_s)
+    if settings.evict_by_own_grace and notice_s > 0:
+        return notice_s
+    return max(GRACE_S_MIN, notice_s + MARGIN_S)
 
 
 def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:

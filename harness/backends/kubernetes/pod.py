@@ -20,6 +20,7 @@ from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, NodeGone, UsageError
 
 CALL_S_MAX = 10.0
+BEAT_S_MAX = 5.0
 FILL_S_MAX = 40.0
 CLOCK_TRIES = 8
 PACKET_BYTES = 64
@@ -48,6 +49,17 @@ class Pod:
         self.address: str = self.hello["address"]
         self.node = CONTROL if self.hello["role"] == CONTROL else f"node{int(self.hello['index'])}"
         self.running = 0
+        self._heard_s = time.monotonic()
+
+    def beat(self, silent_s_max: float) -> None:
+        """Says that the harness is there. A pod that has not answered for so long is lost: it would have ended itself
+        by then, so its machine is gone, and nothing will ever close the line."""
+        try:
+            self.call("beat", BEAT_S_MAX)
+            self._heard_s = time.monotonic()
+        except BackendError:
+            if not self.ended and time.monotonic() - self._heard_s > silent_s_max:
+                self.line.close()
 
     @property
     def ended(self) -> bool:

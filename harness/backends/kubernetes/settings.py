@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from harness.errors import UsageError
 
 KINDS = ("job", "jobset", "pytorchjob", "trainjob", "pods")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-EVICTIONS = ("evict", "delete", "drain", "taint")
+EVICTIONS = ("evict", "delete", "drain", "taint", "priority:CLASS", "command:PROGRAM")
 IMAGE = "chaos-node"
 
 # What each variable holds; docs/kubernetes.md is checked against this table.
@@ -69,8 +70,18 @@ class Settings:
     host_path: str = ""  # of checkpoints
     secret: str = ""
     service_account: str = ""
-    evict: str = "evict"
+    evict: str = "evict"  # as it was given, detail included
     wait_s: float = 300.0
+
+    @property
+    def evict_by(self) -> str:
+        """The priority class or the command of `evict`; empty where it needs none."""
+        return self.evict.partition(":")[2]
+
+    @property
+    def evict_by_own_grace(self) -> bool:
+        """Whether the notice of an eviction is the pods' own grace, as nothing else could say how long it is."""
+        return self.evict == "taint" or self.evict.startswith("priority:")
 
     @property
     def shares_checkpoints(self) -> bool:
@@ -101,7 +112,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         host_path=host_path,
         secret=_match("SECRET", get("SECRET"), _LABEL, "the name of a Secret"),
         service_account=_match("SERVICE_ACCOUNT", get("SERVICE_ACCOUNT"), _LABEL, "the name of a service account"),
-        evict=_one_of("EVICT", get("EVICT", "evict"), EVICTIONS),
+        evict=_evict(get("EVICT", "evict")),
         wait_s=_seconds(get("WAIT_S", "300")),
     )
 
@@ -114,6 +125,22 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise _refuse(name, value, ", ".join(allowed))
     return value
+
+
+def _evict(text: str) -> str:
+    how, _, by = text.partition(":")
+    if how == "priority" and re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", by):
+        return text
+    if how == "command" and _words_of_command(by):
+        return text
+    return _one_of("EVICT", text, EVICTIONS)
+
+
+def _words_of_command(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an open quote
+        return []
 
 
 def _match(name: str, value: str, pattern: re.Pattern[str], allowed: str) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from harness.backends.commands import answer_of
 from harness.errors import BackendError, CannotRunError
 
 ENGINES_ENV = "CHAOS_ENGINES_DIR"
@@ -73,26 +74,7 @@ class Slurm:
         self._operator: bool | None = None
 
     def run(self, *command: str, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_S_MAX) -> str:
-        environment = self.environment | dict(env or {})
-        path = shutil.which(command[0], path=environment.get("PATH")) or command[0]
-        try:
-            done = subprocess.run(
-                [path, *command[1:]],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BackendError(f"{command[0]} did not answer within {limit_s:g} s") from error
-        except OSError as error:
-            raise BackendError(f"{command[0]}: {error.strerror}") from error
-        if done.returncode != 0:
-            words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-            raise BackendError(f"{' '.join(command[:3])}: {words.splitlines()[-1][:300]}")
-        return done.stdout
+        return answer_of(command, self.environment | dict(env or {}), limit_s)
 
     def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
         """A command that goes on, `link` being its standard input and output."""

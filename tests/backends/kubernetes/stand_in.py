@@ -33,7 +33,16 @@ pod_init.SCRATCH = {SCRATCH!r}
 asyncio.run(pod_init.PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
 """
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+MACHINE, INDEX = "m1", "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
+
+
+def _apart(one: Object, other: Object) -> bool:
+    """Whether the first pod must not be where the other one is."""
+    affinity = one["spec"].get("affinity", {}).get("podAntiAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    labels = other["metadata"]["labels"].items()
+    return any(term["labelSelector"]["matchLabels"].items() <= labels for term in terms)
 
 
 class RunningPod:
@@ -41,6 +50,9 @@ class RunningPod:
 
     def __init__(self, wanted: Object, delivered: pathlib.Path, log: pathlib.Path):
         self.object = wanted
+        if not wanted["spec"]["containers"][0]["stdin"]:  # no init of ours
+            self.process = subprocess.Popen(wanted["spec"]["containers"][0]["command"])
+            return
         role = wanted["spec"]["containers"][0]["command"][-1]
         env = {each["name"]: each["value"] for each in wanted["spec"]["containers"][0]["env"] if "value" in each}
         shell = f'mount -t tmpfs pod /srv && exec {sys.executable} -I -S -c "$1" {role} {delivered}'
@@ -108,20 +120,38 @@ class StandIn:
             assert pod.process.stdin is not None
             pod.process.stdin.close()
 
+    def admit(self, wanted: Object) -> None:
+        """What admission fills in, on a dry run as well."""
+
     def create(self, plural: str, wanted: Object) -> Object:
         with self.lock:
             wanted["metadata"] |= {"uid": str(next(self._numbers)), "creationTimestamp": "2026-01-01T00:00:00Z"}
             self.objects[plural, wanted["metadata"]["name"]] = wanted
             if plural == "pods":
-                name = wanted["metadata"]["name"]
-                wanted["spec"]["nodeName"] = "m1"
-                wanted["status"] = {"phase": "Running"}
-                self.pods[name] = RunningPod(wanted, self._volume(wanted), self.folder / f"{name}.log")
+                wanted["status"] = {"phase": "Pending"}
+                self._schedule(wanted)
         return wanted
+
+    def _schedule(self, wanted: Object) -> None:
+        """On the only machine, if no pod there keeps it away. One of a higher priority has such pods deleted first."""
+        name = wanted["metadata"]["name"]
+        there = [each for (plural, _), each in self.objects.items() if plural == "pods" and each is not wanted]
+        there = [each for each in there if each["status"]["phase"] == "Running"]
+        in_the_way = [each for each in there if _apart(wanted, each) or _apart(each, wanted)]
+        if not in_the_way:
+            wanted["spec"]["nodeName"] = MACHINE
+            wanted["status"] = {"phase": "Running"}
+            self.pods[name] = RunningPod(wanted, self._volume(wanted), self.folder / f"{name}.log")
+        for each in in_the_way:
+            if "priorityClassName" in wanted["spec"] and "deletionTimestamp" not in each["metadata"]:
+                grace_s = each["spec"]["terminationGracePeriodSeconds"]
+                self.delete("pods", each["metadata"]["name"], grace_s)
 
     def _volume(self, pod: Object) -> pathlib.Path:
         """The one file of the pod's config map, as a kubelet shows it to the pod."""
-        name = next(each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each)
+        name = next((each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each), "")
+        if not name:
+            return self.folder
         [(file, content)] = self.objects["configmaps", name]["binaryData"].items()
         path = self.folder / file
         if not path.exists():  # another pod may be reading it
@@ -140,7 +170,8 @@ class StandIn:
             found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
 
         def end() -> None:
-            self.pods[name].terminate(grace_s)
+            if name in self.pods:  # else it was never scheduled
+                self.pods[name].terminate(grace_s)
             with self.lock:
                 self.objects.pop((plural, name), None)
 
@@ -150,14 +181,16 @@ class StandIn:
     def _control_jobs(self) -> None:
         while not self._stopped.wait(0.05):
             with self.lock:
-                for (plural, name), job in list(self.objects.items()):
+                for (plural, name), found in list(self.objects.items()):
                     if plural == "jobs":
-                        self._control_job(name, job)
+                        self._control_job(name, found)
+                    elif plural == "pods" and found["status"]["phase"] == "Pending":
+                        self._schedule(found)
 
     def _control_job(self, name: str, job: Object) -> None:
         """One living pod for each index."""
         for (plural, pod), found in list(self.objects.items()):
-            if plural == "pods" and self.pods[pod].process.poll() is not None:
+            if plural == "pods" and pod in self.pods and self.pods[pod].process.poll() is not None:
                 found["status"]["phase"] = "Failed"
         for index in range(job["spec"]["completions"]):
             mine = [
@@ -165,9 +198,10 @@ class StandIn:
                 for (plural, pod), each in self.objects.items()
                 if plural == "pods" and pod.startswith(f"{name}-{index}-")
             ]
-            if not any(each["status"]["phase"] == "Running" for each in mine):
+            if not any(each["status"]["phase"] in ("Pending", "Running") for each in mine):
                 template = json.loads(json.dumps(job["spec"]["template"]))
                 template["metadata"]["name"] = f"{name}-{index}-{next(self._numbers)}"
+                template["metadata"]["labels"][INDEX] = str(index)
                 template["spec"]["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
                 self.create("pods", template)
 
@@ -231,6 +265,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if method == "POST":
             if not there.indexed:
                 body.get("spec", {}).pop("completionMode", None)
+            there.admit(body)
             return self._reply(201, body if "dryRun" in query else there.create(plural, body))
         if method == "DELETE":
             found = there.delete(plural, str(name), body.get("gracePeriodSeconds", 30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from backends.kubernetes import stand_in
 from backends.kubernetes.stand_in import StandIn
 
-from harness.backends.contract import Node, Workload
-from harness.backends.kubernetes import backend
+from harness.backends.agent import pod_init
+from harness.backends.contract import Node, Verb, Workload
+from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
-from harness.errors import CannotRunError, NodeGone
+from harness.errors import BackendError, CannotRunError, NodeGone
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.log.journal import is_closed
@@ -140,15 +142,124 @@ def test_the_machine_of_the_control_host_is_never_taken(
     """All pods are on the only machine. Refused before anything starts, and for a node that came there later."""
     cluster = launch(*LOOP)
     cluster._place.settings.__dict__["evict"] = how
+    cluster._way = reclaim.way_of(cluster._api, cluster._place)
     asked: list[str] = []
-    monkeypatch.setattr(backend.machines, how.replace("drain", "cordon"), lambda *_: asked.append(how))
-    monkeypatch.setattr(backend.machines, "give_back", lambda *_: 0)
+    monkeypatch.setattr(reclaim.machines, how.replace("drain", "cordon"), lambda *_: asked.append(how))
+    monkeypatch.setattr(reclaim.machines, "give_back", lambda *_: 0)
     with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
         cluster.nodes[0].evict(1)
     assert not asked and cluster.nodes[0].alive
     monkeypatch.setenv("CHAOS_KUBE_EVICT", how)
     with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
         backend.KubernetesBackend().open(Workload(LOOP, 1, 1), cluster.run_dir.parent / "second", "r2")
+
+
+@pytest.mark.parametrize("how", ["taint", "command:true"])
+def test_a_machine_with_two_nodes_is_not_taken_for_one(
+    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    cluster = launch(*LOOP, nodes=2)
+    cluster._place.settings.__dict__["evict"] = how
+    cluster._way = reclaim.way_of(cluster._api, cluster._place)
+    monkeypatch.setattr(type(cluster._way), "heal", lambda *_: 0)
+    assert cluster._control is not None
+    cluster._control.machine = "another"
+    with pytest.raises(CannotRunError, match="with node0 and node1.*CHAOS_KUBE_RESOURCES"):
+        cluster.nodes[0].evict(1)
+
+
+def test_preempted_by_the_scheduler(
+    launch: Callable[..., backend.KubeCluster], server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node of two on the same machine; the other one, and pods of others, stay where they are."""
+    monkeypatch.setenv("CHAOS_KUBE_EVICT", "priority:urgent")
+    cluster = launch(*LOOP, nodes=2, control=("sleep", "600"))
+    cluster.start()
+    node, other = cluster.nodes
+    until(lambda: "started" in log(cluster, node) and "started" in log(cluster, other), "their commands run")
+    node.evict(30)
+    until(lambda: not node.alive, "it is taken as soon as its command has left")
+    assert "heard" in log(cluster, node), "the scheduler deletes it with its own grace"
+    until(lambda: ("pods", "chaos-r1-preemptor-0") in server.objects, "its place is taken")
+    assert other.alive and cluster.control_running
+    if server.indexed:
+        until(lambda: [each for each in cluster._api.pods(cluster._place) if each["status"]["phase"] == "Pending"], "")
+    fresh = cluster.replace(node)
+    assert (fresh.name, fresh.incarnation, fresh.alive, other.alive) == ("node0", 2, True, True)
+    assert ("pods", "chaos-r1-preemptor-0") not in server.objects
+    fresh.evict(30)
+    until(lambda: not fresh.alive, "it can be taken again, and what took it is removed at the end")
+
+
+@pytest.mark.parametrize(
+    ("priorities", "never", "said"),
+    [((0, 0), False, "not above that of our pods, 0"), ((9, 0), True, "never preempts"), ((9, 0), False, "")],
+)
+def test_a_class_that_cannot_preempt_is_told_before(
+    server: StandIn, priorities: tuple[int, int], never: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHAOS_KUBE_EVICT", "priority:urgent")
+    higher, ours = priorities
+
+    def admit(wanted: dict[str, Any]) -> None:
+        """As the admission of priorities does, on a dry run as well."""
+        asked = "priorityClassName" in wanted.get("spec", {})
+        wanted.setdefault("spec", {})["priority"] = higher if asked else ours
+        if asked and never:
+            wanted["spec"]["preemptionPolicy"] = "Never"
+
+    monkeypatch.setattr(server, "admit", admit)
+    assert said in backend.KubernetesBackend().probe().missing.get(Verb.EVICT, "")
+
+
+def test_a_command_of_the_site_reclaims_and_restores(
+    launch: Callable[..., backend.KubeCluster],
+    server: StandIn,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = tmp_path / "reclaim"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n[ "$3" != reclaim ] || exit "$(cat {tmp_path}/code)"')
+    program.chmod(0o700)
+    (tmp_path / "code").write_text("0")
+    monkeypatch.setenv("CHAOS_KUBE_EVICT", f"command:{program} --zone a")
+    monkeypatch.setattr(backend.KubeCluster, "_refuse_machine", lambda *_: None)  # there is only one machine
+    cluster = launch(*LOOP)
+    cluster.start()
+    node = cluster.nodes[0]
+    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    node.evict(119.5)
+    server.delete("pods", node.pod.name, 0)  # what the cloud then does
+    until(lambda: not node.alive, "gone")
+    fresh = cluster.replace(node)
+    (tmp_path / "code").write_text("4")
+    with pytest.raises(BackendError, match="reclaim --zone a: exit code 4"):
+        fresh.evict(30)
+    cluster.close()
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "--zone a reclaim m1 120 r1",
+        "--zone a restore m1 r1",
+        "--zone a reclaim m1 30 r1",
+        "--zone a heal r1",
+    ]
+
+
+def test_a_machine_that_vanishes_is_a_lost_node(
+    launch: Callable[..., backend.KubeCluster], server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing closes the line to it; its silence tells."""
+    monkeypatch.setattr(pod_init, "SILENT_S_MAX", 1.0)
+    monkeypatch.setattr(backend, "BEAT_S", 0.2)
+    monkeypatch.setattr("harness.backends.kubernetes.pod.BEAT_S_MAX", 0.2)
+    cluster = launch(*LOOP)
+    cluster.start()
+    node = cluster.nodes[0]
+    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    time.sleep(2.0)
+    assert node.alive, "it answers"
+    process = server.pods[node.pod.name].process
+    subprocess.run(["pkill", "-STOP", "-P", str(process.pid)], check=True)
+    until(lambda: not node.alive, "silent for too long")
 
 
 def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:

@@ -1,0 +1,35 @@
+"""A command of the site's own (Slurm's, a power command, a reclaim command), run to its end."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from harness.errors import BackendError
+
+WORDS_MAX = 300  # of what a command says when it fails
+
+
+def answer_of(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> str:
+    """What it prints. Raises `BackendError` for a command that is not there, fails, or does not end in time."""
+    path = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+    try:
+        done = subprocess.run(
+            [path, *command[1:]],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(f"{command[0]} did not answer within {limit_s:g} s") from error
+    except OSError as error:
+        raise BackendError(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        raise BackendError(f"{' '.join(command[:3])}: {words.splitlines()[-1][:WORDS_MAX]}")
+    return done.stdout

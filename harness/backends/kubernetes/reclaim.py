@@ -1,0 +1,189 @@
+"""How a node is reclaimed: each way that `CHAOS_KUBE_EVICT` names is one class here, and nothing else knows of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+
+from harness.backends.commands import answer_of
+from harness.backends.kubernetes import machines, manifests
+from harness.backends.kubernetes.api import Api, Refused
+from harness.backends.kubernetes.manifests import ClusterRun, Object
+from harness.backends.kubernetes.pod import Pod
+from harness.errors import BackendError, CannotRunError
+
+COMMAND_S_MAX = 120.0  # a cloud's command may wait for the cloud
+MACHINES_RIGHTS = "harness/backends/kubernetes/rbac-machines.yaml"
+
+
+class Way:
+    """The Eviction API, unless a class below says otherwise. All of it raises `BackendError` where it is refused."""
+
+    takes_machine = False  # out of service: the control pod must not be there
+    takes_all_there = False  # every other pod of that machine as well
+
+    def __init__(self, api: Api, place: ClusterRun):
+        self._api, self._place = api, place
+
+    def why_not(self) -> str:
+        """Why it cannot be done here; empty where it can."""
+        right = "harness/backends/kubernetes/rbac.yaml has it"
+        return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        """Asks for it; the pod ends after that. `index`: the node's place in the job."""
+        self._api.evict(pod.name, grace_s)
+
+    def give_back(self, index: int) -> None:
+        """The capacity of this place is back. Idempotent."""
+
+    def heal(self) -> int:
+        """Undoes all that this run took, also what another process took for it; returns how much. Idempotent."""
+        return 0
+
+
+class Delete(Way):
+    """A delete with the notice as grace."""
+
+    def why_not(self) -> str:
+        return ""  # no run could end without this right
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        self._api.delete("v1", "pods", pod.name, grace_s)
+
+
+class _OfMachines(Way):
+    takes_machine = True
+
+    def why_not(self) -> str:
+        settings = self._place.settings
+        if not self._api.may("patch", "nodes", namespaced=False):
+            return f"CHAOS_KUBE_EVICT={settings.evict} needs the rights of {MACHINES_RIGHTS}"
+        wanted = ",".join(f"{key}={value}" for key, value in settings.selector.items())
+        if not settings.control_selector and len(self._api.machines(wanted)) < 2:
+            return f"CHAOS_KUBE_EVICT={settings.evict} needs a second machine, where the control pod stays"
+        return ""
+
+    def give_back(self, index: int) -> None:
+        self.heal()
+
+    def heal(self) -> int:
+        return machines.give_back(self._api, self._place.run_id)
+
+
+class Drain(_OfMachines):
+    """A cordon, then an eviction."""
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        machines.cordon(self._api, pod.machine, self._place.run_id)
+        self._api.evict(pod.name, grace_s)
+
+
+class Taint(_OfMachines):
+    """A NoExecute taint: the pods' own grace is the notice."""
+
+    takes_all_there = True
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        machines.taint(self._api, pod.machine, self._place.run_id)
+
+
+class Priority(Way):
+    """The scheduler preempts the node's pod for a pod of a higher priority class, which then keeps the machine.
+
+    That pod asks for nothing but a place without our pod: a required anti-affinity to the labels of that one pod. The
+    scheduler takes as few pods as it can, so it takes ours and leaves every other pod where it is. The pods' own
+    grace is the notice.
+    """
+
+    def why_not(self) -> str:
+        try:
+            wanted = manifests.preemptor(self._place, 0, "any", {"app": "any"}, ())
+            higher = self._api.create(wanted, dry_run=True)["spec"]
+            node = manifests.node_pod(manifests.SMALLEST, self._place, 0, 0)
+            ours = self._api.create(node, dry_run=True)["spec"].get("priority", 0)
+        except Refused as error:
+            return f"CHAOS_KUBE_EVICT={self._place.settings.evict}: {error}"
+        name = f"priority class {self._place.settings.evict_by!r}"
+        if higher.get("priority", 0) <= ours:
+            return f"{name} has priority {higher.get('priority', 0)}, which is not above that of our pods, {ours}"
+        if higher.get("preemptionPolicy") == "Never":
+            return f"{name} never preempts (its preemptionPolicy is Never)"
+        return ""
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        found = self._api.pod(pod.name)
+        if found is None:
+            return  # it is ending; its line tells
+        labels = found["metadata"]["labels"]
+        self._refuse_alike(found, labels)
+        tolerations = tuple(found["spec"].get("tolerations", ()))
+        self._api.create(manifests.preemptor(self._place, index, pod.machine, labels, tolerations))
+
+    def _refuse_alike(self, found: Object, labels: dict[str, str]) -> None:
+        """Pods of other places on this machine that have all of these labels would be taken as well."""
+        alike = [
+            each["metadata"]["name"]
+            for each in self._api.pods(self._place)
+            if each["spec"].get("nodeName") == found["spec"]["nodeName"]
+            and each["metadata"]["uid"] != found["metadata"]["uid"]
+            and labels.items() <= each["metadata"]["labels"].items()
+        ]
+        if alike:
+            text = f"no label tells {found['metadata']['name']} from {', '.join(alike)} on the same machine"
+            raise CannotRunError(f"CHAOS_KUBE_EVICT={self._place.settings.evict}: {text}, so all of them would go")
+
+    def give_back(self, index: int) -> None:
+        self._api.delete("v1", "pods", self._place.preemptor(index), grace_s=0)
+
+
+class Command(Way):
+    """A command of the site's own, as for a cloud's reclaim: `reclaim MACHINE SECONDS RUN`, `restore MACHINE RUN` and
+    `heal RUN`. It learns the cloud's own name of the machine from `CHAOS_PROVIDER_ID`, where nodes may be read."""
+
+    takes_machine = takes_all_there = True
+
+    def __init__(self, api: Api, place: ClusterRun):
+        super().__init__(api, place)
+        self._machines: dict[int, str] = {}
+
+    def why_not(self) -> str:
+        program = shlex.split(self._place.settings.evict_by)[0]
+        return "" if shutil.which(program) else f"CHAOS_KUBE_EVICT={self._place.settings.evict}: no program {program!r}"
+
+    def take(self, pod: Pod, index: int, grace_s: int) -> None:
+        self._machines[index] = pod.machine
+        self._run(["reclaim", pod.machine, str(grace_s), self._place.run_id], self._provider_id(pod.machine))
+
+    def give_back(self, index: int) -> None:
+        if machine := self._machines.pop(index, ""):
+            self._run(["restore", machine, self._place.run_id])
+
+    def heal(self) -> int:
+        self._run(["heal", self._place.run_id])
+        return 1
+
+    def _run(self, words: list[str], provider_id: str = "") -> None:
+        command = [*shlex.split(self._place.settings.evict_by), *words]
+        answer_of(command, {**os.environ, "CHAOS_PROVIDER_ID": provider_id}, COMMAND_S_MAX)
+
+    def _provider_id(self, machine: str) -> str:
+        try:
+            return str(self._api.get(f"/api/v1/nodes/{machine}")["spec"].get("providerID", ""))
+        except BackendError:
+            return ""
+
+
+WAYS: dict[str, type[Way]] = {
+    "evict": Way,
+    "delete": Delete,
+    "drain": Drain,
+    "taint": Taint,
+    "priority": Priority,
+    "command": Command,
+}
+
+
+def way_of(api: Api, place: ClusterRun) -> Way:
+    return WAYS[place.settings.evict.partition(":")[0]](api, place)
