@@ -13,6 +13,8 @@ from harness.timeline.timeline import Bools, Floats, Ints, Steps
 HOLES_MAX = 1  # steps in which a figure may be left out by chance
 MISSING_MAX = 100_000  # steps that are counted as missing
 NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
+BLOCKS = 10  # neighbouring losses are alike, so what scatters is taken from means of so many stretches
+T_99 = 3.25  # Student's t, two-sided 99 %, for BLOCKS - 1 degrees of freedom
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
@@ -108,6 +110,20 @@ class Comparison:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
             return float(100 * np.mean(mine - other) / np.mean(other))
+
+    @property
+    def final_scatter_percent(self) -> float:
+        """Half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 where there
+        are too few steps to tell. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
+        length = round(FINAL_SHARE * len(self.step)) // BLOCKS
+        if length < 2:
+            return 0.0
+        last = length * BLOCKS
+        mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            means = np.mean((mine - other).reshape(BLOCKS, length), axis=1)
+            half = 100 * T_99 * np.std(means, ddof=1) / np.sqrt(BLOCKS) / abs(np.mean(other))
+        return float(half) if np.isfinite(half) else 0.0
 
     @property
     def near_zero(self) -> bool:

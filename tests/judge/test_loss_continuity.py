@@ -13,7 +13,7 @@ from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import curves, steps_done
 from harness.judge.analysis import Analysis
-from harness.judge.curves import Curve
+from harness.judge.curves import Curve, compare
 from harness.judge.score import Verdict
 from harness.judge.scores import loss_continuity
 from harness.theory.simulator import Job, Outage, simulate
@@ -188,3 +188,46 @@ def test_samples_that_are_skipped_are_counted_whatever_their_number() -> None:
     assert (told.skipped, told.repeated) == (8 * 2**60, 7 * 2**60)
     many = loss_continuity.sample_ledger(curve([0, 2**60] * 64, [0] * 128))
     assert many.skipped == 64 * 2**60 > 0
+
+
+def scattered(seed: int, level: float, steps: int = 400) -> Curve:
+    """Losses around `level`, each like the one before it."""
+    noise = np.random.default_rng(seed).normal(0, 0.1, steps)
+    alike = np.convolve(noise, np.ones(4) / 2, "same")
+    none = np.zeros(steps, np.int64)
+    return Curve(np.arange(steps), level + alike, alike, none.astype(float), none, none, none, none, none)
+
+
+def test_chance_alone_is_seldom_taken_for_a_gap() -> None:
+    """About 1 of 100 gaps between two runs of the same level is larger than its scatter; a real one is found."""
+    pairs = [(scattered(2 * seed, 1.0), scattered(2 * seed + 1, 1.0)) for seed in range(400)]
+    found = [compare(run, fault_free) for run, fault_free in pairs]
+    wrong = sum(abs(each.final_gap_percent or 0) > each.final_scatter_percent for each in found)
+    assert wrong <= 16
+    shifted = [compare(scattered(2 * seed, 1.3), scattered(2 * seed + 1, 1.0)) for seed in range(400)]
+    assert sum((each.final_gap_percent or 0) > each.final_scatter_percent for each in shifted) >= 396
+
+
+def test_a_gap_that_may_be_chance_is_not_judged() -> None:
+    noise = np.random.default_rng(7).normal(0, 1, 1000)
+
+    def bend(scatter: float) -> Callable[[Logs], None]:
+        def level(logs: Logs) -> None:
+            for lines in trainers(logs):
+                for line in steps(lines):
+                    line["loss"] = 1.2 + scatter * noise[line["step"]]
+
+        return level
+
+    job = Job(steps=200)
+    fault_free = simulate(job, (), seed=99)
+    flat = fault_free.logs()
+    for lines in trainers(flat):
+        for line in steps(lines):
+            line["loss"] = 1.0
+    expect = {"loss_continuity": {"mode": "final", "max_final_gap": "5%"}}
+    cards = [
+        verdict(simulate(job, KILL, seed=5), bend(scatter), expect, load(fault_free, flat)) for scatter in (0.0, 2.0)
+    ]
+    assert [card.verdict for card in cards] == [Verdict.FAIL, Verdict.INCONCLUSIVE], [card.reasons for card in cards]
+    assert "such gaps scatter by ±" in cards[1].reasons[0]

@@ -48,8 +48,8 @@ def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
         reason = ""
     if reason:
         found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
-    if why := way_of(api, place).why_not():
-        found[Verb.EVICT] = why
+    if cannot := way_of(api, place).why_not():
+        found[Verb.EVICT] = cannot
     if why := skew.why_not():
         found[Verb.CLOCK] = why
     return found

@@ -164,7 +164,7 @@ def test_a_machine_with_two_nodes_is_not_taken_for_one(
     monkeypatch.setattr(type(cluster._way), "heal", lambda *_: 0)
     assert cluster._control is not None
     cluster._control.machine = "another"
-    with pytest.raises(CannotRunError, match="with node0 and node1.*CHAOS_KUBE_RESOURCES"):
+    with pytest.raises(CannotRunError, match=r"with node0 and node1.*CHAOS_KUBE_RESOURCES"):
         cluster.nodes[0].evict(1)
 
 
