@@ -145,7 +145,7 @@ def outcome(report: Report) -> Outcome:
     losses = report.loss_continuity
     return Outcome(
         verdict=str(report.verdict),
-        reason=report.reasons[0] if report.verdict != "pass" and report.reasons else "",
+        reason=report.reasons[0].replace(f"{ROOT}/", "") if report.verdict != "pass" and report.reasons else "",
         recovery_s=report.recovery_time.seconds,
         waste_percent=report.wasted_gpu_hours.percent_by_faults,
         steps_lost=report.metrics.get("steps_rolled_back"),

@@ -67,7 +67,7 @@ PLUGINS = {
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
         "attached",
-        *("delivery", "run_folder", "cluster_base"),
+        *("commands", "delivery", "run_folder", "cluster_base"),
     },
 }
 

@@ -21,10 +21,11 @@ reclaim)
     ((seconds == 30)) || die "a notice of $seconds s: Azure gives 30 s"
     id=${CHAOS_PROVIDER_ID-}
     compute='^azure://(/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft.Compute'
-    if [[ $id =~ $compute/virtualMachineScaleSets/([^/]+)/virtualMachines/([0-9]+))$ ]]; then
+    member="$compute/virtualMachineScaleSets/([^/]+)/virtualMachines/([0-9]+))\$" single="$compute/virtualMachines/([^/]+))\$"
+    if [[ $id =~ $member ]]; then
         az vmss simulate-eviction --resource-group "${BASH_REMATCH[2]}" --name "${BASH_REMATCH[3]}" \
             --instance-id "${BASH_REMATCH[4]}" --output none
-    elif [[ $id =~ $compute/virtualMachines/([^/]+))$ ]]; then
+    elif [[ $id =~ $single ]]; then
         group=${BASH_REMATCH[2]} name=${BASH_REMATCH[3]}
         az tag update --resource-id "${BASH_REMATCH[1]}" --operation Merge --tags "$TAG=$run" --output none
         az vm simulate-eviction --resource-group "$group" --name "$name" --output none

@@ -1,8 +1,8 @@
 """Data-parallel training whose replicas may come and go, after torchft's `train_ddp.py`.
 
-    torchft_lighthouse --min_replicas 1 --join_timeout_ms 1000 --bind [::]:29510 &
+    torchft_lighthouse --min_replicas 1 --quorum_tick_ms 100 --join_timeout_ms 10000 --bind [::]:29510 &
     TORCHFT_LIGHTHOUSE=http://localhost:29510 REPLICA_GROUP_ID=0 NUM_REPLICA_GROUPS=2 \
-        torchrun --nproc-per-node 1 --master-port 29600 --max-restarts 3 train.py --steps 200
+        torchrun --nproc-per-node 1 --master-port 29600 --max-restarts 3 train.py --steps 1500
     # the same with REPLICA_GROUP_ID=1 and another port
 
 A replica that comes back takes the state from one that is still there.
@@ -21,13 +21,14 @@ from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimi
 def dataset() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(8192, 32, generator=generator)
-    return TensorDataset(inputs, inputs[:, :4].sin().sum(1, keepdim=True))
+    noise = torch.randn(8192, 1, generator=generator)  # which no model can learn, so that the loss never gets near zero
+    return TensorDataset(inputs, inputs[:, :4].sin().sum(1, keepdim=True) + noise)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--print-every", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--print-every", type=int, default=100)
     options = parser.parse_args()
 
     replica, replicas = int(os.environ.get("REPLICA_GROUP_ID", 0)), int(os.environ.get("NUM_REPLICA_GROUPS", 2))
@@ -38,8 +39,8 @@ def main() -> None:
     loader = DataLoader(data, batch_size=16, sampler=sampler)
 
     torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 1))
-    adam = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    net = nn.Sequential(nn.Linear(32, 768), nn.Tanh(), nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 1))
+    adam = torch.optim.AdamW(net.parameters(), lr=1e-4)
 
     def load_state_dict(state: dict) -> None:
         net.load_state_dict(state["model"])

@@ -269,9 +269,7 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     reason = f"the final loss is {_percent(gap)} off the fault-free run"
     scatter = comparison.final_scatter_percent
     if abs(gap) - scatter <= bounds.max_final_gap:
-        reason += (
-            f", and the losses scatter so much that it may be {scatter:.2g} % less: train longer, or widen the bound"
-        )
+        reason += f", but such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap"
         return Expectation(name, bound, _percent(gap), Verdict.INCONCLUSIVE, reason, **numbers)
     return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
 
