@@ -47,5 +47,7 @@ def _schedule(day: AttachedDay, job: AttachedJob) -> None:
             say(f"  {number}. rest for {entry.rest}")
         else:
             say(f"  {number}. {entry.strike}: {entry.nodes} node(s) for {entry.lasts}, then undone")
+    for probe in day.probes:
+        say(f"  probe {probe.name}: {' and '.join(probe.when)} each strike")
     if day.progress is None:
         say("  The plan has no progress: nothing can show that the job goes on, so no strike can pass.")

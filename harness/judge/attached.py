@@ -28,8 +28,10 @@ class AttachedResult:
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
     """`planned`: how many strikes the schedule has."""
     findings = [*_of_the_schedule(records, planned)]
+    struck = False
     for record in records:
-        findings += _of(record)
+        struck |= record["what"] == "struck"
+        findings += _of_probe(record, struck) if record["what"] == "probe" else _of(record)
     verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
     reasons = [text for found, text in findings if found is verdict]
     reasons += [text for found, text in findings if found is not verdict]
@@ -60,6 +62,15 @@ def _of(record: Record) -> Iterator[Finding]:
             yield Verdict.INVALID, f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`"
     elif record["what"] == "after":
         yield from _went_on(record, f"entry {number}")
+
+
+def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
+    """One that does not hold before anything was struck says nothing of the job."""
+    if not record["ok"]:
+        text = (
+            f"entry {int(record['entry']) + 1}: probe {record['name']} failed ({record['moment']}): {record['detail']}"
+        )
+        yield Verdict.FAIL if struck else Verdict.INCONCLUSIVE, text
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:

@@ -16,12 +16,14 @@ import random
 import re
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo
 from harness.errors import BackendError, FaultError, UsageError
 from harness.log.journal import Journal
+from harness.run.probes import Answer, Asking
 from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
 from harness.spec.attached import AttachedDay, AttachedEntry
@@ -93,6 +95,9 @@ class AttachedRun:
         self.day, self.job, self.journal, self.stop = day, job, journal, stop
         self.dice = random.Random(seed)
         self.path = journal.run_dir / LOG
+        self._answers = deque[Answer]()
+        self._questions = Asking(self._answers.append)
+        self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
 
     def run(self) -> None:
         self._tell("begun", job=self.job.name, nodes=list(self.job.nodes), told=self.day.progress is not None)
@@ -113,6 +118,7 @@ class AttachedRun:
         """Healthy before, struck, undone, watched until it goes on: each is told."""
         assert entry.strike is not None
         self._healthy()
+        self._ask("before", number)
         verb, job = entry.strike, self.job
         targets = sorted(self.dice.sample(list(job.nodes), entry.nodes))
         before = self._progress(targets)
@@ -124,7 +130,7 @@ class AttachedRun:
             seen = self._until(targets, lambda node, now: job.acted(verb, node, now))
             acted = {node: job.acted(verb, node, seen[node]) for node in targets}
             self._tell("struck", entry=number, verb=verb, acted=acted, seen=_plain(seen))
-            self._wait(entry.lasts.s)
+            self._hold(number, entry.lasts.s)
         finally:
             try:
                 highest = _highest_of(before, self._progress(before or targets))
@@ -135,6 +141,36 @@ class AttachedRun:
         healed = {node: job.healed(verb, back[node]) for node in targets}
         self._tell("undone", entry=number, healed=healed, seen=_plain(back))
         self._watch(number, highest)
+        self._ask("after", number)
+
+    def _ask(self, moment: str, number: int) -> None:
+        """Raises `_Over` for a probe that does not hold, also for one that was asked during the strike."""
+        for probe in self.day.probes:
+            if moment in probe.when:
+                self._questions.ask(probe, moment, "")
+        while self._questions.is_open(moment) or self._questions.is_open("during"):
+            self._wait(0.05)
+        self._hear(number)
+
+    def _hold(self, number: int, seconds: float) -> None:
+        """The strike lasts so long, unless a probe does not hold."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            for probe in self.day.probes:
+                due = time.monotonic() - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
+                if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
+                    self._asked_s[probe.name] = time.monotonic()
+                    self._questions.ask(probe, "during", "")
+            self._wait(min(left_s, LOOK_EVERY_S))
+            self._hear(number)
+
+    def _hear(self, number: int) -> None:
+        while self._answers:
+            heard = self._answers.popleft()
+            about = {"name": heard.probe, "moment": heard.moment, "ok": heard.ok, "detail": heard.detail}
+            self._tell("probe", entry=number, **about)
+            if not heard.ok:
+                raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
         """Raises `_Over` where the job is not whole before anything is done to it."""

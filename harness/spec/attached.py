@@ -12,6 +12,7 @@ from harness import units
 from harness.errors import ScenarioError
 from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
+from harness.spec.gameday import Probe
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
 
@@ -73,6 +74,7 @@ class AttachedDay(Parameters):
     title: Line
     progress: Progress | None = None
     limits: Limits = Limits()
+    probes: list[Probe] = Field([], max_length=50)
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:

@@ -156,6 +156,35 @@ def test_what_was_seen_decides(
     assert job.most <= 1
 
 
+def probe(moment: str, *command: str) -> dict[str, Any]:
+    return {"probes": [{"name": "mine", "command": list(command), "when": [moment], "every": "1s"}]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "said", "strikes"),
+    [
+        (probe("before", "true"), Verdict.PASS, "each of 1 strikes acted", 1),
+        (probe("before", "false"), Verdict.INCONCLUSIVE, "probe mine failed (before): ended with 1", 0),
+        (probe("during", "sh", "-c", "echo wrong; exit 3"), Verdict.FAIL, "failed (during): ended with 3: wrong", 1),
+        (probe("during", "true"), Verdict.PASS, "each of 1 strikes acted", 1),
+        (probe("after", "true"), Verdict.PASS, "each of 1 strikes acted", 1),
+        (probe("after", "no-such-program"), Verdict.FAIL, "entry 1: probe mine failed (after): no-such-program", 1),
+    ],
+)
+def test_a_probe_that_does_not_hold_ends_it(
+    changed: dict[str, Any],
+    verdict: Verdict,
+    said: str,
+    strikes: int,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Pretended()
+    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    assert found is verdict and said in reason
+    assert len(job.struck) == strikes
+
+
 def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, stop = Pretended(), StopRequest()
     stand_in(job, monkeypatch)
