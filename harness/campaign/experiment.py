@@ -12,6 +12,7 @@ from typing import Literal
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.campaign.fault_free import (
+    FaultFree,
     copy_fault_free,
     ensure_fault_free,
     fault_free_plans,
@@ -91,7 +92,7 @@ class _Experiment:
             return self.run_dir, self._renew()
         return self.run_dir, False
 
-    def _hold(self, fault_free: Plan, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
+    def _hold(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
         """Copies the events of that fault-free run, made or kept, to `target`; as `ensure_fault_free` otherwise."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
@@ -114,10 +115,12 @@ class _Experiment:
         self.observer.stage_ended(stage, outcome.outcome)
         return outcome
 
-    def _ensure(self, fault_free: Plan, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
-        stage = Stage("fault-free run", fault_free.workload.nodes, anew)
+    def _ensure(self, fault_free: FaultFree, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
+        plan, repeat = fault_free
+        stage = Stage("fault-free run", plan.workload.nodes, anew)
         self.observer.stage(stage)
-        folder, outcome = ensure_fault_free(fault_free, self.reports, self.backend, self.observer, self.stop, anew=anew)
+        given = (plan, self.reports, self.backend, self.observer, self.stop)
+        folder, outcome = ensure_fault_free(*given, anew=anew, repeat=repeat)
         self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         return folder, outcome
 

@@ -14,7 +14,8 @@ import os
 import pathlib
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from harness.backends.agent.own_view import KEPT as CACHE
 from harness.backends.contract import Backend
@@ -28,6 +29,7 @@ from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest
 
+REPEATS = 2  # for a band where all runs have one world size
 YOUNG_S = 60.0  # so young a folder may not have its lock yet
 _locks: dict[str, int] = {}  # by folder: descriptors that hold a lock
 
@@ -40,13 +42,15 @@ def ensure_fault_free(
     stop: StopRequest | None = None,
     *,
     anew: bool = False,
+    repeat: int = 0,
 ) -> tuple[pathlib.Path, Outcome | None]:
     """The folder of a completed run of `plan` (itself without faults), and how it went if it ran now.
 
-    What was kept is used where its seal holds; with `anew` it is replaced once a new run has completed.
+    What was kept is used where its seal holds; with `anew` it is replaced once a new run has completed. `repeat` tells
+    runs of one and the same plan apart.
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
-    digest = plan.outcome_digest()
+    digest = _key(plan, repeat)
     kept = _cache(reports) / digest
     if not anew and seal.holds(kept):
         return kept, None
@@ -63,10 +67,32 @@ def ensure_fault_free(
     return attempt, outcome
 
 
-def fault_free_plans(plan: Plan) -> dict[str, Plan]:
-    """What `plan` is compared with, by the folder in the run's own: the fault-free run and those for calibration."""
-    calibration = {f"{CALIBRATION}{number}": other for number, other in enumerate(_calibration_plans(plan), 1)}
-    return {FAULT_FREE: plan.without_faults(f"{plan.run_id}-fault-free"), **calibration}
+class FaultFree(NamedTuple):
+    """A run that another one is compared with. `repeat`: which one of several of the same plan."""
+
+    plan: Plan
+    repeat: int = 0
+
+
+def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
+    """What `plan` is compared with, by the folder in the run's own: the fault-free run and those for calibration.
+
+    `band`: whether losses are held against what fault-free runs differ by; as the plan expects it, if left out.
+    """
+    alone = plan.without_faults(f"{plan.run_id}-fault-free")
+    others = _other_sizes(plan)
+    if not others and (expects_band(plan) if band is None else band):
+        others = [FaultFree(alone.again(f"{plan.run_id}-repeat{n}"), n) for n in range(1, REPEATS + 1)]
+    return {FAULT_FREE: FaultFree(alone)} | {f"{CALIBRATION}{n}": other for n, other in enumerate(others, 1)}
+
+
+def expects_band(plan: Plan) -> bool:
+    bounds = plan.expect.get("loss_continuity")
+    return isinstance(bounds, Mapping) and bounds.get("mode") == "envelope"
+
+
+def _key(plan: Plan, repeat: int) -> str:
+    return plan.outcome_digest() + (f"-{repeat}" if repeat else "")
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
@@ -75,7 +101,7 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     Raises `FaultError` for what cannot be removed.
     """
     for other in fault_free_plans(plan).values():
-        _set_aside(_cache(reports) / other.outcome_digest())
+        _set_aside(_cache(reports) / _key(*other))
 
 
 def _cache(reports: pathlib.Path) -> pathlib.Path:
@@ -176,7 +202,7 @@ def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
     return True
 
 
-def _calibration_plans(plan: Plan) -> list[Plan]:
+def _other_sizes(plan: Plan) -> list[FaultFree]:
     """Fault-free runs at the other world sizes the plan may come to: they tell how far rounding alone drifts."""
     sizes = range(plan.workload.min_nodes, plan.workload.nodes)
-    return [plan.without_faults(f"{plan.run_id}-{size}", nodes=size) for size in list(sizes)[:2]]
+    return [FaultFree(plan.without_faults(f"{plan.run_id}-{size}", nodes=size)) for size in list(sizes)[:2]]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.backends.contract import Backend
-from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, fault_free_plans
+from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.judge import curves
@@ -83,10 +83,11 @@ def _fault_free(
     """The kept fault-free runs, by the folder in the day's own. The plan may do without."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
-    for name, plan in fault_free_plans(day.job).items() if day.fault_free else ():
+    band = any(expects_band(act.plan) for act in day.acts)
+    for name, (plan, repeat) in fault_free_plans(day.job, band).items() if day.fault_free else ():
         stage = Stage("fault-free run", plan.workload.nodes)
         observer.stage(stage)
-        folder, outcome = ensure_fault_free(plan, reports, backend, observer, stop)
+        folder, outcome = ensure_fault_free(plan, reports, backend, observer, stop, repeat=repeat)
         observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         _check_completed(outcome)
         found[name] = folder

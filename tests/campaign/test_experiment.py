@@ -39,7 +39,7 @@ class Pretended:
         self.reports, self.paces, self.ended = reports, list(paces), ended
         self.kept, self.renewed = True, 0
 
-    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool) -> tuple[pathlib.Path, Outcome | None]:
+    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool, repeat: int) -> tuple[pathlib.Path, Outcome | None]:
         self.renewed += anew
         job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
         folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
@@ -158,10 +158,10 @@ def test_a_renewal_that_breaks_costs_no_finished_result(
 ) -> None:
     ensure = Pretended.ensure_fault_free
 
-    def broken(self: Pretended, *arguments: Any, anew: bool) -> Any:
+    def broken(self: Pretended, *arguments: Any, anew: bool, repeat: int) -> Any:
         if anew:
             raise BackendError("the nodes cannot be had")
-        return ensure(self, *arguments, anew=anew)
+        return ensure(self, *arguments, anew=anew, repeat=repeat)
 
     monkeypatch.setattr(Pretended, "ensure_fault_free", broken)
     found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)

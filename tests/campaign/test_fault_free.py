@@ -33,7 +33,7 @@ def plan_of(**trainer: list[str]) -> Plan:
 
 
 def places(plan: Plan, reports: pathlib.Path) -> list[pathlib.Path]:
-    return [reports / CACHE / other.outcome_digest() for other in fault_free_plans(plan).values()]
+    return [reports / CACHE / other.plan.outcome_digest() for other in fault_free_plans(plan).values()]
 
 
 @pytest.fixture
@@ -212,3 +212,18 @@ def test_what_cannot_be_swept_is_said(folder: pathlib.Path, jobs: Jobs, monkeypa
         [],
         [f"{folder}/.fault-free/0123.dead: cannot be removed: 0123.dead: Operation not permitted"],
     )
+
+
+def test_a_band_needs_repeats_where_all_runs_have_one_size(folder: pathlib.Path, jobs: Jobs) -> None:
+    """Each is kept by itself; a plan that may shrink has runs of other sizes for it."""
+    shrinks = plan_of()
+    stays = shrinks.model_copy(update={"workload": shrinks.workload.model_copy(update={"min_nodes": 3})})
+    assert [other.plan.workload.nodes for other in fault_free_plans(shrinks, band=True).values()] == [3, 2]
+    assert list(fault_free_plans(stays)) == ["fault-free"], "no expectation needs a band"
+    envelope = stays.model_copy(update={"expect": {"loss_continuity": {"mode": "envelope"}}})
+    wanted = fault_free_plans(envelope)
+    assert list(wanted) == ["fault-free", "calibration-1", "calibration-2"]
+    kept = {ensure_fault_free(plan, folder, ANY, repeat=repeat)[0] for plan, repeat in wanted.values()}
+    assert len(kept) == jobs.made == 3
+    forget_fault_free(envelope, folder)
+    assert not any(path.exists() for path in kept)

@@ -140,7 +140,9 @@ def planned() -> dict[str, Any]:
         "plan": whole,
         "fault_free": plan.without_faults("fault_free").to_json()["workload"],
         "smaller": plan.without_faults("smaller", nodes=3).to_json()["workload"],
-        "calibration": [other.to_json()["workload"]["nodes"] for other in list(fault_free_plans(plan).values())[1:]],
+        "calibration": [
+            other.plan.to_json()["workload"]["nodes"] for other in list(fault_free_plans(plan).values())[1:]
+        ],
     }
 
 

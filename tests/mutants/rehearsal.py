@@ -130,7 +130,10 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
     plan = make_plan(scenario, 1, "local", run_dir.name)
     fault_free = fault_free_plans(plan)
-    made = {name: ensure_fault_free(other, run_dir.parent, backend) for name, other in fault_free.items()}
+    made = {
+        name: ensure_fault_free(other, run_dir.parent, backend, repeat=repeat)
+        for name, (other, repeat) in fault_free.items()
+    }
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a healthy run"
     execute(broken(plan, bug) if bug else plan, run_dir, backend)
     for name, (other, _) in made.items():
