@@ -37,6 +37,15 @@ def slower(logs: Logs, factor: float, first: int, last: int) -> None:
     stretched(logs, step_end(logs, first), step_end(logs, last), factor)
 
 
+def others_take(logs: Logs, share: float, first: int, last: int) -> None:
+    """Other programs took this share of the host's CPUs between these steps of the last lives; little before that."""
+    harness, begin, end = logs["harness"], step_end(logs, first), step_end(logs, last)
+    for at in range(harness[0]["mono_ns"], end, 10**8):
+        told = share if at > begin else 0.05
+        harness.append({"event": "host.load", "others": told, "mono_ns": at, "wall_ns": at})
+    harness[1:] = sorted(harness[1:], key=lambda line: line["mono_ns"])
+
+
 def without_saves(logs: Logs, *unwanted: int) -> None:
     """The last lives do not save these steps."""
     for lines in _last_lives(logs):

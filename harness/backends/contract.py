@@ -337,6 +337,7 @@ class Cluster(abc.ABC):
     """
 
     tells_changes = False
+    on_this_host = False  # the nodes share the CPUs of the harness's own host, and tell what they use of them
 
     @property
     @abc.abstractmethod

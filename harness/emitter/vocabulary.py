@@ -751,6 +751,12 @@ _HARNESS = (
     ),
     Event("environment", ("harness",), "Facts about the machine and its software, each a field."),
     Event(
+        "host.load",
+        ("harness",),
+        "What others than the job's nodes took of the CPUs of the host that they share, since the event before it.",
+        (Field("others", NUMBER, "part of all CPUs, 0 to 1"),),
+    ),
+    Event(
         "node.allocated",
         ("harness",),
         "The job was given a node.",

@@ -3,7 +3,8 @@
 `slowdown` is the median of the undisturbed steps after the last recovery over the median of the same steps of the
 fault-free runs. A busy host slows a healthy job, too: so it is held against the pace that the run had before the first
 fault where that was slower already, and against the worst stretch of the fault-free runs; and a job that was as fast
-as ever for some steps in a row can go at its pace.
+as ever for some steps in a row can go at its pace. Where the harness saw other programs take the host's CPUs meanwhile,
+nothing follows from being slow.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a str
 HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
 TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
 FAST_BEFORE = 2 / 3  # of the fault-free pace: then that is too slow to tell a slowdown
+OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
 NORMAL_95 = 1.645  # standard deviations, one-sided
 SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 
@@ -38,6 +40,7 @@ class Pace:
     before: float  # median before the first fault; 1 where too little came before
     worst: float  # slowest stretch without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
+    others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
 
     def allowed(self, bound: float) -> float:
         return bound * max(1.0, self.before)
@@ -70,6 +73,8 @@ def judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
         return Verdict.INCONCLUSIVE, f"{slow}, but not all the time: the host may have been busy"
     if pace.at_least <= allowed * max(pace.worst, HOST_FACTOR):
         return Verdict.INCONCLUSIVE, f"{slow}, but a busy host could also explain it"
+    if pace.others > OTHERS_MAX:
+        return Verdict.INCONCLUSIVE, f"{slow}, but other programs took {pace.others:.0%} more of the host's CPUs then"
     return Verdict.FAIL, f"still {slow}"
 
 
@@ -101,7 +106,23 @@ def measure(evidence: Evidence) -> Pace | str:
         before=float(np.median(prior)) if len(prior) >= STEPS_MIN else 1.0,
         worst=_worst(prior, known or references),
         known=bool(known),
+        others=_others(evidence, mine, after, disturbed[0][0]),
     )
+
+
+def _others(evidence: Evidence, mine: _Times, after: Ints, struck: int) -> float:
+    """The median share of others in these steps, less the highest one before the first fault or in a fault-free run."""
+    run = evidence.run
+    usual = [
+        _load(run, run.begin, struck),
+        *(_load(other, other.begin, other.end) for other in evidence.fault_free_runs),
+    ]
+    return max(0.0, _load(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(usual))
+
+
+def _load(run: Timeline, begin: int, end: int) -> float:
+    shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
+    return float(np.median(shares)) if shares else 0.0
 
 
 def _times(run: Timeline) -> _Times:

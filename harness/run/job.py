@@ -23,6 +23,7 @@ from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run import drill, provenance
 from harness.run.gpu_hours import GpuCap
+from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
@@ -149,6 +150,7 @@ class RunningJob:
         holds = TriggerHolds(self.run_dir, plan.faults)
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
+        self._host_load = HostLoad(self.cluster)
         saved = plan.workload.checkpoint
         self._publications = Publications(journal, CheckpointPlace(saved.folder, saved.layout), emit)
 
@@ -214,6 +216,8 @@ class RunningJob:
                 observer.new_events(found)
             self._note_exits()
             self._note_changes()
+            for others in self._host_load.taken():
+                self.emit("host.load", others=round(others, 3))
             now_ns = time.monotonic_ns()
             if self.director:
                 self.director.tick(self.live, now_ns)
@@ -227,6 +231,7 @@ class RunningJob:
 
     def _end(self, outcome: Outcome) -> None:
         """Ends what the rehearsals still do, the last one first, and gives the nodes back."""
+        self._host_load.close()
         if self.director:
             self.director.end(self.live)
         for rehearsal in self.rehearsals:

@@ -159,6 +159,7 @@ class Timeline:
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
     data_samples: int | None = None  # samples in one pass over the data, where a worker tells it
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
+    host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load`, as the harness saw it
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
     nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
@@ -250,6 +251,7 @@ def build(log: reading.Log) -> Timeline:
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
         usage=story.of_trainers("usage"),
+        host_load=[event for event in story.harness if event["event"] == "host.load"],
         left_out=story.of_trainers("samples.left_out"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
-from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
+from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
 from harness.judge.drill import DrillLog, load_drill
 from harness.judge.evidence import part_of
@@ -33,10 +33,20 @@ def reasons(card: Scorecard) -> str:
     return " · ".join(card.reasons)
 
 
+def busy_host(share: float) -> Bend:
+    def bend(logs: Logs) -> None:
+        slower(logs, 3.0, 11, 80)
+        others_take(logs, share, 11, 80)
+
+    return bend
+
+
 @pytest.mark.parametrize(
     ("bend", "expected", "reason"),
     [
         (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "pace.max_slowdown: still"),
+        (busy_host(0.6), Verdict.INCONCLUSIVE, "but other programs took 55% more of the host's CPUs then"),
+        (busy_host(0.15), Verdict.FAIL, "pace.max_slowdown: still"),
         (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
         (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),
         (lambda logs: slower(logs, 3.0, 11, 70), Verdict.INCONCLUSIVE, "not all the time"),

@@ -172,6 +172,8 @@ class LocalNode(NetworkedNode, StoringNode):
 
 
 class LocalCluster(Cluster):
+    on_this_host = True
+
     def __init__(self, workload: Workload, run_dir: pathlib.Path, run_id: str, mode: str):
         self._workload = workload
         self._run_dir = run_dir
