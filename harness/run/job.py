@@ -323,8 +323,20 @@ class RunningJob:
         reason = self._why_give_up(now_ns)
         if reason is None:
             return None
+        reason += self._failed_worker()
         self.emit("abort", reason=reason)
         return Outcome("aborted", reason)
+
+    def _failed_worker(self) -> str:
+        """Which worker ended badly and was not followed by a step; an empty text if none did."""
+        failed = self.progress.failed_worker
+        names = {node.name: node.incarnation for node in self.cluster.nodes}
+        if failed is None or failed.at_ns < self.progress.last_step_ns:
+            return ""
+        if not 0 < failed.incarnation <= names.get(failed.node, 0):  # a launcher may say anything
+            return ""
+        log = self.run_dir / "logs" / f"{failed.node}.{failed.incarnation}.log"
+        return f"; before that a worker on {failed.node} ended with {failed.code}: {first_error([log])}"
 
     def _why_give_up(self, now_ns: int) -> str | None:
         limits, progress = self.plan.abort, self.progress

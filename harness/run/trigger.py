@@ -47,6 +47,16 @@ class Worker:
     ended_ns: int = 0
 
 
+@dataclass(frozen=True)
+class FailedWorker:
+    """As its launcher tells it: the place is that launcher's, and not checked yet."""
+
+    node: str
+    incarnation: int
+    code: int  # negative: ended by that signal
+    at_ns: int
+
+
 @dataclass
 class LiveProgress:
     """The job as its events tell it, live. Judged later by the timeline; this only decides when to act.
@@ -72,6 +82,7 @@ class LiveProgress:
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
     odd_events: int = 0
+    failed_worker: FailedWorker | None = None  # the first one since the last step
     _met: set[tuple[int, str, int, int]] = field(default_factory=set)  # (rank, node, incarnation, process id)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
@@ -80,8 +91,15 @@ class LiveProgress:
                 self._absorb_trainer(header, event, now_ns)
             elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
                 self.phase = "rendezvous"
+            elif event["event"] == "worker.exit":
+                self._note_end(header, int(event["code"]), now_ns)
         except (LookupError, TypeError, ValueError, AttributeError):
             self.odd_events += 1
+
+    def _note_end(self, header: Mapping[str, Any], code: int, now_ns: int) -> None:
+        earlier = self.failed_worker
+        if code and (earlier is None or earlier.at_ns < self.last_step_ns):
+            self.failed_worker = FailedWorker(str(header["node"]), int(header["incarnation"]), code, now_ns)
 
     def reborn_since(self, moment_ns: int) -> bool:
         """Whether all ranks of the world are processes that started after this moment."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness.errors import ScenarioError
 from harness.plan.making import make_plan
 from harness.plan.model import Abort, Plan
+from harness.run.job import RunningJob
+from harness.run.trigger import LiveProgress
 from harness.spec.scenario import parse_scenario
 
 S = 10**9
@@ -45,3 +51,24 @@ def test_a_trigger_beyond_the_last_step_of_the_fault_free_run_is_an_error() -> N
     assert plan.workload.steps is None and plan.with_steps(91).workload.steps == 91
     with pytest.raises(ScenarioError, match="fault k: step 90 is never reached; the fault-free run did 90 steps"):
         plan.with_steps(90)
+
+
+def test_who_ended_badly_is_named_when_the_job_is_given_up(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node1.1.log").write_text("step 7\nValueError: no such shard\n")
+    progress = LiveProgress(last_step_ns=10)
+    nodes = [SimpleNamespace(name="node1", incarnation=1)]
+    job: Any = SimpleNamespace(progress=progress, run_dir=tmp_path, cluster=SimpleNamespace(nodes=nodes))
+
+    def tell(code: int, now_ns: int, node: str = "node1", incarnation: int = 1) -> str:
+        header = {"role": "agent", "node": node, "incarnation": incarnation}
+        progress.absorb(header, {"event": "worker.exit", "code": code}, now_ns)
+        return RunningJob._failed_worker(job)
+
+    assert tell(0, 11) == ""
+    said = "; before that a worker on node1 ended with 1: ValueError: no such shard (logs/node1.1.log)"
+    assert tell(1, 12) == said
+    assert tell(-15, 13) == said, "the launcher ends the others because of the first one"
+    progress.last_step_ns = 20
+    assert RunningJob._failed_worker(job) == "", "the job went on after it"
+    assert tell(3, 21, "../../etc/passwd") == tell(3, 22, "node1", 2) == "", "a launcher may say anything"
