@@ -33,7 +33,7 @@ from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
-FILE = "gameday.json"
+FILE = report.PLAN
 REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 BYTES_MAX = 64 * 2**20
 

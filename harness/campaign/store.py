@@ -23,7 +23,7 @@ import msgspec
 
 from harness.errors import UsageError
 from harness.judge.score import Verdict
-from harness.report import model
+from harness.report import gameday, model
 from harness.report.words import one_line
 
 INDEX = ".runs.sqlite"
@@ -205,7 +205,7 @@ def _folders(reports: pathlib.Path) -> Iterator[tuple[str, str]]:
         return
     for entry in entries:
         if not entry.name.startswith(".") and (entry.is_dir(follow_symlinks=False) or entry.is_symlink()):
-            stamps = [_stamp(os.path.join(entry.path, name)) for name in ("plan.json", "report.json")]
+            stamps = [_stamp(os.path.join(entry.path, name)) for name in ("plan.json", "report.json", gameday.REPORT)]
             if stamps[0]:
                 yield entry.name, f"{'link' if entry.is_symlink() else ''} {stamps}"
 
@@ -235,9 +235,11 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
         raise NotARun("not the name of a run")
-    if not os.path.lexists(folder / "report.json"):
-        return _planned(folder), ""
     try:
+        if gameday.is_day(folder):
+            return _day(folder), ""
+        if not os.path.lexists(folder / "report.json"):
+            return _planned(folder), ""
         return _judged(model.read(folder / "report.json"), folder), ""
     except model.ReportError as error:
         return _planned(folder), str(error)
@@ -254,6 +256,13 @@ def _judged(report: model.Report, folder: pathlib.Path) -> StoredRun:
         verdict=report.verdict,
         headline=report.reasons[0] if report.reasons else "",
     )
+
+
+def _day(folder: pathlib.Path) -> StoredRun:
+    if not os.path.lexists(folder / gameday.REPORT):
+        return _planned(folder)
+    day = gameday.read(folder)
+    return dataclasses.replace(_planned(folder), verdict=day.verdict, headline=(day.reasons or [""])[0])
 
 
 class _Named(msgspec.Struct):

@@ -36,8 +36,9 @@ from harness.cli.options import (
     cap_of,
     labels_of,
 )
-from harness.cli.output import STYLES, out, safe, say
+from harness.cli.output import out, safe, say
 from harness.cli.run import stop
+from harness.cli.terminal import print_day
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
@@ -195,13 +196,8 @@ def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iter
 
 
 def _tell(ended: Ended) -> int:
-    result = ended.result
-    for act in result.acts:
-        sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
-        out.print(f"  {sign} {safe(act.expected.name)}: {safe(act.reasons[0])}", soft_wrap=True)
-    out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
-    say(f"Report: {ended.folder / 'report.html'}", "dim")
-    return INTERRUPTED if ended.interrupted else EXIT_CODES[result.verdict]
+    verdict = print_day(ended.folder)
+    return INTERRUPTED if ended.interrupted else EXIT_CODES[verdict]
 
 
 def resume(

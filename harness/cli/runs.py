@@ -6,17 +6,19 @@ import pathlib
 import urllib.parse
 from typing import Annotated
 
+import msgspec
 import typer
 
+from harness.campaign.gameday import judged
 from harness.campaign.store import Store
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import out, print_json
-from harness.cli.terminal import print_report
+from harness.cli.terminal import print_day, print_report
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
 from harness.log import hostile
-from harness.report import markdown, model, write_reports
+from harness.report import gameday, markdown, model, write_reports
 
 
 def show(
@@ -32,6 +34,8 @@ def show(
     Example: chaos show last
     """
     folder = Store(reports).find(run)
+    if gameday.is_day(folder):
+        return _show_day(folder, json, as_markdown)
     if not (folder / "report.json").exists():
         raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
     report = model.read(folder / "report.json")
@@ -65,7 +69,19 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
     _judge(Store(reports).find(run))
 
 
+def _show_day(folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
+    if json:
+        print_json(msgspec.to_builtins(gameday.read(folder)))
+    elif as_markdown:
+        out.file.write(model.read_regular(folder / "report.md").decode(errors="replace"))
+    else:
+        print_day(folder)
+
+
 def _judge(folder: pathlib.Path, rehearsal: str | None = None) -> Verdict:
+    if rehearsal is None and gameday.is_day(folder):  # by its windows, and by what people and alerts did
+        judged(folder)
+        return print_day(folder)
     card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
     files = write_reports(card, folder if rehearsal is None else _folder_of(folder, rehearsal))
     print_report(model.from_scorecard(card), files["report.html"], out)

@@ -8,9 +8,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.output import PLAIN_WIDTH, SIGNS, STYLES
+from harness.cli.output import PLAIN_WIDTH, SIGNS, STYLES, out, safe, say
 from harness.judge.score import Verdict
-from harness.report import view
+from harness.report import gameday, view
 from harness.report.model import Report
 from harness.report.words import one_line
 
@@ -54,3 +54,15 @@ def _figures(report: Report) -> Table:
         )
         table.add_row(f"  {figure.name}", Text(one_line(figure.value)), verdict, Text(one_line(figure.detail)))
     return table
+
+
+def print_day(folder: pathlib.Path) -> Verdict:
+    """The last words of a game day that was judged. Raises `ReportError` where it was not."""
+    day = gameday.read(folder)
+    for act in day.rehearsals:
+        sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
+        out.print(f"  {sign} {safe(act.name)}: {safe((act.reasons or [''])[0])}", soft_wrap=True)
+    reason = safe((day.reasons or [""])[0])
+    out.print(f"[{STYLES[day.verdict]}]{day.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
+    say(f"Report: {folder / 'report.html'}", "dim")
+    return day.verdict

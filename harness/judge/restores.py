@@ -108,17 +108,19 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
 
 def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
     """Restores whose source is that of another state."""
-    saved: dict[str, set[int]] = {SCRATCH: {0}}  # a path may be used again
+    saved: dict[str, list[tuple[int, int]]] = {SCRATCH: [(0, 0)]}  # when and which step; a path may be used again
     for event in run.checkpoints:
         if event.get("path") and "step" in event:
-            saved.setdefault(str(event["path"]), set()).add(int(event["step"]))
+            saved.setdefault(str(event["path"]), []).append((event["at"], int(event["step"])))
     for start in starts:
         for each in start.members:
-            step = start.restored.get(each.process)
-            source = str((each.restored or {}).get("source") or "")
-            if step is not None and source in saved and step not in saved[source]:
+            step, restored = start.restored.get(each.process), each.restored or {}
+            source = str(restored.get("source") or "")
+            latest = restored.get("at", run.begin) + run.uncertainty_ns
+            held = [number for at, number in saved.get(source, ()) if at <= latest]
+            if step is not None and held and step not in held:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
-                yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {min(saved[source])}"
+                yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {held[-1]}"
 
 
 def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

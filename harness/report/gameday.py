@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from harness.judge.gameday import ActResult, DayResult, Moment, TimedCheck
+from harness.judge.score import Verdict
 from harness.report import html as page
 from harness.report import markdown, model
 from harness.report.words import DASH, gpu_seconds, words
 from harness.units import format_duration
+
+PLAN, REPORT = "gameday.json", "gameday-report.json"
 
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
@@ -73,6 +80,35 @@ def _lasted(ns: int | None) -> str:
     return DASH if ns is None else format_duration(ns)
 
 
+class StoredAct(msgspec.Struct):
+    name: str
+    verdict: Verdict
+    reasons: list[str]
+
+
+class StoredDay(msgspec.Struct):
+    """As much of a day's report as a terminal and the list of runs show."""
+
+    verdict: Verdict
+    reasons: list[str]
+    rehearsals: list[StoredAct]
+
+
+def is_day(folder: pathlib.Path) -> bool:
+    """Whether this run is a game day, judged or not: its rehearsals have reports of their own, and it has no other."""
+    return os.path.lexists(folder / PLAN)
+
+
+def read(folder: pathlib.Path) -> StoredDay:
+    """Raises `ReportError` where the day was not judged, or its report cannot be read."""
+    try:
+        return msgspec.json.decode(model.read_regular(folder / REPORT), type=StoredDay)
+    except FileNotFoundError as error:
+        raise model.ReportError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}") from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise model.ReportError(f"{folder / REPORT}: {error}") from error
+
+
 def render(day: Day, result: DayResult) -> dict[str, str]:
     """File name → content. Pure."""
     rows = [Row(act) for act in result.acts]
@@ -80,7 +116,7 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
-        "gameday-report.json": _json(day, result),
+        REPORT: _json(day, result),
         "report.html": page.fill("gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)),
         "report.md": _markdown(day, result, rows, to_fix),
     }

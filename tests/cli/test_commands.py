@@ -347,3 +347,24 @@ def test_a_day_to_resume_is_found_by_the_beginning_of_its_id(tmp_path: pathlib.P
     for wrong, said in (("day", "fits 2 game days"), ("run", "unknown game day 'run'")):
         with pytest.raises(UsageError, match=said):
             find_day(wrong, tmp_path)
+
+
+def test_a_day_is_shown_and_listed_as_its_own_report_says(reports: pathlib.Path) -> None:
+    """Judging its log as one plain run would overwrite that report, with a verdict on nothing."""
+    folder = reports / "day-20260101-000000-0001"
+    folder.mkdir()
+    header = {"scenario": {"name": "my-day"}, "backend": "local", "seed": 1}
+    (folder / "plan.json").write_text(json.dumps(header))
+    (folder / "gameday.json").write_text("{}")
+    (folder / "report.html").write_text("kept")
+    unjudged = chaos("show", folder.name, "--reports", reports)
+    assert "judge it with: chaos score day-" in str(unjudged.exception)
+    told = {"verdict": "inconclusive", "reasons": ["kill: \x1b[2Jwhy"], "rehearsals": []}
+    (folder / "gameday-report.json").write_text(json.dumps(told))
+    shown = chaos("show", folder.name, "--reports", reports)
+    assert shown.exit_code == 0 and "INCONCLUSIVE" in shown.output and "\x1b[2J" not in shown.output
+    rows = json.loads(chaos("list", "--runs", "--json", "--reports", reports).stdout)
+    assert {row["run_id"]: row["verdict"] for row in rows}[folder.name] == "inconclusive"
+    judged = chaos("score", folder.name, "--reports", reports)
+    assert "gameday.json" in str(judged.exception)
+    assert (folder / "report.html").read_text() == "kept"

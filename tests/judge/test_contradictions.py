@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, remove, steps, trainers, verdict
 
+from harness.judge import restores
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -141,3 +143,14 @@ def test_a_rank_that_the_observer_lost_has_not_stopped() -> None:
     card = judged(unseen)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "the steps cannot be followed" in card.reasons[0]
+
+
+@pytest.mark.parametrize(("at", "found"), [(10, 0), (150, 1)])
+def test_a_file_that_is_written_again_is_held_against_what_it_held_then(at: int, found: int) -> None:
+    """On a job with several rehearsals, what was restored before this one is of an older content of the same file."""
+    restored = {"source": "ckpt.pt", "at": at}
+    life = SimpleNamespace(process=0, restored=restored)
+    start: Any = SimpleNamespace(members=[life], restored={0: 40})
+    saved = [{"path": "ckpt.pt", "step": 220, "at": 100}]
+    run: Any = SimpleNamespace(checkpoints=saved, processes=[SimpleNamespace(rank=0)], begin=50, uncertainty_ns=0)
+    assert len(list(restores._contradicted(run, [start]))) == found
