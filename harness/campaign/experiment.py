@@ -177,7 +177,12 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
     """Where the scenario does not say how many steps there are, as many as the fault-free run did, if it told any."""
     if plan.workload.steps is not None:
         return plan
-    return plan.with_steps(reached) if (reached := timeline.load(held / FAULT_FREE).reached_step) else plan
+    alone = timeline.load(held / FAULT_FREE)
+    if not alone.reached_step and any(process.restored_step for process in alone.processes):
+        raise ChaosError(
+            "the fault-free run restored an old checkpoint and did no step: the job must begin anew each time"
+        )
+    return plan.with_steps(alone.reached_step) if alone.reached_step else plan
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

@@ -24,6 +24,7 @@ from harness.errors import UsageError
 from harness.judge.tells import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
+from harness.trainers.shared.rendezvous import MAX_RESTARTS
 
 
 def init(
@@ -48,6 +49,9 @@ def init(
     if not force:
         _refuse_to_write_over(folder, (f"{each.name}.yaml" for each in REHEARSALS))
     say(_recognised_in_words(found))
+    if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
+        say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
+        say(f"The scenarios use {MAX_RESTARTS}. Put the same into the command of your real job.")
     folder.mkdir(parents=True, exist_ok=True)  # files of the trainer are found from it
     workload = workload_of(found, folder)
     run_dir = reports.resolve() / new_run_id("init")
@@ -93,7 +97,7 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
         name for name in facts.files if os.path.isabs(name) and not pathlib.Path(name).is_relative_to(run_dir)
     ]:
         say(f"  its checkpoints go to {stray[0]}, which all runs would share: one run would go on with another's.")
-        say("  Call chaos init again with {checkpoints} in the place of that folder.")
+        raise UsageError("nothing was written: call chaos init again with {checkpoints} in the place of that folder")
 
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:

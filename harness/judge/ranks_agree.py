@@ -122,5 +122,6 @@ def _off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: f
         off = distance(mine, other) > max_ulp * ulps(other)
     else:
         off = bits(mine) != bits(other)
-    found = np.flatnonzero(off & (run.rank[rows] > run.rank.min()))
+    lowest = run.rank.min() if len(run.rank) else 0
+    found = np.flatnonzero(off & (run.rank[rows] > lowest))
     return int(rows[found[0]]) if len(found) else None

@@ -141,6 +141,9 @@ def _continuity(report: Report) -> Figure:
     if report.run.fault_free is False or values.mode is None:
         return _figure("Loss continuity", DASH, "no fault-free run to compare with", expectation)
     difference, at, samples = values.max_abs_diff, values.first_divergent_step, _samples(values)
+    if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
+        until = f"to step {report.run.furthest_step or 0:,}, where the job ended early; {samples} until then"
+        return _figure("Loss continuity", "Identical", until, expectation)
     if difference == 0 and at is None:
         return _figure("Loss continuity", "Identical", f"bit for bit with the fault-free run; {samples}", expectation)
     if at is not None:
@@ -156,6 +159,8 @@ def continuity_words(report: Report) -> str:
     """The finding on the losses as a clause: `identical bit for bit; every sample once`."""
     values = report.loss_continuity
     difference, at = values.max_abs_diff, values.first_divergent_step
+    if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
+        return f"identical to step {report.run.furthest_step or 0:,}, where the job ended early"
     if difference == 0 and at is None:
         return f"identical, bit for bit; {_samples(values)}"
     shown = f"the largest difference is {difference:.2g}" if difference is not None else "not comparable"

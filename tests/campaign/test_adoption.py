@@ -16,7 +16,7 @@ from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import framework_of, recognise
 from harness.campaign.reading import load_scenario
 from harness.cli import places
-from harness.cli.init import _write, init, seen_and_unseen
+from harness.cli.init import _print_facts, _write, init, seen_and_unseen
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
 from harness.plan.making import make_plan
@@ -160,3 +160,10 @@ def test_no_item_is_both_seen_and_not_seen() -> None:
     assert later == ["what was restored", "causes of exits"]
     _, unseen, later = seen_and_unseen(replace(FACTS, told=told))
     assert (unseen, later) == (["sample contents", "causes of exits"], ["what was restored"])
+
+
+def test_checkpoints_that_all_runs_would_share_are_refused(tmp_path: pathlib.Path) -> None:
+    inside = replace(FACTS, files=(str(tmp_path / "checkpoints" / "40.pt"),))
+    _print_facts(inside, tmp_path)
+    with pytest.raises(UsageError, match=r"nothing was written: .*\{checkpoints\}"):
+        _print_facts(replace(FACTS, files=("/shared/ckpt.pt",)), tmp_path)

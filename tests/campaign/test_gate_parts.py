@@ -7,6 +7,7 @@ import json
 import pathlib
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -438,3 +439,22 @@ def test_comparisons_keep_their_shape() -> None:
     first, second = values["comparisons"]
     assert sorted(first) == sorted([*shared, "before", "now"])
     assert sorted(second) == sorted([*shared, "failed_before", "runs_before", "failed_now", "runs_now"])
+
+
+def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathlib.Path) -> None:
+    """It has the shipped one; what it names, or has beside it, comes first."""
+    shipped, own = tmp_path / "scenarios", tmp_path / "mine"
+    (shipped / "suites").mkdir(parents=True)
+    own.mkdir()
+    (shipped / "suites" / "blindness-check.yaml").touch()
+    gate: Any = SimpleNamespace(scenarios=shipped)
+    text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\n"
+
+    def found(more: str = "") -> pathlib.Path:
+        return module._find_blindness_check(parse_suite(text + more, "a.yaml"), own / "a.yaml", gate)
+
+    assert found().parent == shipped / "suites"
+    with pytest.raises(UsageError, match="blindness-check' in"):
+        found("blindness_check: blindness-check\n")
+    (own / "blindness-check.yaml").touch()
+    assert found().parent == own

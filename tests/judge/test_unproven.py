@@ -10,6 +10,7 @@ import pytest
 from judging import Logs, by_a_command, fault_free_of, load, remove, steps, trainers, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
 
+from harness.judge import ranks_agree
 from harness.judge.score import Verdict
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Timeline
@@ -443,3 +444,28 @@ def test_a_node_given_back_before_it_was_allocated_is_a_contradiction() -> None:
     card = verdict(simulate(JOB, KILL, seed=5), early)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any("was given back before it was allocated" in reason for reason in card.reasons)
+
+
+def test_ranks_without_a_step_do_not_differ_from_anything() -> None:
+    """The fault-free run went on with a checkpoint of another run, and was over at once."""
+
+    def without_steps(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "step")
+
+    empty = bent_fault_free(without_steps).steps
+    assert ranks_agree._off_the_fault_free_run(empty, empty, "loss", 0.0) is None
+
+
+def test_a_job_that_never_gets_past_a_damaged_checkpoint_says_so() -> None:
+    def bend(logs: Logs) -> None:
+        harness = logs["harness"]
+        next(line for line in harness if line.get("event") == "fault.injected")["spoils"] = True
+        for lines in trainers(logs, life=-1)[:1]:
+            remove(lines, lambda line: line.get("event") == "restored")
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "restored" and line["step"] > 0)
+        next(line for line in harness if line.get("event") == "run.finished").update(outcome="failed", reason="boom")
+
+    reasons = " ".join(verdict(simulate(JOB, KILL, seed=5), bend, EXACT).reasons)
+    assert "boom; it restored nothing after `" in reasons and "had damaged a checkpoint" in reasons

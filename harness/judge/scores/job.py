@@ -15,7 +15,7 @@ from harness.judge import acted, deaths, restores, steps_done
 from harness.judge.analysis import Analysis
 from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
-from harness.timeline.timeline import Timeline
+from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration
 
 NAMED_DEATHS = 3
@@ -33,7 +33,7 @@ class JobScore(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
-        unexplained = [f"{death.describe(run.begin)} (no fault explains it)" for death in deaths.unexplained(run)]
+        unexplained = [f"{death.describe(run.begin)} ({_cause(run, death.at)})" for death in deaths.unexplained(run)]
         blind = blindness(run, evidence.fault_free)
         reasons = [
             *acted.findings(run),
@@ -63,6 +63,21 @@ class JobScore(Score):
         return ScoreResult(values, reasons=reasons)
 
 
+def _cause(run: Timeline, at: int) -> str:
+    spoiler = _never_past(run)
+    if spoiler is None or at < (spoiler.injected or 0):
+        return "no fault explains it"
+    return f"it came after `{spoiler.id}` had damaged a checkpoint"
+
+
+def _never_past(run: Timeline) -> FaultRecord | None:
+    """The fault that damaged a checkpoint, of a job that restored nothing after it."""
+    struck = [fault for fault in run.faults if fault.spoils and fault.injected is not None]
+    if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
+        return None
+    return struck[-1]
+
+
 def _blind_ending(run: Timeline, blind: str) -> Iterator[Finding]:
     """Of a job whose steps are not known: a command that failed has failed, all else is not known."""
     yield Verdict.INCONCLUSIVE, blind
@@ -87,7 +102,9 @@ def _ending(run: Timeline) -> Iterator[Finding]:
         yield Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}, stuck in {stuck}"
     elif run.outcome == "failed":
         if "fail_fast" not in (run.plan.get("expect") or {}):
-            yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}"
+            spoiler = _never_past(run)
+            after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
+            yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}{after}"
     elif run.outcome == "completed" and not len(run.steps):
         yield Verdict.INCONCLUSIVE, NO_STEPS
     elif not run.finished and run.dropped:
