@@ -33,7 +33,7 @@ from harness.report.suite import GateResult, LeftOut, Part, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import Suite, SuiteEntry, load_suite
+from harness.spec.suite import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.trainers.shared.outcome import environment_facts
 
 
@@ -60,19 +60,12 @@ class Stopped(Exception):
     """The user asked for the end in the middle of a gate. Raised when everything is undone."""
 
 
-def _find_blindness_check(suite: Suite, path: pathlib.Path, gate: Gate) -> pathlib.Path:
-    """Beside the suite; the shipped one for a suite that brings none and names none."""
-    shipped = gate.scenarios / "suites" / f"{suite.blindness_check}.yaml"
-    own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
-    return find_scenario(suite.blindness_check, path.parent if own or not shipped.exists() else shipped.parent)
-
-
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, `UsageError` for a
     baseline that cannot be compared with, and `Stopped`."""
     begun = time.monotonic()
     suite = load_suite(path)
-    broken = load_scenario(_find_blindness_check(suite, path, gate))
+    broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
     every = load_entries(path, suite, gate.scenarios)
     specs = tagged(every, gate.tag) if gate.tag else every
     names = tuple(_name(*each) for each in specs)

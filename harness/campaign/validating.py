@@ -11,8 +11,8 @@ from harness.campaign.reading import load_scenario
 from harness.judge.score import expects_something
 from harness.plan.making import make_plan
 from harness.spec.document import Document, read_text
-from harness.spec.scenario import Scenario, find_scenario
-from harness.spec.suite import load_suite
+from harness.spec.scenario import Scenario
+from harness.spec.suite import find_blindness_check, load_suite
 
 Kind = Literal["scenario", "suite", "game day"]
 _KEYS: dict[str, Kind] = {"faults": "scenario", "scenarios": "suite", "entries": "game day"}
@@ -45,7 +45,7 @@ def _suite(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     """With all of its scenarios as it changes them, and the one that must fail."""
     suite = load_suite(path)
     entries = load_entries(path, suite, scenarios)
-    _plan(load_scenario(find_scenario(suite.blindness_check, path.parent)), None)
+    _plan(load_scenario(find_blindness_check(suite, path, scenarios)), None)
     for entry, spec in entries:
         _plan(spec, entry.profile)
     return f"ok, a suite of {_count(len(entries), 'scenario', 'scenarios')}"

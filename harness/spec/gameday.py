@@ -270,4 +270,4 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
     """A path as given, or `<scenarios>/gamedays/<name>.yaml`."""
-    return find_scenario(name, scenarios / FOLDER)
+    return find_scenario(name, scenarios / FOLDER, "game day")

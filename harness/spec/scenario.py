@@ -78,13 +78,21 @@ class TargetSpec(Parameters):
         return self
 
 
+def _rate(given: object) -> object:
+    if given is not None:
+        units.parse_per_hour(given)
+    return given
+
+
 class When(Parameters):
     """One trigger. `phase` may be combined with `step` (not before it) and `following` (not before that acts)."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
     every: Duration | None = Field(None, description="Again and again, `times` times.")
-    rate: Annotated[str | None, Field(description="At random with this mean rate, `times` times.")] = None
+    rate: Annotated[
+        str | None, BeforeValidator(_rate), Field(description="At random with this mean rate, `times` times.")
+    ] = None
     times: int | None = Field(None, ge=1, le=1000)
     phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
@@ -98,8 +106,6 @@ class When(Parameters):
         if tuple(given) not in _TRIGGERS:
             allowed = " · ".join(" + ".join(names) for names in _TRIGGERS)
             raise ValueError(f"{' + '.join(given) or 'nothing'} is not a trigger; allowed: {allowed}")
-        if self.rate is not None:
-            units.parse_per_hour(self.rate)
         if (self.every or self.rate) and self.times is None:
             raise ValueError("every: and rate: need times: so that the run has an end")
         if self.times is not None and not (self.every or self.rate):
@@ -242,15 +248,15 @@ def parse_scenario(
     return scenario
 
 
-def find_scenario(name: str, directory: pathlib.Path) -> pathlib.Path:
-    """A path as given, or `<directory>/<name>.yaml`."""
+def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
+    """A path as given, or `<directory>/<name>.yaml`. `what` such a file holds."""
     given = pathlib.Path(name)
     if given.suffix in (".yaml", ".yml") or os.path.lexists(given):
         return given
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         known = sorted(file.stem for file in directory.glob("*.yaml"))
-        raise UsageError(f"unknown scenario {short(name)!r} in {directory}; {choice(name, known)}")
+        raise UsageError(f"unknown {what} {short(name)!r} in {directory}; {choice(name, known)}")
     return path
 
 

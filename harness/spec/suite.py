@@ -95,4 +95,11 @@ def parse_suite(text: str, source: str) -> Suite:
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
     """A path as given, or `<scenarios>/suites/<name>.yaml`."""
-    return find_scenario(name, scenarios / "suites")
+    return find_scenario(name, scenarios / "suites", "suite")
+
+
+def find_blindness_check(suite: Suite, path: pathlib.Path, scenarios: pathlib.Path) -> pathlib.Path:
+    """Beside the suite, which lies at `path`; the shipped one for a suite that brings none and names none."""
+    shipped = scenarios / "suites" / f"{suite.blindness_check}.yaml"
+    own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
+    return find_scenario(suite.blindness_check, path.parent if own or not shipped.exists() else shipped.parent)

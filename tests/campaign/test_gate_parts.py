@@ -7,7 +7,6 @@ import json
 import pathlib
 from collections.abc import Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan
 from harness.report.suite import GateResult, against_json
 from harness.run.job import Outcome
-from harness.spec.suite import KnownFailure, parse_suite
+from harness.spec.suite import KnownFailure, find_blindness_check, parse_suite
 from harness.theory.simulator import simulate
 from harness.trainers.shared.outcome import environment_facts
 
@@ -447,11 +446,10 @@ def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathli
     (shipped / "suites").mkdir(parents=True)
     own.mkdir()
     (shipped / "suites" / "blindness-check.yaml").touch()
-    gate: Any = SimpleNamespace(scenarios=shipped)
     text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\n"
 
     def found(more: str = "") -> pathlib.Path:
-        return module._find_blindness_check(parse_suite(text + more, "a.yaml"), own / "a.yaml", gate)
+        return find_blindness_check(parse_suite(text + more, "a.yaml"), own / "a.yaml", shipped)
 
     assert found().parent == shipped / "suites"
     with pytest.raises(UsageError, match="blindness-check' in"):
