@@ -20,6 +20,7 @@ from harness.cli.output import say
 from harness.errors import UsageError
 from harness.judge import tells
 from harness.log import schema as log_schema
+from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
 from harness.spec.scenario import Scenario, find_scenario
@@ -68,6 +69,8 @@ def explain(
     spec, plan = plan_of(scenario, backend, seed, profile, scenarios)
     for line in explanation(spec, plan):
         say(line)
+    for reason in never_here(plan):
+        say(f"Backend {backend} cannot do this: {reason}")
 
 
 def plan(

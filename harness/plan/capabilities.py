@@ -31,6 +31,17 @@ def _lacking(planned: PlannedFault, backend: str, capability: Capability) -> Ite
         yield verb, f"{name} needs '{verb.value}': {reason}"
 
 
+def never_here(plan: Plan) -> list[str]:
+    """What the plan's backend can do on no machine, with the reason. Asks no engine."""
+    ways = list(load_backend(plan.backend).lacks().values())
+    never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
+    return [
+        f"fault {planned.id} ({planned.kind}) needs '{verb.value}': {ways[0][verb]}"
+        for planned in plan.faults
+        for verb in sorted(planned.action.needed() & never)
+    ]
+
+
 def _who_can(backend: str, verb: Verb | None) -> str:
     if verb is None:
         return ""

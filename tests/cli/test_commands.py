@@ -368,3 +368,11 @@ def test_a_day_is_shown_and_listed_as_its_own_report_says(reports: pathlib.Path)
     judged = chaos("score", folder.name, "--reports", reports)
     assert "gameday.json" in str(judged.exception)
     assert (folder / "report.html").read_text() == "kept"
+
+
+def test_explain_says_what_the_backend_can_never_do(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.yaml"
+    fault = "{id: e, fault: preemption, when: {step: 5}, target: {node: 1}, via: engine}"
+    path.write_text(f"version: 1\nname: x\ntitle: X\nfaults: [{fault}]\n")
+    assert "Backend local cannot do this: fault e (preemption) needs 'evict'" in chaos("explain", path).output
+    assert "cannot do this" not in chaos("explain", path, "--backend", "kubernetes").output
