@@ -1,0 +1,80 @@
+"""docs/bring-your-own-trainer.md, followed literally: a script of one's own, looked at here, rehearsed where it runs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from chaos_cli import ROOT, Done, command, environment
+
+from harness.backends.contract import load_backend
+from harness.backends.docker.engine import Engine
+
+PAGE = (ROOT / "docs" / "bring-your-own-trainer.md").read_text()
+SCRIPT = ROOT / "examples" / "trainers" / "plain_ddp" / "train.py"
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder of a team's training, with what `chaos init` wrote for it."""
+    folder = tmp_path_factory.mktemp("my-training")
+    shutil.copy(SCRIPT, folder)
+    (words,) = re.findall(r"^\$ chaos init -- (.*)$", PAGE, re.MULTILINE)
+    done = call(folder, "init", "--", *words.replace("--steps 200", "--steps 100").split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Your command names no --max-restarts" in done.stdout
+    return folder
+
+
+def call(folder: pathlib.Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """As in the environment of the training, which is the one of these tests."""
+    env["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        command(*words),
+        cwd=folder,
+        env=environment(folder / "reports", **env),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> Done:
+    """The scenario as it was written; only the place of the script is the backend's."""
+    capability = load_backend(backend).probe()
+    if not capability.available:
+        pytest.skip(capability.summary)
+    folder = training / backend
+    folder.mkdir()
+    text = (training / "chaos" / "rank-kill.yaml").read_text()
+    assert "torchrun: ../train.py" in text or "torchrun: train.py" in text, text
+    (folder / "rank-kill.yaml").write_text(re.sub(r"torchrun: \S*train\.py", f"torchrun: {script}", text))
+    done = call(folder, "run", "rank-kill.yaml", "--backend", backend, **env)
+    return Done(done.returncode, done.stdout + done.stderr, folder / "reports")
+
+
+def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
+    engine = Engine()
+    image = f"chaos-test-own-trainer-{os.getpid()}"
+    try:
+        (training / "Dockerfile").write_text("FROM chaos-node\nCOPY train.py /app/train.py\n")
+        subprocess.run(
+            ["docker", "--host", engine.address, "build", "--quiet", "--tag", image, "."], cwd=training, check=True
+        )
+        done = rehearsed(training, "docker", "/app/train.py", CHAOS_DOCKER_IMAGE=image)
+        assert done.code == 0, done.out
+        assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+    finally:
+        subprocess.run(["docker", "--host", engine.address, "rmi", "--force", image], check=False)
+        engine.close()
+
+
+def test_on_slurm_at_the_same_path_on_all_nodes(training: pathlib.Path) -> None:
+    done = rehearsed(training, "slurm", str(training / "train.py"))
+    assert done.code == 0, done.out
+    assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
