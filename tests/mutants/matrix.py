@@ -93,9 +93,10 @@ def page(rows: list[Row]) -> str:
     ran = [row for row in rows if row.found != NOT_RUN]
     healthy = [row for row in ran if row.expected is Verdict.PASS]
     broken = [row for row in ran if row not in healthy]
-    caught, accused = sum(row.right for row in broken), sum(not row.right for row in healthy)
+    caught, accused = sum(row.right for row in broken), sum(row.found == Verdict.FAIL for row in healthy)
+    unclear = sum(not row.right for row in healthy) - accused
     summary = f"{caught} of {len(broken)} mutants are caught for the right reason; "
-    summary += f"{accused} of {len(healthy)} healthy runs are accused."
+    summary += f"{accused} of {len(healthy)} healthy runs are accused, {unclear} prove nothing."
     missing = [row.name for row in rows if row not in ran]
     summary += f" Not run for this page: {', '.join(missing)}." if missing else ""
     tables = [markdown.table(HEAD, [row.cells for row in part]) for part in (broken, healthy)]
