@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -257,8 +257,9 @@ def test_a_machine_that_vanishes_is_a_lost_node(
     assert isinstance(node, backend.KubeNode) and node.pod is not None
     time.sleep(2.0)
     assert node.alive, "it answers"
-    process = server.pods[node.pod.name].process
-    subprocess.run(["pkill", "-STOP", "-P", str(process.pid)], check=True)
+    init = server.pods[node.pod.name].process.pid
+    for child in pathlib.Path(f"/proc/{init}/task/{init}/children").read_text().split():
+        os.kill(int(child), signal.SIGSTOP)
     until(lambda: not node.alive, "silent for too long")
 
 
