@@ -106,7 +106,7 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(started: Callable[[str, 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["no-such-plan"], "unknown scenario 'no-such-plan'"),
+        (["no-such-plan"], "unknown game day 'no-such-plan'"),
         (["resume", "no-such-run"], "unknown game day 'no-such-run'"),
         (["note", "no-such-run", "x"], "no game day 'no-such-run' is running here"),
         (["pre-launch", "--address", "0.0.0.0"], "give --tls-cert and --tls-key"),

@@ -248,14 +248,14 @@ def test_a_machine_that_vanishes_is_a_lost_node(
     launch: Callable[..., backend.KubeCluster], server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing closes the line to it; its silence tells."""
-    monkeypatch.setattr(pod_init, "SILENT_S_MAX", 1.0)
-    monkeypatch.setattr(backend, "BEAT_S", 0.2)
-    monkeypatch.setattr("harness.backends.kubernetes.pod.BEAT_S_MAX", 0.2)
+    monkeypatch.setattr(pod_init, "SILENT_S_MAX", 6.0)
+    monkeypatch.setattr(backend, "BEAT_S", 0.5)
+    monkeypatch.setattr("harness.backends.kubernetes.pod.BEAT_S_MAX", 2.0)
     cluster = launch(*LOOP)
     cluster.start()
     node = cluster.nodes[0]
     assert isinstance(node, backend.KubeNode) and node.pod is not None
-    time.sleep(2.0)
+    time.sleep(7.0)
     assert node.alive, "it answers"
     init = server.pods[node.pod.name].process.pid
     for child in pathlib.Path(f"/proc/{init}/task/{init}/children").read_text().split():
