@@ -469,3 +469,42 @@ def test_a_job_that_never_gets_past_a_damaged_checkpoint_says_so() -> None:
 
     reasons = " ".join(verdict(simulate(JOB, KILL, seed=5), bend, EXACT).reasons)
     assert "boom; it restored nothing after `" in reasons and "had damaged a checkpoint" in reasons
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_save_of_which_nobody_told_the_end_may_be_the_one_that_was_restored_or_better(newest: bool) -> None:
+    """Step 10 was saved and step 20 was begun, in a job that commits before its next step: a line is lost."""
+
+    def bend(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        saves = [line for line in lines if str(line.get("event")).startswith("checkpoint.")]
+        if not newest:
+            return remove(lines, lambda line: line is saves[-1])
+        begun, done = saves[-2], steps(lines)[-3]
+        lines.insert(
+            lines.index(done) + 1,
+            done | begun | {name: done[name] + 1 for name in ("mono_ns", "wall_ns")} | {"step": done["step"]},
+        )
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    step = "15" if newest else "10"
+    expected = f"rank 0 never reported whether its checkpoint of step {step} was committed"
+    assert card.reasons[0] == f"{expected}, and the job restarted from step 10 after it"
+
+
+@pytest.mark.parametrize(("seconds", "proven"), [(2, Verdict.PASS), (40, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize("step", [5, 30])
+def test_a_job_that_stands_still_while_no_fault_is_at_work_proves_nothing(
+    step: int, seconds: int, proven: Verdict
+) -> None:
+    def bend(logs: Logs) -> None:
+        done = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, step, step))
+        for lines in logs.values():
+            for line in lines:
+                late = seconds * 10**9 if line["mono_ns"] > done else 0
+                line |= {"mono_ns": line["mono_ns"] + late, "wall_ns": line["wall_ns"] + late}
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is proven, card.reasons
+    assert proven is Verdict.PASS or card.reasons[0].startswith("the job stood still for 40.0")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, deaths, restores, steps_done
+from harness.judge import acted, deaths, restores, standstill, steps_done
 from harness.judge.analysis import Analysis
 from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
@@ -41,7 +41,7 @@ class JobScore(Score):
             *_left_without_notice(run),
         ]
         reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
-        reasons += [*_worlds(run), *_absent(run)]
+        reasons += [*_worlds(run), *_absent(run), *standstill.findings(run, evidence.fault_free_runs)]
         reasons += [
             *_evidence(run),
             *_without_an_end(run),
