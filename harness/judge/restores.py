@@ -199,9 +199,8 @@ def _open_saves(run: Timeline, by_next_step: bool = False) -> Iterator[Mapping[s
 def _begun(run: Timeline, until: int) -> set[int]:
     """Steps of which a checkpoint was committed, or at least begun and not failed."""
     told = [event for event in run.checkpoints if event["at"] <= until + run.uncertainty_ns and "step" in event]
-    failed = {int(event["step"]) for event in told if event["event"] == "checkpoint.failed"}
-    done = {int(event["step"]) for event in told if event["event"] == "checkpoint.committed"}
-    return done | {int(event["step"]) for event in told} - failed
+    last = {int(event["step"]): event["event"] for event in told}  # in order of time
+    return {step for step, event in last.items() if event != "checkpoint.failed"}
 
 
 def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
