@@ -11,7 +11,7 @@ from harness.errors import UsageError, choice
 from harness.plan.gameday import DayPlan, make_day
 from harness.spec.document import short
 from harness.spec.gameday import Rehearse, Replay, load_gameday
-from harness.spec.scenario import Scenario, find_scenario
+from harness.spec.scenario import Scenario, find_beside
 from harness.spec.trace import Happening, load_trace
 
 TRACES = "traces"
@@ -22,7 +22,7 @@ def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios
     spec, document = load_gameday(path)
 
     def load(each: Rehearse) -> Scenario:
-        return load_scenario(_found(each.scenario, path.parent, scenarios), each.profile, each.overrides)
+        return load_scenario(find_beside(each.scenario, path.parent, scenarios), each.profile, each.overrides)
 
     def trace(replay: Replay) -> Sequence[Happening]:
         return load_trace(find_trace(replay.trace, path.parent))
@@ -30,15 +30,10 @@ def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios
     return make_day(spec, document, seed, backend, run_id, load, trace)
 
 
-def _found(name: str, folder: pathlib.Path, scenarios: pathlib.Path) -> pathlib.Path:
-    """A path counts from the plan's folder; a name is that of a scenario."""
-    given = pathlib.Path(name)
-    return folder / given if given.suffix in (".yaml", ".yml") else find_scenario(name, scenarios)
-
-
 def find_trace(name: str, folder: pathlib.Path) -> pathlib.Path:
     for path in (folder / name, folder / TRACES / name):
         if os.path.lexists(path):
             return path
     known = sorted(path.name for place in (folder, folder / TRACES) for path in place.glob("*.csv"))
-    raise UsageError(f"unknown trace {short(name)!r} in {folder} and {folder / TRACES}; {choice(name, known)}")
+    hint = choice(name, known) if known else "the shipped ones are in scenarios/gamedays/traces"
+    raise UsageError(f"unknown trace {short(name)!r}: it is neither in {folder} nor in {folder / TRACES}; {hint}")

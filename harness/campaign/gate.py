@@ -32,7 +32,7 @@ from harness.report import write_files, write_reports
 from harness.report.suite import GateResult, LeftOut, Part, SuiteRow, render
 from harness.run.job import execute
 from harness.run.stop import StopRequest
-from harness.spec.scenario import Scenario, find_scenario
+from harness.spec.scenario import Scenario, find_beside
 from harness.spec.suite import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.trainers.shared.outcome import environment_facts
 
@@ -89,7 +89,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
     """Every entry of a suite with its scenario. Raises `ScenarioError` where one is wrong, or there twice."""
     every = [
-        (entry, load_scenario(find_scenario(entry.scenario, scenarios), entry.profile, entry.overrides))
+        (entry, load_scenario(find_beside(entry.scenario, path.parent, scenarios), entry.profile, entry.overrides))
         for entry in suite.entries
     ]
     _check_twice(path, every)

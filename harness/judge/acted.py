@@ -28,8 +28,10 @@ def findings(run: Timeline) -> Iterator[Finding]:
         if any(record.injected is not None or record.error for record in found):
             continue
         told = any(record.effects for record in found)
+        held_back = next((record.held_back for record in found if record.held_back), "")
+        why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
         untold = "measured an effect, but did not report when it began"
-        yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: its trigger never came'}"
+        yield Verdict.INVALID, f"fault {name} {untold if told else f'never struck: {why}'}"
     for record in run.faults:
         if record.id in run.beside.faults:
             continue
@@ -48,6 +50,8 @@ def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
     if not fault.effects and not fault.error:
         yield "was injected, but no effect was measured"
     for effect in fault.effects:
+        if effect["at"] < fault.injected - run.uncertainty_ns:
+            yield f"acted only {format_duration(fault.injected - effect['at'])} after its effect was measured"
         if not effect.get("ok", False):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""

@@ -424,6 +424,9 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
         why = str(last.get("reason") or "no reason is given")
         yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
     yield from _skipped_entries(events)
+    unsteady = next((e for e in events if e["event"] == "gameday.steady" and not e["ok"]), None)
+    if unsteady and last is not None and last["outcome"] != "not_steady":
+        yield Verdict.INCONCLUSIVE, f"the job was not steady ({unsteady.get('reason')}), and yet the day went on"
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"

@@ -15,8 +15,8 @@ from harness.judge import damaged_loads
 from harness.judge.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
-from harness.timeline.lineage import step_of
-from harness.timeline.timeline import Epoch, Stretch, Timeline
+from harness.timeline.lineage import NEVER, step_of
+from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 
 SCRATCH = "scratch"  # the source of a state that nothing was restored for
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
@@ -28,7 +28,8 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     checks = [_of_other_steps(run, starts, strides), _unlike(starts), _never_saved(run, starts)]
     checks += [damaged_loads.findings(run, starts), _not_the_newest(run, starts), _from_scratch(run, starts)]
     found = [finding for check in checks for finding in first(check)]
-    yield from found or [*first(_contradicted(run, starts)), *first(_untold(run, starts))]
+    checks = [_contradicted(run, starts), _untold(run, starts), _without_an_end(run, evidence.fault_free, starts)]
+    yield from found or [finding for check in checks for finding in first(check)]
 
 
 def first(found: Iterator[Finding]) -> Iterator[Finding]:
@@ -152,12 +153,54 @@ def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
                 )
 
 
+def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
+    went on with its steps. Held against those only who end each save before their next step without a fault."""
+    if fault_free is None or run.dropped:
+        return
+    punctual = _punctual(fault_free)
+    open_saves = [save for save in _open_saves(run) if run.processes[save["process"]].rank in punctual]
+    for start in starts[1:]:
+        steps = start.restored.values()
+        for save in open_saves if steps and min(steps) > 0 else ():
+            passed_over = any(_same(save, bad) for bad in start.fallback)
+            if save["at"] < start.moment and int(save["step"]) >= min(steps) and not passed_over:
+                rank = run.processes[save["process"]].rank
+                text = f"rank {rank} never reported whether its checkpoint of step {save['step']} was committed"
+                yield Verdict.INCONCLUSIVE, f"{text}, and the job restarted from step {min(steps)} after it"
+
+
+def _punctual(run: Timeline) -> set[int]:
+    """The ranks that commit what they begin to save, each time before their next step."""
+    began = {run.processes[e["process"]].rank for e in run.checkpoints if e["event"] == "checkpoint.started"}
+    late = {run.processes[save["process"]].rank for save in _open_saves(run, by_next_step=True)}
+    return began - late
+
+
+def _open_saves(run: Timeline, by_next_step: bool = False) -> Iterator[Mapping[str, Any]]:
+    """Saves that a process began before a step of its own, and whose end it never told, or only after that step."""
+    ends: dict[tuple[int, Any], list[int]] = {}
+    own: dict[int, Ints] = {}  # when each process began its steps
+    for event in run.checkpoints:
+        if event["event"] != "checkpoint.started":
+            ends.setdefault((event["process"], event.get("step")), []).append(event["at"])
+    for event in run.checkpoints:
+        if event["event"] == "checkpoint.started" and "step" in event and event["process"] >= 0:
+            if event["process"] not in own:
+                own[event["process"]] = run.steps.begin[run.steps.process == event["process"]]
+            begins = own[event["process"]]
+            following = begins[begins > event["at"]].min(initial=NEVER)
+            until = following if by_next_step else NEVER
+            told = any(event["at"] <= at < until for at in ends.get((event["process"], event["step"]), ()))
+            if following < NEVER and not told:
+                yield event
+
+
 def _begun(run: Timeline, until: int) -> set[int]:
     """Steps of which a checkpoint was committed, or at least begun and not failed."""
     told = [event for event in run.checkpoints if event["at"] <= until + run.uncertainty_ns and "step" in event]
-    failed = {int(event["step"]) for event in told if event["event"] == "checkpoint.failed"}
-    done = {int(event["step"]) for event in told if event["event"] == "checkpoint.committed"}
-    return done | {int(event["step"]) for event in told} - failed
+    last = {int(event["step"]): event["event"] for event in told}  # in order of time
+    return {step for step, event in last.items() if event != "checkpoint.failed"}
 
 
 def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

@@ -260,6 +260,12 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
     return path
 
 
+def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
+    """As a suite or a plan in `folder` names it: a path counts from there, a name is that of a shipped scenario."""
+    given = pathlib.Path(name)
+    return folder / given if given.suffix in (".yaml", ".yml") else find_scenario(name, directory)
+
+
 def _profile(document: Document, name: str) -> Any:
     profiles = document.data.get("profiles") or {}
     if not isinstance(profiles, dict) or name not in profiles:

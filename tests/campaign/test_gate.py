@@ -14,7 +14,7 @@ from judging import Logs, remove, verdict
 from mutants.bent import BROKEN, JOB, KILL
 
 from harness.campaign import gate as module
-from harness.campaign.gate import Gate, run_gate
+from harness.campaign.gate import Gate, load_entries, run_gate
 from harness.campaign.reading import load_scenario
 from harness.errors import CannotRunError, ScenarioError
 from harness.judge.score import Scorecard, Verdict
@@ -126,6 +126,14 @@ def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse:
     answer = rehearse(BROKEN[0].judge(), {"rank-kill": CannotRunError("no such verb")})
     assert [row.result.verdict for row in answer.rows] == [Verdict.INCONCLUSIVE, Verdict.PASS]
     assert answer.verdict is Verdict.INCONCLUSIVE and "no such verb" in answer.reason
+
+
+def test_a_path_in_a_suite_counts_from_its_folder_wherever_the_gate_is_called(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.yaml").write_text((SCENARIOS / "rank-kill.yaml").read_text().replace("rank-kill", "mine"))
+    path = tmp_path / "suite.yaml"
+    path.write_text("version: 1\nname: a\ntitle: A\nscenarios: [mine.yaml, rank-kill]\n")
+    found = load_entries(path, load_suite(path), SCENARIOS)
+    assert [spec.name for _, spec in found] == ["mine", "rank-kill"]
 
 
 def test_a_wrong_suite_is_refused_with_its_place(rehearse: Any) -> None:

@@ -142,7 +142,7 @@ def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:
         next(each.state for each in node.processes() if each.pid == first) for _ in range(30) if not time.sleep(0.01)
     ]
     node.throttle(None)
-    assert look.count("T") >= 28  # between two signals of one turn it may be seen awake
+    assert look.count("T") >= 20  # else it runs nine tenths of the time; between two signals it may be seen awake
     assert [each.state for each in node.processes() if each.pid == first] == ["T"]
     node.signal(signal.SIGCONT, first)
     assert "T" not in states(node)

@@ -69,6 +69,13 @@ def test_a_day_on_which_all_passed_passes_and_says_what_was_not_judged() -> None
     ]
 
 
+def test_a_day_that_went_on_though_the_job_was_not_steady_proves_nothing() -> None:
+    unsteady = {"event": "gameday.steady", "ok": False, "reason": "no checkpoint", "s": 5}
+    result = verdict_of(day(unsteady, rehearsed("a", 10)), Expected("a", 0))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reasons == ["the job was not steady (no checkpoint), and yet the day went on"]
+
+
 @pytest.mark.parametrize(
     ("fires", "verdict", "told"),
     [

@@ -469,3 +469,91 @@ def test_a_job_that_never_gets_past_a_damaged_checkpoint_says_so() -> None:
 
     reasons = " ".join(verdict(simulate(JOB, KILL, seed=5), bend, EXACT).reasons)
     assert "boom; it restored nothing after `" in reasons and "had damaged a checkpoint" in reasons
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_save_of_which_nobody_told_the_end_may_be_the_one_that_was_restored_or_better(newest: bool) -> None:
+    """Step 10 was saved and step 20 was begun, in a job that commits before its next step: a line is lost."""
+
+    def bend(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        saves = [line for line in lines if str(line.get("event")).startswith("checkpoint.")]
+        if not newest:
+            return remove(lines, lambda line: line is saves[-1])
+        begun, done = saves[-2], steps(lines)[-3]
+        lines.insert(
+            lines.index(done) + 1,
+            done | begun | {name: done[name] + 1 for name in ("mono_ns", "wall_ns")} | {"step": done["step"]},
+        )
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    step = "15" if newest else "10"
+    expected = f"rank 0 never reported whether its checkpoint of step {step} was committed"
+    assert card.reasons[0] == f"{expected}, and the job restarted from step 10 after it"
+
+
+@pytest.mark.parametrize(("seconds", "proven"), [(2, Verdict.PASS), (40, Verdict.INCONCLUSIVE)])
+@pytest.mark.parametrize("step", [5, 30])
+def test_a_job_that_stands_still_while_no_fault_is_at_work_proves_nothing(
+    step: int, seconds: int, proven: Verdict
+) -> None:
+    def bend(logs: Logs) -> None:
+        done = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, step, step))
+        for lines in logs.values():
+            for line in lines:
+                late = seconds * 10**9 if line["mono_ns"] > done else 0
+                line |= {"mono_ns": line["mono_ns"] + late, "wall_ns": line["wall_ns"] + late}
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is proven, card.reasons
+    assert proven is Verdict.PASS or card.reasons[0].startswith("the job stood still for 40.0")
+
+
+def kill_of(logs: Logs) -> dict[str, Any]:
+    return next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+
+
+def measured_too_early(logs: Logs) -> None:
+    kill = kill_of(logs)
+    effect = next(line for line in logs["harness"] if line.get("event") == "fault.effect")
+    effect |= {key: kill[key] - 2 * 10**9 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def given_up_and_done(logs: Logs) -> None:
+    end = logs["harness"][-1]
+    logs["harness"].insert(
+        -1, {"event": "abort", "reason": "no step"} | {k: end[k] - 1 for k in ("mono_ns", "wall_ns")}
+    )
+
+
+def without_any_end(logs: Logs) -> None:
+    for lines in logs.values():
+        remove(lines, lambda line: line.get("event") == "process.exit")
+
+
+@pytest.mark.parametrize(
+    ("bend", "proven", "reason"),
+    [
+        (measured_too_early, Verdict.INVALID, "acted only 2.0"),
+        (given_up_and_done, Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was"),
+        (without_any_end, Verdict.INCONCLUSIVE, "how the command on node0 ended is not known"),
+    ],
+)
+def test_a_log_that_contradicts_itself_or_has_no_end(
+    bend: Callable[[Logs], None], proven: Verdict, reason: str
+) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is proven and reason in " ".join(card.reasons), card.reasons
+
+
+def test_a_checkpoint_that_failed_and_was_then_committed_is_there_to_be_restored() -> None:
+    def bend(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        done = next(line for line in lines if line.get("event") == "checkpoint.committed" and line["step"] == 10)
+        failed = done | {"event": "checkpoint.failed", "error": "again"}
+        lines.insert(lines.index(done), failed | {key: done[key] - 1000 for key in ("mono_ns", "wall_ns")})
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert not any("restored step 10" in reason for reason in card.reasons), card.reasons
