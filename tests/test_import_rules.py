@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"emitter"},
     "timeline": {"log", "emitter"},
     "judge": {"log", "emitter", "timeline", "theory"},
-    "report.words": set(),
+    "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
     "backends.agent": {"emitter"},

@@ -96,8 +96,9 @@ def _recovery(report: Report) -> Figure:
     episodes, slow = values.episodes, values.degraded
     expectation = _bound(report, "recovery_time", lacking="first_step")
     if values.seconds is None and episodes and episodes[-1].seconds is None:
-        stuck = words(report.run.stuck_in or "unknown").lower()
-        return _figure("Recovery time", "Never", f"stuck in {stuck}", expectation)
+        last = report.run.stuck_in
+        detail = f"at the end in {words(last).lower()}" if last not in ("", "unknown") else "no step came after"
+        return _figure("Recovery time", "Never", detail, expectation)
     if not episodes and values.seconds is None:
         if any(interval.slowdown_before is None for interval in slow):
             return _figure("Recovery time", "Never", "it never returned to its usual speed", expectation)

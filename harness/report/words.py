@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 import re
 
+from harness.timeline.phases import PHASE_NAMES
 from harness.units import format_duration
 
 DASH = "–"
 NAMES = {
-    "interrupted_step": "Interrupted step",
-    "detect": "Detect",
-    "drain": "Drain",
-    "teardown": "Teardown",
-    "reschedule": "Wait for capacity",
-    "startup": "Start-up",
-    "rendezvous": "Rendezvous",
-    "restore": "Restore",
-    "first_step": "First new step",
-    "recompute": "Recompute",
+    **PHASE_NAMES,
     "running": "Running",
     "finish": "Finish",
     "wasted_gpu_hours": "Wasted GPU-hours",

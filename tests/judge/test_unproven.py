@@ -177,7 +177,7 @@ def test_workers_that_end_well_in_the_middle_have_not_ended_well() -> None:
 
     card = verdict(simulate(JOB, [Outage(17, "crash")], seed=5), quit_, EXACT)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert "ended with exit code 0 at 2.15 s (no fault explains it)" in card.reasons[0]
+    assert "ended, the first at 2.15 s, with exit code 0 (no fault explains it)" in card.reasons[0]
     assert verdict(simulate(JOB, KILL, seed=5), quit_, EXACT).verdict is Verdict.PASS, "it went with the killed one"
 
 
@@ -302,7 +302,7 @@ def test_workers_that_vanish_without_a_word_are_dead() -> None:
     job = replace(JOB, agents=False)
     card = verdict(simulate(job, [*KILL, Outage(15, "crash")], seed=5), untold, EXACT)
     assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.INCONCLUSIVE, 2)
-    assert card.reasons[0].startswith("unexplained death: rank 0 on node0 disappeared without an exit code before ")
+    assert card.reasons[0].startswith("unexplained deaths: ranks 0 and 1 disappeared without an exit code, the first ")
 
 
 @pytest.mark.parametrize("agents", [True, False])

@@ -209,9 +209,9 @@ def test_losses_that_are_not_numbers_are_marked() -> None:
     assert "39 steps without a finite loss, first at step 8,001" in page_of(report_runs.long_run())
 
 
-def test_a_run_that_never_recovered_names_the_phase_it_is_stuck_in() -> None:
+def test_a_run_that_never_recovered_names_the_phase_it_ended_in() -> None:
     text = Page(page_of(report_runs.never_recovered())).text
-    assert "stuck in rendezvous" in text
+    assert "Never at the end in rendezvous" in " ".join(text.split())
     assert "never came back" in text
 
 
