@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -100,6 +101,23 @@ def test_the_schema_is_stable() -> None:
         *("after", "backend", "before", "commit", "figure", "first_run", "p", "profile", "ratio", "scenario")
     ]
     assert values["runs"][0]["run_id"] == "spot-evict-34", "newest first"
+
+
+def test_a_run_that_never_recovered_stands_above_the_chart_and_counts_for_no_level() -> None:
+    made = [moment(i, 7.0) for i in range(3)] + [moment(3, None, never=True, verdict=Verdict.FAIL)]
+    (one,) = series_of(made)
+    assert [one.value(each, "waste_percent") for each in one.moments] == [14.0, 14.0, 14.0, None]
+    source = render(made)
+    assert "spot-evict-3\nfail: never\n" in source and "spot-evict-3\nfail: no step\n" in source
+    assert source.count(">never</text>") == source.count(">no step</text>") == 2, "wide and narrow"
+    heights = [float(at) for at in re.findall(r'd="M[\d.]+ ([\d.]+)m-4 -4[^"]*" class="mark-fail"', source)]
+    assert heights == [32.0] * 4
+    assert ">never</text>" not in render([moment(0, 7.0), moment(1, None, verdict=Verdict.INCONCLUSIVE, never=True)])
+
+
+def test_the_days_are_below_the_axis() -> None:
+    source = render([moment(i, 7.0) for i in range(48)])
+    assert all(f">2026-09-{day}</text>" in source for day in (21, 22, 23))
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
