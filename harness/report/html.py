@@ -99,7 +99,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "total": total,
         "bars": _stacked(lines),
         "wasted": _wasted(report),
-        "baseline_words": view.baseline_words(report) if lines else "",
+        "baseline_words": view.baseline_words(report),
         "closed_forms": (expected := view.closed_forms(report)),
         "closed_forms_words": view.closed_forms_words(report) if expected else "",
         "has_reasons": any(e.reason for e in report.expectations),

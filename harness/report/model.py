@@ -63,6 +63,7 @@ class Fault(_Part, frozen=True):
     t_injected: float | None = None
     effect: Effect = Effect()
     healed: bool = False
+    kills: bool = False  # its targets were to die: nothing of it is left that could be undone
     error: str = ""
 
 
@@ -315,7 +316,7 @@ def _problems(run: Timeline) -> list[str]:
 def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
     error = record.error if record else None
     effect = {name: _scalar(value) for name, value in (fault.get("effect") or {}).items()}
-    return {**fault, "effect": effect, "error": error or ""}
+    return {**fault, "effect": effect, "kills": bool(record and record.kills), "error": error or ""}
 
 
 def _scalar(value: object) -> Scalar:

@@ -212,7 +212,9 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """From how much the band was taken that straggler drag exceeds."""
+    """From how much the band was taken that straggler drag exceeds; an empty text where there is none."""
+    if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
+        return ""
     return f"Straggler drag is what exceeds the band of {report.wasted_gpu_hours.baseline}."
 
 
@@ -257,10 +259,10 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
             "id": fault.id,
             "kind": fault.kind,
             "target": target_text(fault.target),
-            "injected": seconds(fault.t_injected),
+            "struck": seconds(fault.t_injected),
             "measured": quantity(fault.effect.measured, fault.effect.unit or ""),
             "expected": quantity(fault.effect.expected, fault.effect.unit or ""),
-            "healed": "yes" if fault.healed else "no",
+            "undone": "no" if not fault.healed else "nothing to undo" if fault.kills else "yes",
             "error": fault.error,
         }
         for fault in report.faults
@@ -310,16 +312,20 @@ def metric_rows(report: Report) -> list[tuple[str, str]]:
 
 
 def _metric_name(name: str) -> str:
-    return words(name.replace("_seconds", "_time").replace("_percent", ""))
+    unit = "" if "time" in name else "_time"
+    return words(name.replace("_seconds", unit).replace("_percent", ""))
 
 
+KINDS = {"untold": "of no known kind"}
 _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 
 
 def metric_text(name: str, value: object) -> str:
     """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {metric_text(name, item)}" for key, item in value.items())
+        return ", ".join(f"{KINDS.get(key, key)} {metric_text(name, item)}" for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(metric_text(name, item) for item in value) or DASH
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

@@ -17,6 +17,7 @@ NAMES = {
     "gpus_in_use": "GPUs in use",
     "effect_end": "End of effect",
     "own_traffic": "Own traffic",
+    "tells": "Kinds of evidence",
     "gpu": "GPU",
     "gpus": "GPUs",
     "cuda": "CUDA of torch",

@@ -533,6 +533,7 @@ def test_report_json_is_what_the_contract_says() -> None:
         "t_injected": 0,
         "effect": {"measured": 1, "expected": 1, "unit": "deaths"},
         "healed": True,
+        "kills": True,
         "error": "",
     }
 

@@ -10,7 +10,7 @@ import pytest
 import report_runs
 
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html, model, words
+from harness.report import drawing, html, markdown, model, view, words
 from harness.report.charts import svg
 
 CARDS = [
@@ -157,7 +157,7 @@ def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None
 
 def test_every_fault_is_in_the_table_with_its_effect() -> None:
     rows = Page(page_of(report_runs.double_evict())).rows
-    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "yes"] in rows
+    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "nothing to undo"] in rows
     assert [row[0] for row in rows if row[1:2] == ["preemption"]] == ["evict", "again"]
 
 
@@ -223,3 +223,50 @@ def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
 
 def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
     assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in page_of(report_runs.spot_evict())
+
+
+def test_figures_are_words() -> None:
+    values = {
+        "tells": ["steps", "loss"],
+        "time_to_complete_seconds": 4.0,
+        "checkpoint_seconds_max_by_kind": {"periodic": 0.02, "untold": 0.029},
+    }
+    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, metrics=values)
+    assert view.metric_rows(report) == [
+        ("Kinds of evidence", "steps, loss"),
+        ("Time to complete", "4.00 s"),
+        ("Checkpoint time max by kind", "periodic 20 ms, of no known kind 29 ms"),
+    ]
+
+
+def test_events_are_words() -> None:
+    event = {
+        "event": "checkpoint.committed",
+        "step": 5,
+        "files": ["ckpt.pt", "/a/b/c/d.pt"],
+        "content": "whole:" + 9 * "b7",
+    }
+    assert drawing._what(event) == "committed: step 5, files ckpt.pt, …/c/d.pt, fingerprint b7b7b7b7b7b7"
+
+
+def test_only_what_can_be_undone_is() -> None:
+    faults = [
+        model.Fault(id="a", kind="b", healed=healed, kills=kills) for healed in (True, False) for kills in (True, False)
+    ]
+    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, faults=tuple(faults))
+    assert [row["undone"] for row in view.fault_rows(report)] == ["nothing to undo", "yes", "no", "no"]
+    text = Page(page_of(report_runs.spot_evict())).text
+    assert "Struck at" in text and "Injected" not in text and "Fault struck" in text
+
+
+def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
+    told = []
+    for drag in (0.0, 1.0):
+        accounts = {"productive": 9.0, "straggler_drag": drag}
+        waste = {"gpu_seconds_allocated": 9.0 + drag, "accounts": accounts, "baseline": "398 steps"}
+        scores = {"wasted_gpu_hours": waste}
+        report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, scores=scores)
+        told.append(
+            ["Straggler drag is what exceeds" in text for text in (html.render(report), markdown.render(report))]
+        )
+    assert told == [[False, False], [True, True]]
