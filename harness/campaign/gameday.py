@@ -204,7 +204,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
     if not journal.is_closed(run_dir):
         undo_open(run_dir)
         journal.mark_closed(run_dir)
-        observer.note("What was injected is healed, and nothing of the job is left.")
+        observer.note("What was injected is undone, and nothing of the job is left.")
     return Ended(run_dir, judged(run_dir, observer))
 
 

@@ -16,6 +16,7 @@ from harness.judge.score import EXIT_CODES
 from harness.run.attached import check
 from harness.spec.attached import AttachedDay, load_attached
 from harness.spec.gameday import find_gameday
+from harness.units import counted
 
 
 def run_attached_day(
@@ -41,12 +42,13 @@ def run_attached_day(
 
 
 def _schedule(day: AttachedDay, job: AttachedJob) -> None:
-    say(f"  {len(job.nodes)} node(s), at most {day.nodes_max(len(job.nodes))} struck at once: {', '.join(job.nodes)}")
+    at_once = f"at most {day.nodes_max(len(job.nodes))} struck at once"
+    say(f"  {counted(len(job.nodes), 'node')}, {at_once}: {', '.join(job.nodes)}")
     for number, entry in enumerate(day.entries, 1):
         if entry.rest is not None:
             say(f"  {number}. rest for {entry.rest}")
         else:
-            say(f"  {number}. {entry.strike}: {entry.nodes} node(s) for {entry.lasts}, then undone")
+            say(f"  {number}. {entry.strike}: {counted(entry.nodes, 'node')} for {entry.lasts}, then undone")
     for probe in day.probes:
         say(f"  probe {probe.name}: {' and '.join(probe.when)} each strike")
     if day.progress is None:

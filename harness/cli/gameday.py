@@ -48,6 +48,7 @@ from harness.run.desk import TEXT_MAX
 from harness.run.director import Director
 from harness.run.injection import LiveJob
 from harness.spec.gameday import find_gameday
+from harness.units import counted
 
 PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
 LINGER_S = 3.0  # after the day, so that every browser has its last state
@@ -137,7 +138,7 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
     steps, needed = day.job.workload.steps, steps_needed(day, step_s)
     if steps is not None and steps < needed:
         raise UsageError(
-            f"{path}: workload.steps: the job ends after {steps} steps, before its schedule is over; "
+            f"{path}: workload.steps: the job ends after {counted(steps, 'step')}, before its schedule is over; "
             f"allowed: at least {needed}, and more for pauses, rests and recoveries"
         )
     if steps is None:

@@ -25,6 +25,7 @@ from harness.judge.tells import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous import USUAL_RESTARTS
+from harness.units import counted
 
 
 def init(
@@ -75,14 +76,14 @@ def _look(
 
 def _recognised_in_words(found: Recognised) -> str:
     what = found.script or "a module"
-    text = f"{found.launcher} starts {what}, {found.ranks} rank(s), {found.framework}"
+    text = f"{found.launcher} starts {what}, {counted(found.ranks, 'rank')}, {found.framework}"
     return f"{text}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else text
 
 
 def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
     end = "the job was still running" if facts.steps_total is None else "then the job ended by itself"
     times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
-    say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
+    say(f"Seen: {counted(facts.steps_seen, 'step')}, {times}; {end}.")
     judged, unseen, later = seen_and_unseen(facts)
     say(f"  judged from: {', '.join(judged)}")
     if later:

@@ -18,6 +18,7 @@ from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import Episode, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, words
+from harness.units import counted
 
 RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events
@@ -147,7 +148,7 @@ def _timeline_words(report: Report) -> str:
     lasted = seconds(run.duration_s)
     if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."
-    said = f"{run.furthest_step:,} steps on {run.ranks:,} {'rank' if run.ranks == 1 else 'ranks'} in {lasted}."
+    said = f"{counted(run.furthest_step, 'step')} on {counted(run.ranks, 'rank')} in {lasted}."
     if run.outcome != "completed":
         reason = f": {run.outcome_reason}" if run.outcome_reason else ""
         said += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."

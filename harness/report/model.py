@@ -24,6 +24,7 @@ import numpy as np
 from harness.errors import ChaosError
 from harness.judge.score import Evidence, Scorecard, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import counted
 
 SCHEMA = 1
 NOT_HERE = "not available here"
@@ -309,7 +310,7 @@ def _problems(run: Timeline) -> list[str]:
     """What is wrong with the evidence itself."""
     found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
     if run.dropped:
-        found.append(f"{run.dropped:,} events were lost because the disk was full")
+        found.append(f"lost because the disk was full: {counted(run.dropped, 'event')}")
     return [*found, *run.problems]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from harness.judge.score import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
+from harness.units import counted
 
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
@@ -175,7 +176,7 @@ def _samples(values: LossContinuity) -> str:
         return "samples not logged"
     if not repeated and not skipped:
         return "every sample once"
-    return f"{quantity(repeated or 0)} samples repeated, {quantity(skipped or 0)} skipped"
+    return f"{counted(repeated or 0, 'sample')} repeated, {quantity(skipped or 0)} skipped"
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:

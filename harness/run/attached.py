@@ -27,6 +27,7 @@ from harness.run.probes import Answer, Asking
 from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
 from harness.spec.attached import AttachedDay, AttachedEntry
+from harness.units import counted
 
 LOG = "attached.jsonl"
 LOOK_EVERY_S = 1.0
@@ -53,8 +54,8 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
     if verb in NEEDS_KILL and not job.allows_kill:
         return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
     if nodes > allowed:
-        limit = f"{day.limits.nodes:g}% of its {len(job.nodes)} node(s) are {allowed}"
-        return f"{nodes} node(s) at once are too many: {limit} (limits.nodes)"
+        limit = f"{day.limits.nodes:g}% of its {counted(len(job.nodes), 'node')} is {allowed}"
+        return f"too many nodes at once: {nodes}; {limit} (limits.nodes)"
     return ""
 
 

@@ -349,7 +349,7 @@ def test_doctor_exits_with_4_where_nothing_can_run(monkeypatch: pytest.MonkeyPat
     [
         ([], 0, "Not checked: whether 1200 steps outlast these times"),
         (["--step-time", "0.1"], 0, "can do every fault of it here"),
-        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1200 steps"),
+        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1,200 steps"),
     ],
 )
 def test_a_dry_run_of_a_day_checks_the_steps(

@@ -207,8 +207,8 @@ def test_a_log_that_ends_early_is_no_pass() -> None:
 @pytest.mark.parametrize(
     ("nodes", "changed", "said"),
     [
-        (1, {}, "50% of its 1 node(s) are 0"),
-        (2, {"entries": [{"strike": "pause", "nodes": 2}]}, "50% of its 2 node(s) are 1"),
+        (1, {}, "50% of its 1 node is 0"),
+        (2, {"entries": [{"strike": "pause", "nodes": 2}]}, "50% of its 2 nodes is 1"),
         (2, {"entries": [{"strike": "kill"}]}, "chaos.allow=kill"),
         (2, {"entries": [{"rest": "1s"}, {"strike": "disconnect"}]}, "entry 2: pretended: disconnect cannot be done"),
     ],

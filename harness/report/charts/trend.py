@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from harness.report.charts import svg
+from harness.units import counted
 
 HEIGHT = 196.0
 ROOM = 72.0  # px of a label below the axis
@@ -65,7 +66,7 @@ def trend_chart(
     parts += [svg.text(left - 6, _ABOVE + 4, above, "tick", "end")] if strip else []
     parts.append(_labels([point.day for point in points], x, HEIGHT - 28))
     parts.append(_labels([point.commit for point in points], x, HEIGHT - 12))
-    label = f"{title} of {len(points)} runs" + "".join(f"; {step.story}" for step in steps)
+    label = f"{title} of {counted(len(points), 'run')}" + "".join(f"; {step.story}" for step in steps)
     return svg.picture(right + 26, HEIGHT, label, parts)
 
 
