@@ -7,6 +7,7 @@ import pathlib
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.report import model
 from harness.report.history import Moment
+from harness.report.view import wasted_percent
 
 READ_MAX = 2000  # the newest runs
 
@@ -38,7 +39,7 @@ def _moment(run: StoredRun, report: model.Report) -> Moment:
         commit=report.commit or "",
         verdict=report.verdict,
         recovery_s=time.seconds if worked else None,
-        waste_percent=report.wasted_gpu_hours.percent_by_faults if worked else None,
+        waste_percent=wasted_percent(report),
         never=never or not worked,
         headline=report.reasons[0] if report.reasons else "",
     )

@@ -132,7 +132,7 @@ def compare(
     for sentence in comparison.sentences(found):
         say(sentence)
     for caution in found.cautions:
-        say(f"The runs differ in more: {caution}", "yellow")
+        say(f"Note: the runs also differ in {caution}", "dim")
     for section in found.sections:
         if section.lines:
             table = Table(section.title, "first", "second", "change", box=None, header_style="bold")

@@ -137,17 +137,20 @@ def render(moments: Sequence[Moment], wanted: str = "") -> str:
 
 
 def _drawn(one: Series) -> dict[str, Any]:
-    charts, said = [], []
+    charts: list[tuple[str, list[Markup] | None]] = []
+    said = []
     for figure, (title, show) in FIGURES.items():
         found = one.changes(figure)
         points = [_point(one, each, figure, show) for each in one.moments]
         steps = [Step(each.at, change_words(one, figure, each)) for each in found]
         said += [step.story for step in steps]
         drawn = [trend_chart(title, points, steps, show, WITHOUT[figure], narrow) for narrow in (False, True)]
-        charts.append((title, drawn))
+        measured = any(point.value is not None or point.above for point in points)
+        charts.append((title, drawn if measured else None))
     counts = {verdict: sum(each.verdict is verdict for each in one.moments) for verdict in Verdict}
     rows = [_row(each) for each in reversed(one.moments)]
-    return {"name": one.name, "backend": one.backend, "charts": charts, "changes": said, "counts": counts, "rows": rows}
+    head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
+    return head | {"changes": said, "counts": counts, "rows": rows}
 
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from harness.judge.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
-from harness.report.model import Episode, Report
+from harness.report.model import NOT_HERE, Episode, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, words
 from harness.units import counted
 
@@ -80,7 +80,7 @@ def script_policy(script: str) -> str:
 def _page(report: Report) -> dict[str, Any]:
     return {
         "report": report,
-        "headline": view.headline(report),
+        "headline": view.headline_alone(report),
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
         "figures": view.figures(report),
@@ -106,10 +106,16 @@ def _tables(report: Report) -> dict[str, Any]:
         "has_reasons": any(e.reason for e in report.expectations),
         "faults": view.fault_rows(report),
         "hangs": view.hangs(report),
-        "metrics": view.metric_rows(report),
+        "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
+        "metrics_not_here": [_within(name) for name, value in view.metric_rows(report) if value == NOT_HERE],
         "environment": view.flat(report.environment),
         "provenance": view.provenance(report),
     }
+
+
+def _within(name: str) -> str:
+    """`Step time p50` → `step time p50`; `GPU busy` stays."""
+    return name if name[:2].isupper() else name[:1].lower() + name[1:]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
@@ -204,7 +210,7 @@ def _wasted(report: Report) -> str:
     values = report.wasted_gpu_hours
     amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
     shown = DASH if amount is None else gpu_seconds(amount)
-    said = f"{shown} ({percent(values.percent)}), by faults {percent(values.percent_by_faults)}"
+    said = f"{shown} ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
     return said + ("" if dollars is None else f", ${dollars:,.2f}")
 
 

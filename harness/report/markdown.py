@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")
 
 def render(report: Report) -> str:
     parts = [
-        f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline(report))}",
+        f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline_alone(report))}",
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),

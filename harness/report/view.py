@@ -57,10 +57,18 @@ def reasons(report: Report) -> list[str]:
     return [_sentence(reason.strip(), names) for reason in report.reasons]
 
 
+def headline_alone(report: Report) -> str:
+    """Without what was not judged, for a page that names it beside."""
+    return headline(report).removesuffix(f"; not judged: {', '.join(report.not_judged_because)}")
+
+
 def not_judged(report: Report) -> str:
-    """`Not judged: pace (nothing disturbed the job); …`, or an empty text."""
-    items = "; ".join(f"{item} ({why})" for item, why in report.not_judged_because.items())
-    return f"Not judged: {items}." if items else ""
+    """`Not judged: loss, pace (the log does not report it); …`, or an empty text."""
+    alike: dict[str, list[str]] = {}
+    for item, why in report.not_judged_because.items():
+        alike.setdefault(why, []).append(item)
+    told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
+    return f"Not judged: {told}." if told else ""
 
 
 def _sentence(reason: str, names: Collection[str]) -> str:
@@ -125,12 +133,18 @@ def _first_step(report: Report) -> Figure:
     return _figure("First new step", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
 
 
+def wasted_percent(report: Report) -> float | None:
+    """By faults; `None` where no step was done: there was nothing to waste."""
+    return None if report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
+
+
 def _waste(report: Report) -> Figure:
     values = report.wasted_gpu_hours
-    share, allocated = values.percent_by_faults, values.gpu_seconds_allocated
+    share, allocated = wasted_percent(report), values.gpu_seconds_allocated
     expectation = _bound(report, "wasted_gpu_hours")
     if share is None or allocated is None:
-        return _figure("Wasted by faults", DASH, "no ledger", expectation)
+        why = "no step was completed" if report.run.furthest_step == 0 else "no ledger"
+        return _figure("Wasted by faults", DASH, why, expectation)
     lost = values.gpu_seconds_wasted_by_faults
     detail = f"{gpu_seconds(allocated * share / 100 if lost is None else lost)} of {gpu_seconds(allocated)}"
     measured = expectation is not None and expectation.name.endswith("max_percent_by_faults")
@@ -324,6 +338,8 @@ _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 def metric_text(name: str, value: object) -> str:
     """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
+        if list(value) == ["untold"]:
+            return metric_text(name, value["untold"])
         return ", ".join(f"{KINDS.get(key, key)} {metric_text(name, item)}" for key, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(metric_text(name, item) for item in value) or DASH

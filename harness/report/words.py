@@ -36,7 +36,8 @@ PHASE_MEANING = {
     "first_step": "the first step after the restore",
     "recompute": "repeat the steps that were rolled back",
 }
-_SINGULAR = {"nodes": "node", "processes": "process", "ranks": "rank", "files": "file", "packets": "packet"}
+_SINGULAR = {"processes": "process", "batches": "batch"}
+_NAMES_WITHIN = {"gpu": "GPU", "gpus": "GPUs", "nvlink": "NVLink"}
 
 # Control characters, marks that turn the direction of text, invisible fillers, lone surrogates, tag characters.
 _UNPRINTABLE = re.compile(
@@ -57,7 +58,10 @@ def one_line(value: object) -> str:
 
 def words(name: str) -> str:
     """`straggler_drag` → `Straggler drag`."""
-    return NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
+    if name in NAMES:
+        return NAMES[name]
+    text = name.replace("_", " ").replace(".", " ").strip().capitalize()
+    return " ".join(_NAMES_WITHIN.get(word.lower(), word) for word in text.split(" "))
 
 
 def expectation_name(name: str) -> str:
@@ -91,7 +95,14 @@ def quantity(value: object, unit: str = "") -> str:
         value = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
     elif isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:,}"
-    return f"{value} {_SINGULAR.get(unit, unit) if value == '1' else unit}".strip()
+    return f"{value} {_of_one(unit) if value == '1' else unit}".strip()
+
+
+def _of_one(unit: str) -> str:
+    """`processes gone` → `process gone`; units like `ms late` and `bits flipped` begin with what is counted."""
+    noun, space, rest = unit.partition(" ")
+    one = _SINGULAR.get(noun) or (noun[:-1] if len(noun) > 3 and noun.endswith("s") else noun)
+    return one + space + rest
 
 
 def percent(value: float | None) -> str:

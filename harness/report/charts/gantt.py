@@ -282,7 +282,7 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))
         parts.append(ranks.draw_lane(lane, x, y, form.lane, cast.usual_s, single))
         y += form.pitch - (CAPTION if captions else 0)
-    return parts, max(y, top + form.pitch) + 2
+    return parts, max(y, top + form.pitch if cast.lanes else top) + 2
 
 
 def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:

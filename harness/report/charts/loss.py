@@ -84,13 +84,15 @@ def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run."""
+    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run. A step
+    without a duration is a gap. `None` where no step has one."""
     ours, fault_free = curves.ours, curves.fault_free
-    if not len(ours.step):
+    everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
+    everything = everything[everything > 0]
+    if not (ours.took_s > 0).any():
         return None
     x = _step_scale(curves, narrow)
-    everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
-    low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
+    low, high = math.log10(everything.min()), math.log10(everything.max())
     room = max((high - low) * 0.1, 0.1)
     panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
     parts = [_frame(panel, "", svg.seconds_text), _resumes(curves, x, 6.0, 150.0)]

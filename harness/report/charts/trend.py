@@ -14,6 +14,7 @@ from harness.units import counted
 
 HEIGHT = 196.0
 ROOM = 72.0  # px of a label below the axis
+MARGIN = 26.0  # px to the right of the axis
 _ABOVE = 32.0  # the row of those that have no value and never will
 _SHAPES = {
     "pass": "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
@@ -59,7 +60,7 @@ def trend_chart(
     x = svg.Scale(-0.5, len(points) - 0.5, left, right)
     strip = any(point.above for point in points)
     y = svg.Scale(0.0, high, HEIGHT - 46, 58.0 if strip else 34.0)
-    parts = [svg.text(left, 12, title, "panel-title"), *_grid(y, left, right, show)]
+    parts = [svg.text(left, 12, title, "panel-title"), *(_grid(y, left, right, show) if told else [])]
     parts += _levels(points, steps, x, y)
     parts += [_change(step, x, y) for step in steps]
     parts += [_mark(point, x(i), y) for i, point in enumerate(points)]
@@ -67,7 +68,7 @@ def trend_chart(
     parts.append(_labels([point.day for point in points], x, HEIGHT - 28))
     parts.append(_labels([point.commit for point in points], x, HEIGHT - 12))
     label = f"{title} of {counted(len(points), 'run')}" + "".join(f"; {step.story}" for step in steps)
-    return svg.picture(right + 26, HEIGHT, label, parts)
+    return svg.picture(right + MARGIN, HEIGHT, label, parts)
 
 
 def _grid(y: svg.Scale, left: float, right: float, show: Callable[[float], str]) -> list[Markup]:
@@ -103,10 +104,11 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Each label where it changes, as far as there is room for it."""
+    """Each label where it changes, as far as there is room for it; the last ones end with the chart."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
-        if label and (i == 0 or labels[i - 1] != label) and x(i - 0.4) >= free:
-            parts.append(svg.text(x(i - 0.4), y, label, "tick"))
-            free = x(i - 0.4) + ROOM
+        at = min(x(i - 0.4), x.stop + MARGIN - ROOM)
+        if label and (i == 0 or labels[i - 1] != label) and at >= free:
+            parts.append(svg.text(at, y, label, "tick"))
+            free = at + ROOM
     return svg.join(parts)
