@@ -14,6 +14,7 @@ from test_report_html import Page
 from harness.judge.changes import changes
 from harness.judge.score import Verdict
 from harness.report import history
+from harness.report.charts.trend import Point, trend_chart
 from harness.report.history import Moment, render, series_of, to_json
 
 
@@ -133,3 +134,16 @@ def test_what_a_run_is_called_is_never_markup() -> None:
     evil = "<script>alert(1)</script>\x1b\u202e"
     source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
+    text = Page(render([moment(0, None, verdict=Verdict.INCONCLUSIVE)])).text
+    assert "Recovery time: no run has a value that counts." in text and "Median of a stretch" not in text
+    source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
+    assert 'class="grid"' not in source, "an axis without a value would be made up"
+
+
+def test_the_last_day_is_not_clipped() -> None:
+    drawn = trend_chart("t", [Point(1.0, "pass", "", f"2026-09-{i // 24 + 1:02}", "") for i in range(49)], [], str, "")
+    last = re.findall(r'<text x="([\d.]+)"[^>]*>2026-09-03</text>', drawn)
+    assert last and float(last[0]) + 60 <= 1080

@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import report_runs
 
 from harness.judge.score import Scorecard, Verdict
 from harness.report import drawing, html, markdown, model, view, words
 from harness.report.charts import svg
+from harness.report.charts.loss import Curves, Series, step_time_chart
 
 CARDS = [
     report_runs.spot_evict,
@@ -270,3 +272,56 @@ def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
             ["Straggler drag is what exceeds" in text for text in (html.render(report), markdown.render(report))]
         )
     assert told == [[False, False], [True, True]]
+
+
+def test_what_was_not_judged_is_told_once_grouped_by_why() -> None:
+    untold = {"loss": "the log does not report it", "pace": "nothing was slow", "exits": "the log does not report it"}
+    reasons = [f"recovered in 4.78 s; not judged: {', '.join(untold)}"]
+    card = replace(report_runs.spot_evict(), not_judged=untold, reasons=reasons)
+    report = model.from_scorecard(card)
+    for text in (Page(html.render(report)).text, markdown.render(report)):
+        assert text.lower().count("not judged") == 1
+        assert "Not judged: loss, exits (the log does not report it); pace (nothing was slow)." in text
+    assert view.headline(report).endswith("not judged: loss, pace, exits"), "a terminal and JUnit have no other place"
+
+
+def test_checkpoints_are_folded_and_what_is_missing_is_one_line() -> None:
+    metrics = {"gpu_busy_percent": None, "step_seconds_p50": None, "deaths": 1}
+    source = page_of(replace(report_runs.spot_evict(), metrics=metrics))
+    assert "<details><summary>Checkpoints (" in source
+    assert "Not available here: GPU busy, step time p50." in Page(source).text
+    assert "<dt>Deaths</dt>" in source and "<dt>GPU busy</dt>" not in source
+
+
+def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
+    card = report_runs.empty()
+    report = model.from_scorecard(card)
+    assert report.run.furthest_step == 0
+    waste = view.figures(report)[2]
+    assert (waste.value, waste.detail) == (words.DASH, "no step was completed")
+    assert "Slower than the usual step" not in html.render(report, card.evidence)
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "told"),
+    [
+        (1, "processes gone", "1 process gone"),
+        (1, "bits flipped", "1 bit flipped"),
+        (2, "bits flipped", "2 bits flipped"),
+        (1, "ms late on average", "1 ms late on average"),
+        (1, "nodes", "1 node"),
+        (1, "times the step time", "1 time the step time"),
+    ],
+)
+def test_one_of_a_unit(amount: int, unit: str, told: str) -> None:
+    assert words.quantity(amount, unit) == told
+
+
+def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
+    def chart(*took_s: float) -> str:
+        steps = np.arange(1.0, len(took_s) + 1)
+        return str(step_time_chart(Curves(Series(steps, steps, np.array(took_s)), None, None, len(took_s))))
+
+    assert ">20 ms<" in chart(0.02, 0.0, 0.03, 0.02)
+    assert "µs" not in chart(0.02, 0.0, 0.03, -1.0, 0.02)
+    assert chart(0.0, 0.0) == "None"
