@@ -93,7 +93,7 @@
       for (const act of scene.acts) {
         for (const fault of act.faults) {
           const line = make("li", fault.at_work ? "at-work" : "", (scene.acts.length > 1 ? act.name + ": " : "") + fault.what);
-          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || fault.moment));
+          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || (fault.moment === "healed" ? "over" : fault.moment)));
           list.append(line);
         }
         if (act.runbook) {

@@ -36,7 +36,13 @@ PHASE_MEANING = {
     "first_step": "the first step after the restore",
     "recompute": "repeat the steps that were rolled back",
 }
-_SINGULAR = {"processes": "process", "batches": "batch"}
+_SINGULAR = {  # of units, or of their first words, that do not only lose an s
+    "processes": "process",
+    "batches": "batch",
+    "times": "times",
+    "failed starts": "failed start",
+    "rendezvous stores running": "rendezvous store running",
+}
 _NAMES_WITHIN = {"gpu": "GPU", "gpus": "GPUs", "nvlink": "NVLink"}
 
 # Control characters, marks that turn the direction of text, invisible fillers, lone surrogates, tag characters.
@@ -100,6 +106,8 @@ def quantity(value: object, unit: str = "") -> str:
 
 def _of_one(unit: str) -> str:
     """`processes gone` → `process gone`; units like `ms late` and `bits flipped` begin with what is counted."""
+    if unit in _SINGULAR:
+        return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
     one = _SINGULAR.get(noun) or (noun[:-1] if len(noun) > 3 and noun.endswith("s") else noun)
     return one + space + rest

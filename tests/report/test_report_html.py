@@ -310,7 +310,11 @@ def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
         (2, "bits flipped", "2 bits flipped"),
         (1, "ms late on average", "1 ms late on average"),
         (1, "nodes", "1 node"),
-        (1, "times the step time", "1 time the step time"),
+        (1, "times the step time", "1 times the step time"),
+        (1, "rendezvous stores running", "1 rendezvous store running"),
+        (1, "failed starts", "1 failed start"),
+        (1, "rank", "1 rank"),
+        (1, "", "1"),
     ],
 )
 def test_one_of_a_unit(amount: int, unit: str, told: str) -> None:
