@@ -10,7 +10,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id
 from harness.campaign.gameday import Ended, find_day, resume_day, run_day, twin_line
 from harness.campaign.gameday_plan import plan_day
+from harness.campaign.observers import SilentCampaign, Stage, Together
 from harness.cli.attached import run_attached_day
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
@@ -43,7 +44,8 @@ from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.gameday import DayPlan, schedule, steps_needed
-from harness.run.day_view import feed_for_participants, view_of
+from harness.run import day_view
+from harness.run.day_view import DayView, NewsView
 from harness.run.desk import TEXT_MAX
 from harness.run.director import Director
 from harness.run.injection import LiveJob
@@ -118,8 +120,9 @@ def run(
     budget = day.budget.wasted_percent
     with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
         director = Director(day)
-        with _page(day, director, reports.resolve(), place):
-            ended = run_day(day, reports.resolve(), engine, director, observer, stop)
+        with _page(day, director, reports.resolve(), place) as shown:
+            ended = run_day(day, reports.resolve(), engine, director, Together(observer, shown), stop)
+            shown.day_judged(ended)
     raise typer.Exit(_tell(ended))
 
 
@@ -147,11 +150,37 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
 Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
+class Shown(SilentCampaign):
+    """Shows a page the day as it goes on, then that the job is over, then the verdict."""
+
+    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None]):
+        self._publish, self._begin_ns = publish, time.monotonic_ns()
+        self._newest: tuple[Director, LiveJob] | None = None
+
+    def watch(self, director: Director, job: LiveJob, now_ns: int) -> None:
+        self._newest = director, job
+        self._show(lambda view: view)
+
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        if stage.kind == "run with faults":
+            self._show(day_view.ended)
+
+    def day_judged(self, ended: Ended) -> None:
+        result, path = ended.result, ended.folder / "report.html"
+        self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
+
+    def _show(self, change: Callable[[DayView], DayView]) -> None:
+        if self._newest is not None:
+            director, job = self._newest
+            view = day_view.view_of(director, job, self._begin_ns, time.monotonic_ns())
+            self._publish(change(view), day_view.feed_for_participants(director.feed, self._begin_ns))
+
+
 @contextlib.contextmanager
-def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[None]:
-    """The live page for as long as this lasts; nothing without `where`."""
+def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
+    """The live page for as long as this lasts; nothing is shown without `where`."""
     if where is None:
-        yield
+        yield Shown(lambda view, feed: None)
         return
     try:
         from harness.page.chart import drawing
@@ -162,12 +191,8 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
-        begin_ns = time.monotonic_ns()
-
-        def watch(watched: Director, job: LiveJob, now_ns: int) -> None:
-            served.hub.publish(view_of(watched, job, begin_ns, now_ns), feed_for_participants(watched.feed, begin_ns))
-
-        director.watcher = watch
+        shown = Shown(served.hub.publish)
+        director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
@@ -177,7 +202,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
             "certificate": str(where[2] or ""),
         }
         with _known(reports, day.job.run_id, found):
-            yield
+            yield shown
         time.sleep(LINGER_S)
 
 
