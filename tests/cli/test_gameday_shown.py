@@ -17,10 +17,11 @@ from harness.run.director import Director
 from harness.run.trigger import LiveProgress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}}}"
 
 
 def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: pathlib.Path) -> None:
-    path = light_day.write(tmp_path, "  [{rest: 1s}]", 300)
+    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
     director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
     job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
     views = list[DayView]()
