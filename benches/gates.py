@@ -128,12 +128,11 @@ def main() -> None:
     for number in range(len(kept["gates"]), given.gates):
         slower = number % 2 == 1
         answer = gate(usual * (given.slower - 1) if slower else 0, against=True)
-        reason = "; ".join(map(str, answer.get("reasons", ())))
-        one = {"slower": slower, "verdict": answer["verdict"], "reason": reason, "recovery_s": answer["recovery_s"]}
+        one = {"slower": slower, **{name: answer[name] for name in ("verdict", "reason", "recovery_s")}}
         kept["gates"].append(one)
         KEPT.write_text(json.dumps(kept, indent=1) + "\n")
         which = "slower" if slower else "the same"
-        print(f"gate {number + 1}, {which} trainer: {one['verdict']}: {reason}", flush=True)
+        print(f"gate {number + 1}, {which} trainer: {one['verdict']}: {one['reason']}", flush=True)
     for slower in (False, True):
         mine = [each["verdict"] for each in kept["gates"] if each["slower"] is slower]
         told = ", ".join(f"{count} {verdict}" for verdict, count in Counter(mine).items())

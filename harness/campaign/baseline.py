@@ -56,6 +56,8 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
         return read_figures(gate / FIGURES)
     if _COMMIT.match(name) and (found := of_commit(name, reports, wanted)).scenarios:
         return found
+    if name == "last":
+        raise UsageError(f"no gate was run yet: none is kept in {reports}; run chaos gate SUITE --repeat 5 first")
     raise UsageError(
         f"no baseline {name!r}: neither a file, a gate nor a commit with stored runs in {reports}; "
         + choice(name, known(reports))

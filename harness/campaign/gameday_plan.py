@@ -35,4 +35,5 @@ def find_trace(name: str, folder: pathlib.Path) -> pathlib.Path:
         if os.path.lexists(path):
             return path
     known = sorted(path.name for place in (folder, folder / TRACES) for path in place.glob("*.csv"))
-    raise UsageError(f"unknown trace {short(name)!r} in {folder} and {folder / TRACES}; {choice(name, known)}")
+    hint = choice(name, known) if known else "the shipped ones are in scenarios/gamedays/traces"
+    raise UsageError(f"unknown trace {short(name)!r}: it is neither in {folder} nor in {folder / TRACES}; {hint}")

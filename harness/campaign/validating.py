@@ -10,11 +10,13 @@ from harness.campaign.gate import load_entries
 from harness.campaign.reading import load_scenario
 from harness.judge.score import expects_something
 from harness.plan.making import make_plan
+from harness.spec.attached import load_attached
 from harness.spec.document import Document, read_text
+from harness.spec.gameday import are_strikes
 from harness.spec.scenario import Scenario
 from harness.spec.suite import find_blindness_check, load_suite
 
-Kind = Literal["scenario", "suite", "game day"]
+Kind = Literal["scenario", "suite", "game day", "strikes"]
 _KEYS: dict[str, Kind] = {"faults": "scenario", "scenarios": "suite", "entries": "game day"}
 _FOLDERS: dict[str, Kind] = {"suites": "suite", "gamedays": "game day"}
 
@@ -22,6 +24,8 @@ _FOLDERS: dict[str, Kind] = {"suites": "suite", "gamedays": "game day"}
 def kind_of(path: pathlib.Path) -> Kind:
     """By what the file holds; by its folder where that does not tell."""
     data = Document(read_text(path), str(path)).data
+    if are_strikes(data):
+        return "strikes"
     told = [kind for key, kind in _KEYS.items() if isinstance(data, dict) and key in data]
     return told[0] if told else _FOLDERS.get(path.absolute().parent.name, "scenario")
 
@@ -31,6 +35,8 @@ def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     kind = kind_of(path)
     if kind == "suite":
         return _suite(path, scenarios)
+    if kind == "strikes":
+        return f"ok, {_count(len(load_attached(path).entries), 'entry', 'entries')} for a job that runs already"
     if kind == "game day":
         day = plan_day(path, 1, "local", "validate", scenarios)
         return f"ok, a game day with {_count(len(day.scenes), 'entry', 'entries')}"

@@ -105,6 +105,12 @@ def run(
             f"{first} may change what the job computes. Where these find other losses than the fault-free run's, they"
             f" are inconclusive: {', '.join(later)}. Rehearse {first} last, or on a day of its own."
         )
+    expecting = [act.name for act in day.acts if "loss_continuity" in act.plan.expect]
+    if expecting and not day.fault_free:
+        say(
+            "fault_free is false, so there is nothing to compare losses with. These expect the losses of the fault-free"
+            f" run, and will be inconclusive: {', '.join(expecting)}."
+        )
     if dry_run:
         _rehearse_dry(day, path, step_time, engine)
         return

@@ -24,7 +24,7 @@ from harness.errors import UsageError
 from harness.judge.tells import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
-from harness.trainers.shared.rendezvous import MAX_RESTARTS
+from harness.trainers.shared.rendezvous import USUAL_RESTARTS
 
 
 def init(
@@ -51,7 +51,7 @@ def init(
     say(_recognised_in_words(found))
     if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
         say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
-        say(f"The scenarios use {MAX_RESTARTS}. Put the same into the command of your real job.")
+        say(f"The scenarios use --max-restarts {USUAL_RESTARTS}. Give your real job the same.")
     folder.mkdir(parents=True, exist_ok=True)  # files of the trainer are found from it
     workload = workload_of(found, folder)
     run_dir = reports.resolve() / new_run_id("init")

@@ -28,8 +28,10 @@ def findings(run: Timeline) -> Iterator[Finding]:
         if any(record.injected is not None or record.error for record in found):
             continue
         told = any(record.effects for record in found)
+        held_back = next((record.held_back for record in found if record.held_back), "")
+        why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
         untold = "measured an effect, but did not report when it began"
-        yield Verdict.INVALID, f"fault {name} {untold if told else 'never struck: its trigger never came'}"
+        yield Verdict.INVALID, f"fault {name} {untold if told else f'never struck: {why}'}"
     for record in run.faults:
         if record.id in run.beside.faults:
             continue

@@ -304,10 +304,11 @@ class Director:
     def _inject(self, job: LiveJob, now_ns: int) -> str:
         if self.blocked:
             return "injections are blocked; lift the block first"
-        waiting = [cue for cue in self._cues() if not cue.rehearsal.over] if self.state == "acting" else []
+        cues = self._cues() if self.state == "acting" else []
+        waiting = [cue for cue in cues if cue.rehearsal.waiting and not cue.rehearsal.over]
         if not waiting:
             return f"{REFUSED.format('inject')}" + (f": {self.lacks}" if self.state == "steadying" else "")
-        for cue in waiting:
-            cue.word.over = True
-            cue.rehearsal.fire_at_once()
-        return ""
+        held_back = [cue.rehearsal.fire_at_once(job, now_ns) for cue in waiting]
+        for cue, reason in zip(waiting, held_back, strict=True):
+            cue.word.over = cue.word.over or not reason
+        return f"it is held back: {held_back[0]}" if all(held_back) else ""

@@ -71,14 +71,14 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does all that is due now. Never blocks."""
+        """Does all that is due now. Never blocks. A job recovers from a fault also after its rehearsal was stopped."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
+        self._note_recoveries(job, now_ns)
         if not self.going:
             return
         self._let_trainers_go(job, now_ns)
-        self._note_recoveries(job, now_ns)
         if not self._given_up[0]:
             self._fire_due(job, now_ns)
         self._finish_if_over(job, now_ns)
@@ -94,10 +94,19 @@ class Rehearsal:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
 
-    def fire_at_once(self) -> None:
-        """Its faults that still wait for their moment act now."""
-        for firing in self.firings.values():
-            firing.at_once = firing.at_once or firing.planned.when.following is None
+    @property
+    def waiting(self) -> list[Firing]:
+        """Its faults that wait for their moment, and for no other fault."""
+        return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
+
+    def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
+        """Those that wait act now. Returns why none of them may; empty: they act."""
+        reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
+        if reasons and all(reasons):
+            return str(reasons[0])
+        for firing in self.waiting:
+            firing.at_once = True
+        return ""
 
     def end(self, job: LiveJob) -> None:
         """The job ends: its faults' threads end, and what still acts is healed, the last fault first."""
@@ -152,8 +161,8 @@ class Rehearsal:
         reason = obstacle(firing, job.firings.values(), self.plan.limits, now_ns)
         if reason is None:
             self._fire(firing, job)
-        elif not firing.postponed:
-            firing.postponed = True
+        elif not firing.held_back:
+            firing.held_back = reason
             job.holds.release(firing.planned.id)  # a job that is held could not recover
             job.emit("fault.postponed", fault=firing.planned.id, reason=reason)
 

@@ -209,7 +209,7 @@ class Firing:
     moments_ns: dict[str, int] = field(default_factory=dict)  # injected · effect · recovered · healed
     armed_ns: int | None = None
     fired: bool = False
-    postponed: bool = False
+    held_back: str = ""  # why it may not act though it is due; empty: it may, or it is not due
     let_go: bool = False  # a trainer that waited at the trigger was let go, as the fault has acted for long enough
     furthest_before: int = 0  # what progress must pass for the job to have recovered
     begun_step: int = 0  # the last complete step when its rehearsal began
@@ -256,7 +256,7 @@ def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: i
     broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
     allowed = limits.nodes_at_once
     if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
-        return f"{len(broken)} of at most {allowed} nodes have an active fault"
+        return f"{len(broken)} of {allowed} nodes that may have a fault at once have one (limits: nodes_at_once)"
     cool_down_ns = limits.cool_down_ns
     if cool_down_ns and broken & firing.planned.nodes():
         return "its node still has an active fault"

@@ -75,9 +75,12 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
+        raise UsageError(f"{path}: cannot be read: it is {what}")
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UsageError(f"{path}: cannot be read: it is not a regular file")
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
         raise UsageError(f"{path}: cannot be read: it is larger than the {bytes_max / 2**20:g} MiB that are allowed")

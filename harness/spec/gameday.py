@@ -235,10 +235,19 @@ def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
     return parse_gameday(read_text(path), str(path))
 
 
+def are_strikes(data: Any) -> bool:
+    """Whether this is a plan for a job that runs already."""
+    entries = data.get("entries") if isinstance(data, dict) else None
+    return isinstance(entries, list) and any(isinstance(each, dict) and "strike" in each for each in entries)
+
+
 def parse_gameday(text: str, source: str) -> tuple[GameDay, Document]:
     document = Document(text, source)
     if not isinstance(document.data, dict):
         raise ScenarioError([document.at((), "a game day is a mapping that starts with version: 1")])
+    if are_strikes(document.data):
+        why = "its entries are strikes on a job that runs already: chaos gameday --attach docker:KEY=VALUE PLAN"
+        raise ScenarioError([document.at(("entries",), why)])
     day = document.check(GameDay, document.data)
     document.raise_problems()
     assert day is not None, "what could not be checked has its problem"

@@ -136,8 +136,13 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
     """A worker is old from the first evidence after the last useful thing it did, until it is gone."""
-    for life in lives:
+    begins = [_joins_from(life) for life in lives]
+    telling = any(begin is not None for begin in begins)
+    for life, begin in zip(lives, begins, strict=True):
         yield Event(life.started, Mark.STAY)
+        if telling:
+            yield Event(life.started, Mark.START)
+            yield Event(max(life.started, life.leaving if begin is None else begin), Mark.STARTED)
         yield Event(life.leaving, Mark.LEAVE)
         noticed = bisect.bisect_left(evidence, life.last_useful)
         old = evidence[noticed] if noticed < len(evidence) else NEVER
@@ -145,3 +150,11 @@ def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Even
         if old < life.gone:
             yield Event(old, Mark.OLD)
             yield Event(life.gone, Mark.OLD_GONE)
+
+
+def _joins_from(life: Life) -> int | None:
+    """When it began to join its first process group; `None`: it never said so."""
+    for event in life.writer.events:
+        if (event.get("event"), event.get("name"), event.get("edge")) == ("phase", "rendezvous", "begin"):
+            return int(event["at"])
+    return None

@@ -40,6 +40,8 @@ class Mark(Enum):
     UNCLEAN = auto()  # evidence, and nobody is saving any more
     STAY = auto()  # a worker runs
     LEAVE = auto()  # a worker begins to exit or is gone
+    START = auto()  # a worker was started that says when it begins to join its process group ...
+    STARTED = auto()  # ... and it does, or is gone
     OLD = auto()  # a worker is of no more use to the job ...
     OLD_GONE = auto()  # ... and is gone
     SPENT = auto()  # a worker begins to exit, is old or gone: it no longer works for the job
@@ -95,6 +97,7 @@ class _State:
     in_gap: bool = False
     staying: int = 0
     working: int = 0
+    starting: int = 0
     old: int = 0
     nodes: int = 0
     agents: int = 0
@@ -127,6 +130,10 @@ class _State:
                 self.draining &= self.staying > 0
             case Mark.SPENT:
                 self.working -= 1
+            case Mark.START:
+                self.starting += 1
+            case Mark.STARTED:
+                self.starting -= 1
             case Mark.OLD:
                 self.old += 1
             case Mark.OLD_GONE:
@@ -179,6 +186,8 @@ class _State:
             return "first_step" if self.restored else "restore"
         if self.nodes < nodes and (self.struck or not gap.first):
             return "reschedule"
+        if self.starting > 0:
+            return "startup"
         waiting = self.agents_known and self.agents >= nodes
         return "rendezvous" if waiting or self.staying * gap.nodes >= gap.size * nodes else "startup"
 

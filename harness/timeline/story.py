@@ -49,6 +49,7 @@ class FaultRecord:
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
+    held_back: str = ""  # why it could not act when it was due
 
 
 class Story:
@@ -222,7 +223,7 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
                 "traffic": [],
                 "damaged": [],
             }
-            record |= {"recovered": None, "healed": None, "error": None}
+            record |= {"recovered": None, "healed": None, "error": None, "held_back": ""}
             current[record["id"]] = record
             records.append(record)
         _note(record, what, event)
@@ -239,6 +240,8 @@ def _record(record: dict[str, Any]) -> FaultRecord:
 def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
     record["kind"] = str(event.get("kind", record["kind"]))
     match what:
+        case "postponed":
+            record["held_back"] = str(event.get("reason") or "it had to wait")
         case "injected":
             record["injected"] = event["at"] if record["injected"] is None else record["injected"]
             record["told"].append(event["at"])

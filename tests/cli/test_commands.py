@@ -275,6 +275,7 @@ def test_every_kind_of_file_is_validated_as_what_it_is(place: str, said: str, tm
         ("x", "version: 1\nname: a\ntitle: A\nentries:\n  - {scenario: no-such}\n", "unknown scenario 'no-such'"),
         ("suites", "version: 1\nname: a\ntitle: A\n", "scenarios"),
         ("gamedays", "version: 1\nname: a\ntitle: A\n", "entries"),
+        ("x", "version: 1\nentries: [{strike: pause, lasts: 2h}]\n", "at most 1h"),
     ],
 )
 def test_mistakes_in_suites_and_plans_are_told(folder: str, text: str, said: str, tmp_path: pathlib.Path) -> None:
@@ -284,6 +285,36 @@ def test_mistakes_in_suites_and_plans_are_told(folder: str, text: str, said: str
     (path.parent / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
     wrong = chaos("validate", path, "--scenarios", SCENARIOS).exception
     assert isinstance(wrong, UsageError) and said in str(wrong)
+
+
+STRIKES = "version: 1\nname: a\ntitle: A\nentries: [{strike: pause}]\n"
+
+
+def test_a_plan_of_strikes_is_told_from_a_game_day(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "strikes.yaml"
+    path.write_text(STRIKES)
+    assert "ok, 1 entry for a job that runs already" in chaos("validate", path).output.replace("\n", " ")
+    wrong = chaos("gameday", path, "--dry-run").exception
+    assert isinstance(wrong, UsageError) and "chaos gameday --attach docker:KEY=VALUE" in str(wrong)
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "validate", "gate"])
+def test_a_folder_in_the_place_of_a_file_is_told(command: str, tmp_path: pathlib.Path) -> None:
+    wrong = chaos(command, tmp_path).exception
+    assert isinstance(wrong, UsageError)
+    assert str(wrong) == f"{tmp_path}: cannot be read: it is a folder; name a file in it"
+
+
+def test_without_a_gate_there_is_nothing_to_make_a_baseline_of(tmp_path: pathlib.Path) -> None:
+    wrong = chaos("baseline", "set", "x", "--reports", tmp_path).exception
+    assert isinstance(wrong, UsageError) and str(wrong).startswith("no gate was run yet")
+
+
+def test_a_dry_run_says_what_cannot_be_judged_without_a_fault_free_run(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "day.yaml"
+    path.write_text("version: 1\nname: a\ntitle: A\nfault_free: false\nentries: [{scenario: rank-kill}]\n")
+    shown = chaos("gameday", path, "--dry-run").output.replace("\n", " ")
+    assert "nothing to compare losses with" in shown and "will be inconclusive: rank-kill." in shown
 
 
 def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Path) -> None:

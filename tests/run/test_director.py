@@ -95,10 +95,12 @@ def test_stop_heals_at_once_and_blocks_until_it_is_lifted(tmp_path: pathlib.Path
         ("inject", lambda view: view.blocked),
         ("lift", lambda view: view.blocked and view.step > 60),
     )
-    result = played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=400), person)
+    limits = "{cool_down: 100ms}"  # the next fault waits until the job has recovered from the one that was stopped
+    result = played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=400, limits=limits), person)
     (asked,) = [e for e in told(tmp_path, "gameday.person") if e["action"] == "stop"]
     (healed, _) = told(tmp_path, "fault.healed")
     assert healed["fault"] == "silent-hang-silence" and 0 < healed["mono_ns"] - asked["mono_ns"] < 2e9
+    assert [e["fault"] for e in told(tmp_path, "fault.recovered")] == ["silent-hang-silence", "rank-kill-kill"]
     (lifted,) = told(tmp_path, "gameday.lifted")
     assert told(tmp_path, "fault.injected")[1]["mono_ns"] > lifted["mono_ns"], "nothing is injected while it is blocked"
     assert [act.outcome for act in result.acts] == ["stopped", "settled"]
@@ -107,6 +109,16 @@ def test_stop_heals_at_once_and_blocks_until_it_is_lifted(tmp_path: pathlib.Path
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)
     (finished,) = told(tmp_path, "run.finished")
     assert finished["outcome"] == "completed", "the job went on to its end"
+
+
+def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
+    """The second one is due while the first one is still at work on the same node."""
+    together = f"{{parallel: [{HANG.replace('40s', '4s')}, {KILL.replace('step: 5', 'step: 100000000')}]}}"
+    person = Asking(("inject", frozen), ("inject", lambda view: not frozen(view) and view.step > 150))
+    result = played(tmp_path, planned(tmp_path, together, steps=400, limits="{cool_down: 100ms}"), person)
+    assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
+    assert person.replies[1].reply.result() == ""
+    assert [act.outcome for act in result.acts] == ["settled", "settled"]
 
 
 def test_participants_do_not_see_what_comes_or_acts(tmp_path: pathlib.Path) -> None:

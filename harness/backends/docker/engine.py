@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
 from harness.backends.agent.places import IMAGE_UID, RUN_LABEL
-from harness.backends.docker.request import Request
+from harness.backends.docker.request import IMAGE, Request
 from harness.backends.docker.stream import AttachedStream
 from harness.backends.run_folder import Owner
 from harness.errors import BackendError, CannotRunError
@@ -99,7 +99,10 @@ class Engine:
             with contextlib.suppress(KeyError):
                 return self.api.inspect_image(image)["Config"]["Labels"] or {}
         except docker.errors.ImageNotFound as error:
-            raise CannotRunError(f"no image {image!r} at {self.address}: build it with 'make image'") from error
+            how = (
+                "build it with 'make image'" if image == IMAGE else "CHAOS_DOCKER_IMAGE names it: build it, or pull it"
+            )
+            raise CannotRunError(f"no image {image!r} at {self.address}; {how}") from error
         return {}
 
     def image_id(self, image: str) -> str | None:

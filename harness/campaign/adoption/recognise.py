@@ -75,7 +75,8 @@ def _interpreter(program: str) -> str | None:
     """The Python beside a program such as `/opt/env/bin/torchrun`; `None`: the one that runs the harness."""
     found = shutil.which(program)
     if found is None:
-        raise UsageError(f"unknown program {program!r}; write the command as you type it in your shell")
+        quoted = "without quotes around it, " if " " in program else ""
+        raise UsageError(f"unknown program {program!r}; write the command {quoted}as you type it in your shell")
     folder = pathlib.Path(found).parent
     python = pathlib.Path(found) if pathlib.Path(found).name.startswith("python") else folder / "python3"
     if not python.exists() or folder == pathlib.Path(sys.executable).parent:

@@ -37,8 +37,12 @@ LOGS = "{run_dir}/launcher"  # its own folders, which it would leave in /tmp
 
 Option = Annotated[str, Field(pattern=r"^[a-z_]+$")]
 RESTARTS_MAX = 1_000_000
+USUAL_RESTARTS = 3
 MAX_RESTARTS: Any = Field(
-    3, ge=0, le=RESTARTS_MAX, description="How often the launcher starts workers again after one of them failed."
+    USUAL_RESTARTS,
+    ge=0,
+    le=RESTARTS_MAX,
+    description="How often the launcher starts workers again after one of them failed.",
 )
 
 
