@@ -157,14 +157,19 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(SilentCampaign):
-    """Shows a page the day as it goes on, then that the job is over, then the verdict."""
+    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
 
-    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None]):
-        self._publish, self._begin_ns = publish, time.monotonic_ns()
+    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = ""):
+        self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
         self._newest: tuple[Director, LiveJob] | None = None
+        self._pauses_told = set[int]()
 
     def watch(self, director: Director, job: LiveJob, now_ns: int) -> None:
         self._newest = director, job
+        if director.state == "paused" and director.scene not in self._pauses_told:
+            self._pauses_told.add(director.scene)
+            say(f"  pause: {director.day.scenes[director.scene].what}")
+            say(f"  waiting for a person to press Continue: {self._url}")
         self._show(lambda view: view)
 
     def stage_ended(self, stage: Stage, how: str) -> None:
@@ -197,7 +202,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
-        shown = Shown(served.hub.publish)
+        shown = Shown(served.hub.publish, served.url("master"))
         director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
@@ -228,6 +233,8 @@ def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iter
 
 def _tell(ended: Ended) -> int:
     verdict = print_day(ended.folder)
+    if ended.interrupted:
+        say("Stopped by you, so the job was ended early.")
     return INTERRUPTED if ended.interrupted else EXIT_CODES[verdict]
 
 

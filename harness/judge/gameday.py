@@ -143,7 +143,7 @@ def judge_day(
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
     people += _guesses(events, acts)
-    machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    machine = [*_of_the_schedule(events), *_of_the_acts(acts), *_of_the_job(job, acts)]
     machine += _unanswered(events, acts, probes)
     if not acts:
         machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
@@ -421,7 +421,8 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     elif last["outcome"] == "not_steady":
         yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
     elif last["outcome"] != COMPLETED:
-        why = str(last.get("reason") or "no reason is given")
+        why = _why_job_ended(events) if last["outcome"] == "job_ended" else ""
+        why = ": ".join(filter(None, [str(last.get("reason") or "no reason is given"), why]))
         yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
     yield from _skipped_entries(events)
     unsteady = next((e for e in events if e["event"] == "gameday.steady" and not e["ok"]), None)
@@ -432,6 +433,12 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} failed ({event['moment']}): {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+def _why_job_ended(events: Sequence[Event]) -> str:
+    """Why it ended before its schedule was over; empty where it just came to its end."""
+    ended = next((e for e in reversed(events) if e["event"] == "run.finished"), {})
+    return "" if ended.get("outcome") == COMPLETED else str(ended.get("reason") or "")
 
 
 def _unanswered(

@@ -51,7 +51,7 @@ class RanksView:
 class FaultView:
     id: str
     what: str
-    moment: str  # waiting · acting · injected · effect · recovered · healed
+    moment: str  # waiting, or waiting: why · acting · injected · effect · recovered · healed
     at_work: bool
 
 
@@ -178,7 +178,7 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
     """What a role may see. Participants must find out by themselves what is wrong: they see neither what comes next nor
-    what acts now, only what is over. `feed`: the lines that they may see."""
+    what acts now, only what is over, and no title, which may tell it. `feed`: the lines that they may see."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
@@ -187,6 +187,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
     return replace(
         view,
         role=role,
+        title=view.title if view.job_over else "Game day",
         state=state,
         saying="The job is watched. Say when you see that something is wrong." if watched else view.saying,
         scenes=over,
@@ -264,7 +265,8 @@ def _act(cue: Cue, runbook: str) -> ActView:
 
 
 def _fault(firing: Firing) -> FaultView:
-    moment = firing.newest_moment if firing.fired else "waiting"
+    waiting = f"waiting: {firing.held_back}" if firing.held_back else "waiting"
+    moment = firing.newest_moment if firing.fired else waiting
     at_work = "injected" in firing.moments_ns and firing.over_ns() is None
     return FaultView(firing.planned.id, firing.planned.in_words(), moment, at_work)
 

@@ -202,7 +202,17 @@ def test_how_the_schedule_ended(end: str | None, verdict: Verdict) -> None:
 def test_never_steady_before_any_fault_is_no_failure_of_the_job() -> None:
     result = verdict_of(day(end="not_steady", reason="no checkpoint is committed yet"), Expected("a", 0))
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.reasons == ["a: it was not run", "no checkpoint is committed yet"]
+    assert result.reasons == ["no checkpoint is committed yet", "a: it was not run"]
+
+
+def test_a_day_that_a_signal_ended_says_so_first() -> None:
+    ended = {"event": "run.finished", "outcome": "interrupted", "reason": "stopped by the user", "s": 1001}
+    entry = "the job ended during entry 1 of 2"
+    result = verdict_of(day(rehearsed("a", 10, outcome="job_ended"), ended, end="job_ended", reason=entry), Expected("a", 0))
+    assert result.reasons[0] == f"the schedule was not completed: job_ended: {entry}: stopped by the user"
+    ended |= {"outcome": "completed", "reason": "every node's command ended with 0"}
+    result = verdict_of(day(rehearsed("a", 10), ended, end="job_ended", reason=entry), Expected("a", 0))
+    assert result.reasons[0] == f"the schedule was not completed: job_ended: {entry}"
 
 
 @pytest.mark.parametrize(

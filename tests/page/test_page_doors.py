@@ -219,7 +219,7 @@ def test_the_view_of_participants_hides_what_acts_and_what_comes() -> None:
     shown = for_role(view(), "participant", [NewsView(1, "person", "Bob: I see it")])
     text = json.dumps(shown, default=vars)
     assert "rank-kill" in text, "what is over is told"
-    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back"):
+    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back", "first week"):
         assert hidden not in text
     assert "Rehearsing" not in text
 

@@ -120,6 +120,21 @@ def test_an_entry_says_how_it_ended(director: Director, outcome: str, state: str
     assert [scene.state for scene in for_role(view, "participant", []).scenes] == [state], "what is over is told"
 
 
+def test_a_fault_that_is_due_and_held_back_says_why(director: Director) -> None:
+    firing = next(iter(director.cues[0].rehearsal.firings.values()))
+    assert seen(director, going()).scenes[0].acts[0].faults[0].moment == "waiting"
+    firing.held_back = "the pause of 9 s after a recovery is not over"
+    assert seen(director, going()).scenes[0].acts[0].faults[0].moment == f"waiting: {firing.held_back}"
+    firing.fired = True
+    assert seen(director, going()).scenes[0].acts[0].faults[0].moment == "acting"
+
+
+def test_participants_read_the_title_once_the_job_is_over(director: Director) -> None:
+    view = seen(director, going())
+    assert for_role(view, "participant", []).title == "Game day", "a title may tell what comes"
+    assert for_role(ended(view), "participant", []).title == "A light day" == for_role(view, "observer", []).title
+
+
 def test_of_a_schedule_that_ended_early_the_rest_is_skipped(director: Director) -> None:
     director.scene, director.state = 1, "over"
     director.cues[0].rehearsal.outcome = "settled"
