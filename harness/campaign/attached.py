@@ -33,7 +33,9 @@ def rehearse(
     stop: StopRequest,
     say: Callable[[str], None],
 ) -> AttachedEnd:
-    """Into `reports/<run_id>/`; `say` hears what is being done. Raises `ChaosError` where something could not be undone."""
+    """Into `reports/<run_id>/`; `say` hears what is being done.
+
+    Raises `ChaosError` where something could not be undone."""
     folder = reports / run_id
     run_attached(day, job, folder, seed, stop, say)
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]

@@ -41,6 +41,7 @@ from harness.cli.output import out, safe, say
 from harness.cli.run import stop
 from harness.cli.terminal import print_day
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
+from harness.extras import how_to_install
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.gameday import DayPlan, schedule, steps_needed
@@ -197,8 +198,8 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         from harness.page.chart import drawing
         from harness.page.server import PageAddress, serving
     except ImportError as error:
-        extra = "pip install 'chaos-harness[gameday]'"
-        raise CannotRunError(f"the live page needs {error.name}: {extra}, or run it with --no-page") from error
+        needs = f"{error.name}: {how_to_install('gameday')}"
+        raise CannotRunError(f"the live page needs {needs}, or run it with --no-page") from error
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:

@@ -208,7 +208,9 @@ def test_never_steady_before_any_fault_is_no_failure_of_the_job() -> None:
 def test_a_day_that_a_signal_ended_says_so_first() -> None:
     ended = {"event": "run.finished", "outcome": "interrupted", "reason": "stopped by the user", "s": 1001}
     entry = "the job ended during entry 1 of 2"
-    result = verdict_of(day(rehearsed("a", 10, outcome="job_ended"), ended, end="job_ended", reason=entry), Expected("a", 0))
+    result = verdict_of(
+        day(rehearsed("a", 10, outcome="job_ended"), ended, end="job_ended", reason=entry), Expected("a", 0)
+    )
     assert result.reasons[0] == f"the schedule was not completed: job_ended: {entry}: stopped by the user"
     ended |= {"outcome": "completed", "reason": "every node's command ended with 0"}
     result = verdict_of(day(rehearsed("a", 10), ended, end="job_ended", reason=entry), Expected("a", 0))
