@@ -67,6 +67,7 @@
   };
   const nothingMore = () => {
     for (const part of document.querySelectorAll(".main-buttons button, #note-form button, #note-form input")) part.disabled = true;
+    for (const part of document.querySelectorAll(".main-buttons")) part.hidden = true;
   };
 
   const ranks = (view) => {

@@ -248,6 +248,7 @@ def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: An
         assert page.locator("#saying").inner_text() == "The day is over: fail. silent-hang: too slow"
         assert "fail" in str(page.locator("#state").get_attribute("class")).split()
         assert page.locator("button[data-act]:enabled, #note-form :enabled").count() == 0
+        assert page.locator(".main-buttons").is_hidden()
         page.close()
 
 
