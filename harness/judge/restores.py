@@ -29,6 +29,7 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     checks += [damaged_loads.findings(run, starts), _not_the_newest(run, starts), _from_scratch(run, starts)]
     found = [finding for check in checks for finding in first(check)]
     checks = [_contradicted(run, starts), _untold(run, starts), _without_an_end(run, evidence.fault_free, starts)]
+    checks += [_other_content(run, starts), _optimizer_not_seen(evidence, starts)]
     yield from found or [finding for check in checks for finding in first(check)]
 
 
@@ -168,6 +169,30 @@ def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence
                 rank = run.processes[save["process"]].rank
                 text = f"rank {rank} never reported whether its checkpoint of step {save['step']} was committed"
                 yield Verdict.INCONCLUSIVE, f"{text}, and the job restarted from step {min(steps)} after it"
+
+
+def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """What was restored is not what was committed there: damage, or a save that nobody saw."""
+    for start in starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            content, saved = restored.get("content"), restored.get("saved")
+            if content and saved and content != saved:
+                text = f"rank {run.processes[each.process].rank} restored {restored.get('source') or 'a state'}"
+                yield Verdict.INCONCLUSIVE, f"{text}, which no longer holds what was committed there"
+
+
+def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
+    compared = evidence.comparison
+    if compared is not None and len(compared.step) and compared.first_divergent_step is None:
+        return
+    for start in starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            if restored.get("entered") == ["model"]:
+                text = f"rank {evidence.run.processes[each.process].rank} restored its model"
+                yield Verdict.INCONCLUSIVE, f"{text}, and nothing shows that its optimizer's state was restored"
 
 
 def _punctual(run: Timeline) -> set[int]:

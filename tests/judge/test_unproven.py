@@ -557,3 +557,36 @@ def test_a_checkpoint_that_failed_and_was_then_committed_is_there_to_be_restored
 
     card = verdict(simulate(JOB, KILL, seed=5), bend)
     assert not any("restored step 10" in reason for reason in card.reasons), card.reasons
+
+
+def restored_with(**told: Any) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "restored" and line["step"] > 0:
+                    line |= told
+
+    return bend
+
+
+def test_a_checkpoint_that_no_longer_holds_what_was_committed_is_not_trusted() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="b"))
+    assert card.verdict is Verdict.INCONCLUSIVE and "no longer holds what was committed" in card.reasons[0]
+    assert verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="a")).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("entered", "proven"), [(["model"], Verdict.INCONCLUSIVE), (["model", "optimizer"], Verdict.PASS)]
+)
+def test_a_model_without_its_optimizer_is_half_a_state(entered: list[str], proven: Verdict) -> None:
+    def bend(logs: Logs) -> None:
+        restored_with(entered=entered)(logs)
+        for lines in trainers(logs):
+            for line in steps(lines, 30):
+                line["loss"] *= 1 + 1e-9
+
+    roughly = {"loss_continuity": {"mode": "ulp", "max_ulp": 10_000_000}}
+    card = verdict(simulate(JOB, KILL, seed=5), bend, roughly)
+    assert card.verdict is proven, card.reasons
+    exact = verdict(simulate(JOB, KILL, seed=5), restored_with(entered=entered), EXACT)
+    assert exact.verdict is Verdict.PASS, exact.reasons
