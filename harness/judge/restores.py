@@ -109,7 +109,7 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
 
 
 def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    """Restores whose source is that of another state."""
+    """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
     saved: dict[str, list[tuple[int, int]]] = {SCRATCH: [(0, 0)]}  # when and which step; a path may be used again
     for event in run.checkpoints:
         if event.get("path") and "step" in event:
@@ -123,6 +123,10 @@ def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             if step is not None and held and step not in held:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
                 yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {held[-1]}"
+            passed_over = {str(item.get("source")) for item in restored.get("fallback") or ()}
+            if source and source in passed_over:
+                rank = run.processes[each.process].rank
+                yield Verdict.INCONCLUSIVE, f"rank {rank} said it passed {source} over, and that it restored it"
 
 
 def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

@@ -575,6 +575,13 @@ def test_a_checkpoint_that_no_longer_holds_what_was_committed_is_not_trusted() -
     assert verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="a")).verdict is Verdict.PASS
 
 
+def test_a_checkpoint_that_was_passed_over_and_restored_is_a_contradiction() -> None:
+    bend = restored_with(source="last.pt", fallback=[{"source": "last.pt", "reason": "damaged"}])
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0].endswith("said it passed last.pt over, and that it restored it")
+
+
 @pytest.mark.parametrize(
     ("entered", "proven"), [(["model"], Verdict.INCONCLUSIVE), (["model", "optimizer"], Verdict.PASS)]
 )
