@@ -24,6 +24,7 @@ def run_attached_day(
 ) -> int:
     """Returns the exit code. Raises `UsageError` for a job that did not allow it, before anything is touched."""
     day = load_attached(find_gameday(plan, scenarios))
+    say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:
         check(day, job)
         out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · {safe(job.name)} · seed {seed}", soft_wrap=True)
@@ -31,7 +32,7 @@ def run_attached_day(
         if dry_run:
             say("Nothing was touched.")
             return 0
-        ended = rehearse(day, job, reports.resolve(), new_run_id(day.name), seed, stop)
+        ended = rehearse(day, job, reports.resolve(), new_run_id(day.name), seed, stop, say)
     result = ended.result
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
     for reason in result.reasons[1:]:

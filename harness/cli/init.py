@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
+from typer.core import TyperCommand
 
 from harness.backends.contract import load_backend
 from harness.campaign.adoption.first_look import Facts, look
@@ -26,6 +28,19 @@ from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous import USUAL_RESTARTS
 from harness.units import counted
+
+
+class InitCommand(TyperCommand):
+    """Refuses options of the training that could be taken for its own: they belong after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        separated = "--" in args
+        left = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or []
+        if not separated and any(word.startswith("-") for word in command):
+            raise UsageError(f"write -- before your command: chaos init -- {shlex.join(command)}")
+        return list(left)
 
 
 def init(

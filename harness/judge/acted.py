@@ -50,6 +50,8 @@ def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
     if not fault.effects and not fault.error:
         yield "was injected, but no effect was measured"
     for effect in fault.effects:
+        if effect["at"] < fault.injected - run.uncertainty_ns:
+            yield f"acted only {format_duration(fault.injected - effect['at'])} after its effect was measured"
         if not effect.get("ok", False):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.judge.score import Finding, Verdict
-from harness.timeline.saves import COMMITTED, PART
+from harness.timeline.saves import COMMITTED, PART, STARTED
 from harness.timeline.timeline import FaultRecord, Stretch, Timeline
 
 
@@ -35,6 +35,23 @@ def findings(run: Timeline, starts: Sequence[Start]) -> Iterator[Finding]:
                 known = any(_names(run, damage, passed_over) for passed_over in start.fallback)
                 if not known and any(_loaded(run, damage, event) for event in restores):
                     yield Verdict.FAIL, _in_words(fault, damage)
+    for fault in run.faults:
+        if fault.damaged and not any(_may_have_met(run, damage, starts) for damage in fault.damaged):
+            text = f"the checkpoint that `{fault.id}` damaged was never needed: the job went on from a newer one"
+            yield Verdict.INCONCLUSIVE, text
+
+
+def _may_have_met(run: Timeline, damage: Mapping[str, Any], starts: Sequence[Start]) -> bool:
+    """Whether a restart took this checkpoint, passed it over, or found none as new; or there was no restart."""
+    held = damage.get("step", _told_step(run, damage))
+    met, newer = False, False
+    for start in starts:
+        steps = [(each.restored, each.restored.get("step")) for each in start.members if each.restored]
+        later = [step for event, step in steps if isinstance(step, int) and event["at"] > damage["at"]]
+        met |= any(held is None or step <= held for step in later)
+        met |= any(_names(run, damage, passed_over) for passed_over in start.fallback)
+        newer |= bool(later)
+    return met or not newer
 
 
 def _loaded(run: Timeline, damage: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
@@ -44,7 +61,8 @@ def _loaded(run: Timeline, damage: Mapping[str, Any], event: Mapping[str, Any]) 
         return False
     if step != damage.get("step", _told_step(run, damage)) or not _by_name(damage, event.get("source")):
         return False
-    return not any(damage["at"] < at < event["at"] for at in [*_saves(run, step), *_written_again(run, damage)])
+    again = [*_begun_again(run, step), *_written_again(run, damage)]
+    return not any(damage["at"] < at < event["at"] for at in again)
 
 
 def _names(run: Timeline, damage: Mapping[str, Any], passed_over: Mapping[str, Any]) -> bool:
@@ -72,8 +90,12 @@ def _told_step(run: Timeline, damage: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _saves(run: Timeline, step: int) -> Iterator[int]:
-    yield from (event["at"] for event in run.checkpoints if event.get("step") == step)
+def _begun_again(run: Timeline, step: int) -> Iterator[int]:
+    """When a save of this step began. A commit that is told late is of the save before; where nobody tells when a save
+    begins, it stands for that."""
+    mine = [event for event in run.checkpoints if event.get("step") == step]
+    begun = [event for event in mine if event["event"] == STARTED]
+    yield from (event["at"] for event in begun or mine)
 
 
 def _written_again(run: Timeline, damage: Mapping[str, Any]) -> Iterator[int]:

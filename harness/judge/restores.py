@@ -29,6 +29,7 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     checks += [damaged_loads.findings(run, starts), _not_the_newest(run, starts), _from_scratch(run, starts)]
     found = [finding for check in checks for finding in first(check)]
     checks = [_contradicted(run, starts), _untold(run, starts), _without_an_end(run, evidence.fault_free, starts)]
+    checks += [_other_content(run, starts), _optimizer_not_seen(evidence, starts)]
     yield from found or [finding for check in checks for finding in first(check)]
 
 
@@ -108,7 +109,7 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
 
 
 def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    """Restores whose source is that of another state."""
+    """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
     saved: dict[str, list[tuple[int, int]]] = {SCRATCH: [(0, 0)]}  # when and which step; a path may be used again
     for event in run.checkpoints:
         if event.get("path") and "step" in event:
@@ -122,6 +123,10 @@ def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             if step is not None and held and step not in held:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
                 yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {held[-1]}"
+            passed_over = {str(item.get("source")) for item in restored.get("fallback") or ()}
+            if source and source in passed_over:
+                rank = run.processes[each.process].rank
+                yield Verdict.INCONCLUSIVE, f"rank {rank} said it passed {source} over, and that it restored it"
 
 
 def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -170,6 +175,30 @@ def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence
                 yield Verdict.INCONCLUSIVE, f"{text}, and the job restarted from step {min(steps)} after it"
 
 
+def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """What was restored is not what was committed there: damage, or a save that nobody saw."""
+    for start in starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            content, saved = restored.get("content"), restored.get("saved")
+            if content and saved and content != saved:
+                text = f"rank {run.processes[each.process].rank} restored {restored.get('source') or 'a state'}"
+                yield Verdict.INCONCLUSIVE, f"{text}, which no longer holds what was committed there"
+
+
+def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
+    compared = evidence.comparison
+    if compared is not None and len(compared.step) and compared.first_divergent_step is None:
+        return
+    for start in starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            if restored.get("entered") == ["model"]:
+                text = f"rank {evidence.run.processes[each.process].rank} restored its model"
+                yield Verdict.INCONCLUSIVE, f"{text}, and nothing shows that its optimizer's state was restored"
+
+
 def _punctual(run: Timeline) -> set[int]:
     """The ranks that commit what they begin to save, each time before their next step."""
     began = {run.processes[e["process"]].rank for e in run.checkpoints if e["event"] == "checkpoint.started"}
@@ -199,9 +228,8 @@ def _open_saves(run: Timeline, by_next_step: bool = False) -> Iterator[Mapping[s
 def _begun(run: Timeline, until: int) -> set[int]:
     """Steps of which a checkpoint was committed, or at least begun and not failed."""
     told = [event for event in run.checkpoints if event["at"] <= until + run.uncertainty_ns and "step" in event]
-    failed = {int(event["step"]) for event in told if event["event"] == "checkpoint.failed"}
-    done = {int(event["step"]) for event in told if event["event"] == "checkpoint.committed"}
-    return done | {int(event["step"]) for event in told} - failed
+    last = {int(event["step"]): event["event"] for event in told}  # in order of time
+    return {step for step, event in last.items() if event != "checkpoint.failed"}
 
 
 def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """Did the job stand still while nothing disturbed it? Then something happened that no fault explains.
 
-Judged in every run with a fault-free run, between steps of one world: outside faults at work, outside outages, and not
-within some steps after either.
+Judged in every run with a fault-free run, between steps of one world: outside faults at work, and outside outages.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ def findings(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Fin
     rows, times = step_times(run)
     ends = run.progress.end[rows]
     peace = undisturbed.quiet(ends - times, ends, undisturbed.windows(run))
-    for part in undisturbed.stretches(~peace):
-        peace[part.stop : part.stop + undisturbed.SETTLING_STEPS] = False
     longest = int(np.where(peace, times, 0).argmax()) if len(rows) else 0
     if len(rows) and peace[longest] and times[longest] > max(LEAST_NS, FACTOR * usual):
         step = int(run.progress.step[rows[longest] - 1])

@@ -134,7 +134,8 @@ def _was_due(run: Timeline, kind: str) -> bool:
         return bool((run.steps.step == firsts[run.steps.process]).any())
     if kind == "checkpoints":
         return run.saves_every is not None and run.reached_step > run.saves_every
-    return kind != "exits" or any(exit_["rank"] is None and exit_["code"] in CLEAN_CODES for exit_ in run.exits)
+    ended = any(exit_["rank"] is None and exit_["code"] in CLEAN_CODES for exit_ in run.exits)
+    return kind != "exits" or ended or (run.outcome == "completed" and not run.beside.job_goes_on)
 
 
 def _ceased(run: Timeline, kind: str) -> Iterator[str]:

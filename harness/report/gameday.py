@@ -138,6 +138,12 @@ def read(folder: pathlib.Path) -> StoredDay:
         raise model.ReportError(f"{folder / REPORT}: {error}") from error
 
 
+def to_store(result: DayResult) -> StoredDay:
+    """What `read` gives once this is written."""
+    acts = [StoredAct(act.expected.name, act.verdict, list(act.reasons)) for act in result.acts]
+    return StoredDay(result.verdict, list(result.reasons), acts)
+
+
 def render(day: Day, result: DayResult) -> dict[str, str]:
     """File name → content. Pure."""
     rows = [Row(act) for act in result.acts]

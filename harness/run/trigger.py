@@ -251,15 +251,20 @@ class Firing:
 
 
 def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
-    """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery."""
+    """Why a fault that is due may not act yet: the blast radius, or the pause after another recovery. A fault that
+    follows another one belongs to the same rehearsal: no pause lies between them."""
     fired = [other for other in others if other.fired]
-    broken = set[int]().union(*(other.planned.nodes() for other in fired if other.over_ns() is None))
+    active = [other for other in fired if other.over_ns() is None]
+    broken = set[int]().union(*(other.planned.nodes() for other in active))
     allowed = limits.nodes_at_once
     if allowed is not None and len(broken | firing.planned.nodes()) > allowed:
         return f"{len(broken)} of {allowed} nodes that may have a fault at once have one (limits: nodes_at_once)"
-    cool_down_ns = limits.cool_down_ns
-    if cool_down_ns and broken & firing.planned.nodes():
+    cool_down_ns, followed = limits.cool_down_ns, firing.planned.when.following
+    resting = set[int]().union(*(other.planned.nodes() for other in active if other.planned.id != followed))
+    if cool_down_ns and resting & firing.planned.nodes():
         return "its node still has an active fault"
+    if followed is not None:
+        return None
     latest_ns = max((over for other in fired if (over := other.over_ns()) is not None), default=None)
     if latest_ns is not None and now_ns - latest_ns < cool_down_ns:
         return f"the pause of {cool_down_ns / 1e9:g} s after a recovery is not over"

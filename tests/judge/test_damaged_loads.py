@@ -108,3 +108,21 @@ def test_a_neighbour_is_not_accused(bends: tuple[Callable[[Logs], object], ...])
 def test_damage_after_the_restore_accuses_nobody() -> None:
     card = judged(lambda logs: rotten(logs, since_ns=-60_000_000_000), sourced)
     assert SAID not in " ".join(card.reasons), card.reasons
+
+
+def test_a_commit_that_is_told_late_does_not_make_the_damaged_checkpoint_a_new_one() -> None:
+    def told_late(logs: Logs) -> None:
+        damage = next(line for line in logs["harness"] if line.get("event") == "fault.damaged")
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed" and line["step"] == 30:
+                    line |= {key: damage[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
+            lines.sort(key=lambda line: line["mono_ns"])
+
+    assert SAID in " ".join(judged(rotten, sourced, told_late).reasons)
+
+
+def test_damage_that_no_restart_could_meet_proves_nothing() -> None:
+    card = judged(lambda logs: rotten(logs, step=20), sourced)
+    text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
+    assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, text)

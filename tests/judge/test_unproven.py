@@ -508,3 +508,92 @@ def test_a_job_that_stands_still_while_no_fault_is_at_work_proves_nothing(
     card = verdict(simulate(JOB, KILL, seed=5), bend)
     assert card.verdict is proven, card.reasons
     assert proven is Verdict.PASS or card.reasons[0].startswith("the job stood still for 40.0")
+
+
+def kill_of(logs: Logs) -> dict[str, Any]:
+    return next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+
+
+def measured_too_early(logs: Logs) -> None:
+    kill = kill_of(logs)
+    effect = next(line for line in logs["harness"] if line.get("event") == "fault.effect")
+    effect |= {key: kill[key] - 2 * 10**9 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def given_up_and_done(logs: Logs) -> None:
+    end = logs["harness"][-1]
+    logs["harness"].insert(
+        -1, {"event": "abort", "reason": "no step"} | {k: end[k] - 1 for k in ("mono_ns", "wall_ns")}
+    )
+
+
+def without_any_end(logs: Logs) -> None:
+    for lines in logs.values():
+        remove(lines, lambda line: line.get("event") == "process.exit")
+
+
+@pytest.mark.parametrize(
+    ("bend", "proven", "reason"),
+    [
+        (measured_too_early, Verdict.INVALID, "acted only 2.0"),
+        (given_up_and_done, Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was"),
+        (without_any_end, Verdict.INCONCLUSIVE, "how the command on node0 ended is not known"),
+    ],
+)
+def test_a_log_that_contradicts_itself_or_has_no_end(
+    bend: Callable[[Logs], None], proven: Verdict, reason: str
+) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is proven and reason in " ".join(card.reasons), card.reasons
+
+
+def test_a_checkpoint_that_failed_and_was_then_committed_is_there_to_be_restored() -> None:
+    def bend(logs: Logs) -> None:
+        lines = trainers(logs, rank=0, life=0)[0]
+        done = next(line for line in lines if line.get("event") == "checkpoint.committed" and line["step"] == 10)
+        failed = done | {"event": "checkpoint.failed", "error": "again"}
+        lines.insert(lines.index(done), failed | {key: done[key] - 1000 for key in ("mono_ns", "wall_ns")})
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert not any("restored step 10" in reason for reason in card.reasons), card.reasons
+
+
+def restored_with(**told: Any) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "restored" and line["step"] > 0:
+                    line |= told
+
+    return bend
+
+
+def test_a_checkpoint_that_no_longer_holds_what_was_committed_is_not_trusted() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="b"))
+    assert card.verdict is Verdict.INCONCLUSIVE and "no longer holds what was committed" in card.reasons[0]
+    assert verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="a")).verdict is Verdict.PASS
+
+
+def test_a_checkpoint_that_was_passed_over_and_restored_is_a_contradiction() -> None:
+    bend = restored_with(source="last.pt", fallback=[{"source": "last.pt", "reason": "damaged"}])
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0].endswith("said it passed last.pt over, and that it restored it")
+
+
+@pytest.mark.parametrize(
+    ("entered", "proven"), [(["model"], Verdict.INCONCLUSIVE), (["model", "optimizer"], Verdict.PASS)]
+)
+def test_a_model_without_its_optimizer_is_half_a_state(entered: list[str], proven: Verdict) -> None:
+    def bend(logs: Logs) -> None:
+        restored_with(entered=entered)(logs)
+        for lines in trainers(logs):
+            for line in steps(lines, 30):
+                line["loss"] *= 1 + 1e-9
+
+    roughly = {"loss_continuity": {"mode": "ulp", "max_ulp": 10_000_000}}
+    card = verdict(simulate(JOB, KILL, seed=5), bend, roughly)
+    assert card.verdict is proven, card.reasons
+    exact = verdict(simulate(JOB, KILL, seed=5), restored_with(entered=entered), EXACT)
+    assert exact.verdict is Verdict.PASS, exact.reasons

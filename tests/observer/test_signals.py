@@ -98,6 +98,12 @@ def test_batches_that_were_only_looked_at_were_not_consumed(told: pathlib.Path) 
     assert observing.expanded(*steps(told, "validating")) == list(range(24))
 
 
+def test_a_step_on_noise_consumed_no_sample(told: pathlib.Path) -> None:
+    found = steps(told, "generator_and_critic")
+    assert observing.expanded(*found) == list(range(24)) and all("samples" in step for step in found)
+    assert [not step["samples"] for step in found] == [False, False, True] * 3
+
+
 @pytest.mark.parametrize("case", ["stream", "no_loader"])
 def test_where_no_indices_are_known_the_inputs_have_a_digest(told: pathlib.Path, case: str) -> None:
     found = steps(told, case)

@@ -165,6 +165,18 @@ def test_a_fault_waits_out_the_pause_after_the_latest_recovery() -> None:
     assert obstacle(on_node(1), [on_node(0, injected=1)], limits, 0) is None
 
 
+def test_a_fault_does_not_rest_from_the_one_that_it_follows() -> None:
+    limits = Limits(cool_down_ns=10 * SECOND)
+    when = {"step": 1, "following": "n0"}
+    follows = Firing(
+        PlannedFault(id="next", fault="node_loss", parameters={}, when=when, targets=({"node_index": 0},)), 0
+    )
+    assert obstacle(follows, [on_node(0, injected=1)], limits, 9 * SECOND) is None
+    assert obstacle(follows, [on_node(0, injected=1, healed=5, recovered=7)], limits, 9 * SECOND) is None
+    stranger = PlannedFault(id="n7", fault="node_loss", parameters={}, when={"step": 1}, targets=({"node_index": 0},))
+    assert obstacle(follows, [Firing(stranger, 0, {"injected": SECOND}, fired=True)], limits, 9 * SECOND)
+
+
 ODD: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"event": "step", "step": "7"}),
     ({}, {"event": "step", "step": None}),

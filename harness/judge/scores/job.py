@@ -119,6 +119,8 @@ def _ending(run: Timeline) -> Iterator[Finding]:
             spoiler = _never_past(run)
             after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
             yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}{after}"
+    elif run.outcome == "completed" and run.aborted is not None:
+        yield Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was completed"
     elif run.outcome == "completed" and not len(run.steps):
         yield Verdict.INCONCLUSIVE, NO_STEPS
     elif not run.finished and run.dropped:
@@ -181,11 +183,12 @@ def _evidence(run: Timeline) -> Iterator[Finding]:
 
 
 def _without_an_end(run: Timeline) -> Iterator[Finding]:
-    """Nodes that worked for the job and were its own to the end; how their command ended is told of others only."""
+    """Nodes that worked for the job and were its own to the end, and of whose command nobody told how it ended."""
     kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
     kept &= {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None} & kept
-    for node, _ in sorted(kept - ended) if ended and run.outcome == "completed" else ():
+    over = run.outcome == "completed" and not run.beside.job_goes_on
+    for node, _ in sorted(kept - ended) if over else ():
         yield Verdict.INCONCLUSIVE, f"how the command on {node} ended is not known"
 
 
