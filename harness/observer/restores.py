@@ -187,7 +187,9 @@ class Restores:
             self.watch.offer_step("framework", self.framework_step)
             self.watch.emit("restored", step=self.framework_step, step_by="framework")
         elif not before or state in {entry.state for entry in before} or self.framework_step == 0:
-            self.watch.emit("restored", step=0, source="scratch")
+            fallback = {"fallback": self._refused} if self._refused else {}
+            self._refused = []
+            self.watch.emit("restored", step=0, source="scratch", **fallback)
         else:
             self.watch.state_replaced()
             self.watch.emit("restored")

@@ -597,3 +597,61 @@ def test_a_model_without_its_optimizer_is_half_a_state(entered: list[str], prove
     assert card.verdict is proven, card.reasons
     exact = verdict(simulate(JOB, KILL, seed=5), restored_with(entered=entered), EXACT)
     assert exact.verdict is Verdict.PASS, exact.reasons
+
+
+def saved_again_at_15(logs: Logs, **told: Any) -> None:
+    """Rank 0 commits another file at step 15, before the kill; the job then restores step 10."""
+    lines = trainers(logs, rank=0, life=0)[0]
+    for line in lines:
+        if line.get("event") == "checkpoint.committed":
+            line |= {"path": f"/c/step{line['step']}.pt", "holds": ["model", "optimizer"]}
+    step = steps(lines, 15, 15)[0]
+    commit = {"event": "checkpoint.committed", "step": 15} | told
+    lines.insert(lines.index(step) + 1, commit | {key: step[key] + 1 for key in ("mono_ns", "wall_ns")})
+
+
+def dumped(logs: Logs) -> None:
+    """At its end, which is over the loss of its peer."""
+    lines = trainers(logs, rank=0, life=0)[0]
+    last, end = steps(lines)[-1], next(line for line in lines if line.get("event") == "exiting")
+    end["reason"] = "peer lost"
+    commit = {"event": "checkpoint.committed", "step": last["step"], "path": "/c/crash.pt"}
+    lines.insert(lines.index(end), commit | {key: end[key] - 1 for key in ("mono_ns", "wall_ns")})
+
+
+NOT_THE_NEWEST = "resumed from step 10 and gave no reason"
+
+
+@pytest.mark.parametrize(
+    ("bend", "accused"),
+    [
+        (lambda logs: saved_again_at_15(logs, holds=["model"], path="/c/export.pt"), False),
+        (lambda logs: saved_again_at_15(logs, holds=["model", "optimizer"], path="/c/other.pt"), True),
+        (lambda logs: saved_again_at_15(logs, path="/c/unknown.pt"), True),
+        (dumped, False),
+    ],
+)
+def test_only_what_is_meant_for_a_restart_is_the_newest_checkpoint(bend: Callable[[Logs], None], accused: bool) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert (NOT_THE_NEWEST in " ".join(card.reasons)) is accused, card.reasons
+
+
+def seen_only_by_the_harness(logs: Logs, step: int) -> None:
+    kill = kill_of(logs)
+    seen = {"event": "checkpoint.published", "path": "c/a.pt", "step": step, "bytes": 9}
+    seen |= {key: kill[key] - 1000 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].insert(logs["harness"].index(kill), seen)
+    for lines in trainers(logs):
+        remove(lines, lambda line: str(line.get("event")).startswith("checkpoint."))
+
+
+@pytest.mark.parametrize(("step", "told"), [(15, True), (10, False), (4500, False)])
+def test_a_checkpoint_that_only_the_harness_saw_was_there_all_the_same(step: int, told: bool) -> None:
+    def bend(logs: Logs) -> None:
+        by_a_command(logs)
+        seen_only_by_the_harness(logs, step)
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    text = f"{NOT_THE_NEWEST}, though the harness saw a finished checkpoint of step {step}"
+    assert (text in " ".join(card.reasons)) is told, card.reasons
+    assert not told or card.verdict is Verdict.INCONCLUSIVE

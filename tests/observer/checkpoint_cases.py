@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
 import io
 import os
@@ -12,6 +14,7 @@ import pathlib
 import shutil
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +120,77 @@ def takes_the_first_that_loads() -> None:
 
 
 lives(fallen_back, takes_the_first_that_loads)
+
+
+def nothing_loads() -> None:
+    training = Training()
+    training.steps(5)
+    training.save("a.pt")
+    os.truncate("a.pt", os.path.getsize("a.pt") // 2)
+
+
+def begins_anew() -> None:
+    training = Training()
+    with contextlib.suppress(RuntimeError):
+        training.load("a.pt")
+    training.steps(2)
+
+
+lives(nothing_loads, begins_anew)
+
+
+def in_the_background() -> None:
+    """The first save gets its name while the training goes on; the second one never does."""
+    training = Training()
+    training.steps(3)
+    written, named = threading.Event(), threading.Event()
+    state = copy.deepcopy(training.state())
+
+    def save() -> None:
+        torch.save(state, "step3.pt.tmp")
+        written.set()
+        assert named.wait(60)
+        os.replace("step3.pt.tmp", "step3.pt")
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert written.wait(60)
+    training.steps(1)
+    named.set()
+    thread.join()
+    training.steps(1)
+    torch.save(training.state(), "step5.pt.tmp")
+    training.steps(1)
+
+
+lives(in_the_background)
+
+
+def exported() -> None:
+    training = Training()
+    training.steps(2)
+    training.save()
+    training.steps(1)
+    torch.save(training.model.state_dict(), "weights.pt")
+    training.steps(1)
+
+
+lives(exported)
+
+
+def many_copies() -> None:
+    """Of an object that ends with the optimizer's state: the parameters' copies come late."""
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40)))
+    optimizer = torch.optim.AdamW(layers.parameters())
+    for _ in range(2):
+        layers(torch.ones(2, 8)).mean().backward()
+        optimizer.step()
+    torch.save(copy.deepcopy({"model": layers.state_dict(), "optimizer": optimizer.state_dict()}), "last.pt")
+    layers(torch.ones(2, 8)).mean().backward()
+    optimizer.step()
+
+
+lives(many_copies)
 
 
 def no_checkpoint() -> None:
