@@ -192,18 +192,13 @@ def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]
 
 def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterator[Finding]:
     """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
-    for start in () if _same_losses(evidence) else starts[1:]:
+    compared = evidence.comparison
+    for start in () if compared is not None and compared.identical else starts[1:]:
         for each in start.members:
             restored = each.restored or {}
             if restored.get("entered") == ["model"]:
                 text = f"rank {evidence.run.processes[each.process].rank} restored its model"
                 yield Verdict.INCONCLUSIVE, f"{text}, and nothing shows that its optimizer's state was restored"
-
-
-def _same_losses(evidence: Analysis) -> bool:
-    """Whether all losses are the fault-free run's, bit for bit."""
-    compared = evidence.comparison
-    return compared is not None and bool(len(compared.step)) and compared.first_divergent_step is None
 
 
 def _punctual(run: Timeline) -> set[int]:

@@ -171,6 +171,8 @@ class Saves:
         told["files"] = list(names)[:PATHS_MAX]
         if save.held:
             told["holds"] = self.live.parts(save.held)
+        if save.held and (tensors := identity.tensors(save.files)):
+            told["tensors"] = tensors
         self._told("checkpoint.committed", save, duration_ns=time.monotonic_ns() - save.begun_ns, **told)
 
     def _told(self, event: str, save: Save, **fields: Any) -> None:

@@ -655,3 +655,24 @@ def test_a_checkpoint_that_only_the_harness_saw_was_there_all_the_same(step: int
     text = f"{NOT_THE_NEWEST}, though the harness saw a finished checkpoint of step {step}"
     assert (text in " ".join(card.reasons)) is told, card.reasons
     assert not told or card.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("other", "proven"),
+    [
+        (range(11), Verdict.PASS),  # from the begin on: they are other ones in each run
+        (range(25, 100), Verdict.INCONCLUSIVE),
+        (range(0), Verdict.PASS),
+    ],
+)
+def test_state_that_no_loss_shows_is_in_the_checkpoints(other: range, proven: Verdict) -> None:
+    def told(logs: Logs, other: range = range(0)) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed":
+                    line |= {"path": f"/c/{line['step']}.pt", "tensors": "b" if line["step"] in other else "a"}
+
+    history = simulate(JOB, KILL, seed=5)
+    card = verdict(history, lambda logs: told(logs, other), EXACT, bent_fault_free(told))
+    assert card.verdict is proven, card.reasons
+    assert proven is Verdict.PASS or "saved other tensors at step 30" in card.reasons[0]

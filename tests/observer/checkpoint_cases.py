@@ -178,6 +178,28 @@ def exported() -> None:
 lives(exported)
 
 
+def averaged() -> None:
+    """Steps 4 and 8 of a training whose average of weights is not restored in between, and then is."""
+    training = Training()
+    for _ in range(2):
+        training.steps(4)
+        torch.save(training.state() | {"average": torch.full((10,), training.done / 4)}, f"step{training.done}.pt")
+    training.steps(1)
+
+
+def averages_anew() -> None:
+    for average in (1.0, 2.0):
+        training = Training()
+        training.load("step4.pt")
+        training.done = 4
+        training.steps(4)
+        torch.save(training.state() | {"average": torch.full((10,), average)}, "again.pt")
+        training.steps(1)
+
+
+lives(averaged, averages_anew)
+
+
 def many_copies() -> None:
     """Of an object that ends with the optimizer's state: the parameters' copies come late."""
     layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40)))

@@ -116,6 +116,13 @@ def test_exported_weights_do_not_hold_the_optimizer(told: pathlib.Path) -> None:
     assert holds == [(2, ["model", "optimizer"]), (3, ["model"])]
 
 
+def test_the_same_tensors_have_the_same_digest(told: pathlib.Path) -> None:
+    first, second = lives(told, "averaged")
+    at_8 = named(first, "checkpoint.committed")[-1]["tensors"]
+    without, with_average = (event["tensors"] for event in named(second, "checkpoint.committed"))
+    assert at_8 == with_average != without
+
+
 def test_other_files_are_no_checkpoints(told: pathlib.Path) -> None:
     (log,) = lives(told, "no_checkpoint")
     assert [event["event"] for event in log.events if "checkpoint" in event["event"]] == []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, deaths, restores, standstill, steps_done
+from harness.judge import acted, deaths, restores, saved_state, standstill, steps_done
 from harness.judge.analysis import Analysis
 from harness.judge.deaths import Death
 from harness.judge.observable import NO_STEPS, blindness
@@ -42,7 +42,8 @@ class JobScore(Score):
             *(_blind_ending(run, blind) if blind else _ending(run)),
             *_left_without_notice(run),
         ]
-        reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
+        checks = (steps_done, restores, saved_state)
+        reasons += [] if blind else [finding for check in checks for finding in check.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run), *standstill.findings(run, evidence.fault_free_runs)]
         reasons += [
             *_evidence(run),
