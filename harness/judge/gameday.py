@@ -170,7 +170,8 @@ def judge_day(
 
 
 def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None], job: Scorecard | None) -> str:
-    said = f"all {len(acts)} rehearsals passed on one job that kept running"
+    all_of_them = f"all {len(acts)} rehearsals" if len(acts) > 1 else "the one rehearsal"
+    said = f"{all_of_them} passed on one job that kept running"
     if job is not None and not any(line.name.startswith("loss_continuity.") for line in job.expectations):
         said += "; its losses were judged in the rehearsals only, not between and after them"
     untold = [name for name in ("alerts", "people") if sides[name] is None]
@@ -493,9 +494,9 @@ def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable
 _FAULTS = {
     "fault.injected": "acts",
     "fault.effect": "its effect is measured",
-    "fault.healed": "healed",
+    "fault.healed": "undone",
     "fault.recovered": "the job has recovered",
-    "fault.failed": "could not act or heal",
+    "fault.failed": "could not act or be undone",
     "fault.postponed": "has to wait",
 }
 

@@ -200,6 +200,20 @@ def averages_anew() -> None:
 lives(averaged, averages_anew)
 
 
+def saves_at_once() -> None:
+    training = Training()
+    training.load()
+    torch.save(training.state() | {"epoch": 4}, "last.pt")
+    training.steps(1)
+
+
+def resumed_and_saved() -> None:
+    resumed()
+
+
+lives(resumed_and_saved, saves_at_once)
+
+
 def many_copies() -> None:
     """Of an object that ends with the optimizer's state: the parameters' copies come late."""
     layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40)))

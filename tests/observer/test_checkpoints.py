@@ -90,6 +90,11 @@ def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
     assert restored["step"] == 10 and steps(second)[0] == 11
 
 
+def test_a_job_that_saves_at_once_under_the_same_name_has_loaded_what_was_there(told: pathlib.Path) -> None:
+    restored = one(lives(told, "resumed_and_saved")[1], "restored")
+    assert (restored["step"], restored["content"]) == (10, restored["saved"])
+
+
 def test_a_checkpoint_that_did_not_load_is_told_as_passed_over(told: pathlib.Path) -> None:
     restored = one(lives(told, "fallen_back")[1], "restored")
     assert restored["step"] == 5
