@@ -175,9 +175,7 @@ def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None], jo
     if job is not None and not any(line.name.startswith("loss_continuity.") for line in job.expectations):
         said += "; its losses were judged in the rehearsals only, not between and after them"
     untold = [name for name in ("alerts", "people") if sides[name] is None]
-    said += f"; not judged: {' and '.join(untold)} (the plan expects nothing of them)" if untold else ""
-    items = dict.fromkeys(item for act in acts if act.card for item in act.card.not_judged)
-    return said + (f"; not judged in the rehearsals: {', '.join(items)}" if items else "")
+    return said + (f"; not judged: {' and '.join(untold)} (the plan expects nothing of them)" if untold else "")
 
 
 def _acts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,12 +67,6 @@ def test_a_day_on_which_all_passed_passes_and_says_what_was_not_judged() -> None
         "all 2 rehearsals passed on one job that kept running; its losses were judged in the rehearsals only, not between"
         " and after them; not judged: alerts and people (the plan expects nothing of them)"
     ]
-
-
-def test_a_day_says_what_was_not_judged_in_its_rehearsals() -> None:
-    untold = dataclasses.replace(card(), not_judged={"sample order": "not reported"})
-    result = verdict_of(day(rehearsed("a", 10)), Expected("a", 0), cards={"a": untold})
-    assert result.reasons[0].endswith("; not judged in the rehearsals: sample order")
 
 
 def test_a_day_that_went_on_though_the_job_was_not_steady_proves_nothing() -> None:
