@@ -163,6 +163,11 @@ class Rate(_Quantity):
         object.__setattr__(self, "bits_per_s", parse_rate_bits(self.text))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `1,024 steps`."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
 def format_duration(ns: int) -> str:
     """Human text for a duration in nanoseconds: `1.24 s`, `85 ms`, `3 min 20 s`."""
     if ns < 0:

@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
-ANYBODY = {"errors", "units", "parameters", "programs", "plugins", "nvml"}
+ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml"}
 _JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
 _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
 
@@ -20,6 +20,7 @@ _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers",
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "extras": set(),
     "parameters": set(),
     "programs": set(),
     "plugins": set(),
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"emitter"},
     "timeline": {"log", "emitter"},
     "judge": {"log", "emitter", "timeline", "theory"},
-    "report.words": set(),
+    "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
     "backends.agent": {"emitter"},

@@ -16,7 +16,11 @@ from typing import Any
 from harness.errors import UsageError, choice
 
 OPT_IN = "chaos.allow"  # set by the job's owner: `true`, or `kill` for deeds that end processes, too
-ENGINES = ("docker", "slurm", "kubernetes")
+ENGINES = {
+    "docker": "docker:KEY=VALUE, a label that all containers of the job have and no others (docker inspect shows it)",
+    "slurm": "slurm:JOBID, as squeue shows it",
+    "kubernetes": "kubernetes:SELECTOR, labels that all pods of the job have and no others, such as job-name=llama",
+}
 ALLOWED = "docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"
 RUNNING, ENDED = "running", "ended"
 STATE_AFTER = {"pause": "paused", "stop": "stopped", "disconnect": "disconnected", "kill": ENDED}  # by verb
@@ -90,7 +94,9 @@ def attach(text: str) -> AttachedJob:
     Raises `UsageError` for a job that is not there or not allowed.
     """
     engine, colon, selection = text.partition(":")
-    if engine not in ENGINES or not colon or not selection:
+    if engine in ENGINES and not selection:
+        raise UsageError(f"--attach {text!r} does not say which job: write {ENGINES[engine]}")
+    if engine not in ENGINES or not colon:
         raise UsageError(f"--attach {text!r}: write {ALLOWED}; {choice(engine, ENGINES)}")
     found: AttachedJob = importlib.import_module(f"harness.backends.{engine}.attached").attach(selection)
     return found

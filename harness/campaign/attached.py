@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.backends.attached import AttachedJob
@@ -24,11 +25,19 @@ class AttachedEnd:
 
 
 def rehearse(
-    day: AttachedDay, job: AttachedJob, reports: pathlib.Path, run_id: str, seed: int, stop: StopRequest
+    day: AttachedDay,
+    job: AttachedJob,
+    reports: pathlib.Path,
+    run_id: str,
+    seed: int,
+    stop: StopRequest,
+    say: Callable[[str], None],
 ) -> AttachedEnd:
-    """Into `reports/<run_id>/`. Raises `ChaosError` where something could not be undone."""
+    """Into `reports/<run_id>/`; `say` hears what is being done.
+
+    Raises `ChaosError` where something could not be undone."""
     folder = reports / run_id
-    run_attached(day, job, folder, seed, stop)
+    run_attached(day, job, folder, seed, stop, say)
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
     result = judge_attached(records, sum(entry.strike is not None for entry in day.entries))
     told = {

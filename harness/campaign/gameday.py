@@ -137,6 +137,15 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
     """Judges a stored day from its event log, and writes its report and those of its rehearsals."""
+    result, cards = judge_stored(run_dir, observer)
+    write_day(run_dir, result, cards)
+    return result
+
+
+def judge_stored(
+    run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
+) -> tuple[DayResult, dict[str, Scorecard]]:
+    """The day's verdict, and the cards of its rehearsals. Writes nothing."""
     day = load_day(run_dir)
     log = reading.read(run_dir / "events")
     events = sorted(log.harness.events, key=lambda event: event["at"]) if log.harness else []
@@ -144,7 +153,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
     same = all(act.expects_same_losses for act in day.acts if act.name in cards)
     whole = _card(run_dir, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
-    result = judge_day(events, _expected(day), cards, whole, probes)
+    return judge_day(events, _expected(day), cards, whole, probes), cards
+
+
+def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scorecard]) -> None:
+    """The reports of a day and of its rehearsals."""
+    day = load_day(run_dir)
     for name, card in cards.items():
         folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +166,6 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
     write_files(
         report.render(report.Day(day.name, day.title, day.job.run_id, day.job.backend, day.seed), result), run_dir
     )
-    return result
 
 
 def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:
@@ -204,7 +217,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
     if not journal.is_closed(run_dir):
         undo_open(run_dir)
         journal.mark_closed(run_dir)
-        observer.note("What was injected is healed, and nothing of the job is left.")
+        observer.note("What was injected is undone, and nothing of the job is left.")
     return Ended(run_dir, judged(run_dir, observer))
 
 

@@ -35,6 +35,7 @@ from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_beside
 from harness.spec.suite import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.trainers.shared.outcome import environment_facts
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,13 @@ def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
     if verdict is Verdict.PASS:
         known = sum(row.known for row in rows)
         failing = f", {known} of them with a known failure" if known else ""
-        return f"all {len(rows)} scenarios passed{failing}, and the blindness check was caught"
+        told = "the scenario" if len(rows) == 1 else f"all {len(rows)} scenarios"
+        return f"{told} passed{failing}, and the blindness check was caught"
     if not rows:
         return "no scenario was run"
     worst = [row for row in rows if row.result.verdict is verdict]
     names = ", ".join(row.name for row in worst)
-    return f"{len(worst)} of {len(rows)} scenarios: {names}; {worst[0].result.reasons[0]}"
+    return f"{len(worst)} of {counted(len(rows), 'scenario')}: {names}; {worst[0].result.reasons[0]}"
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:

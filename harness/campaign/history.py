@@ -7,6 +7,7 @@ import pathlib
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.report import model
 from harness.report.history import Moment
+from harness.report.view import wasted_percent
 
 READ_MAX = 2000  # the newest runs
 
@@ -26,6 +27,9 @@ def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[s
 
 
 def _moment(run: StoredRun, report: model.Report) -> Moment:
+    """Where no step was done, there was nothing to recover or to waste: neither figure means anything."""
+    time, worked = report.recovery_time, report.run.furthest_step != 0
+    never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
         run_id=run.run_id,
         begun_s=run.begun_s,
@@ -34,7 +38,8 @@ def _moment(run: StoredRun, report: model.Report) -> Moment:
         backend=report.backend,
         commit=report.commit or "",
         verdict=report.verdict,
-        recovery_s=report.recovery_time.seconds,
-        waste_percent=report.wasted_gpu_hours.percent_by_faults,
+        recovery_s=time.seconds if worked else None,
+        waste_percent=wasted_percent(report),
+        never=never or not worked,
         headline=report.reasons[0] if report.reasons else "",
     )

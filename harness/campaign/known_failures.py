@@ -25,7 +25,8 @@ def settle(
     if result.verdict is not Verdict.FAIL:
         return result
     if unclear := [card for card in cards if card.verdict not in (Verdict.PASS, Verdict.FAIL)]:
-        reason = f"{len(unclear)} of {len(cards)} runs are {unclear[0].verdict}: {unclear[0].reasons[0]}"
+        are = "is" if len(unclear) == 1 else "are"
+        reason = f"{len(unclear)} of {len(cards)} runs {are} {unclear[0].verdict}: {unclear[0].reasons[0]}"
         return RepeatVerdict(Verdict.INCONCLUSIVE, (reason, *result.reasons))
     if passed := sum(card.verdict is Verdict.PASS for card in cards):
         told = f"{passed} of {len(cards)} runs {'passes' if passed == 1 else 'pass'}"

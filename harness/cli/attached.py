@@ -16,6 +16,7 @@ from harness.judge.score import EXIT_CODES
 from harness.run.attached import check
 from harness.spec.attached import AttachedDay, load_attached
 from harness.spec.gameday import find_gameday
+from harness.units import counted
 
 
 def run_attached_day(
@@ -23,6 +24,7 @@ def run_attached_day(
 ) -> int:
     """Returns the exit code. Raises `UsageError` for a job that did not allow it, before anything is touched."""
     day = load_attached(find_gameday(plan, scenarios))
+    say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:
         check(day, job)
         out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · {safe(job.name)} · seed {seed}", soft_wrap=True)
@@ -30,7 +32,7 @@ def run_attached_day(
         if dry_run:
             say("Nothing was touched.")
             return 0
-        ended = rehearse(day, job, reports.resolve(), new_run_id(day.name), seed, stop)
+        ended = rehearse(day, job, reports.resolve(), new_run_id(day.name), seed, stop, say)
     result = ended.result
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
     for reason in result.reasons[1:]:
@@ -41,12 +43,13 @@ def run_attached_day(
 
 
 def _schedule(day: AttachedDay, job: AttachedJob) -> None:
-    say(f"  {len(job.nodes)} node(s), at most {day.nodes_max(len(job.nodes))} struck at once: {', '.join(job.nodes)}")
+    at_once = f"at most {day.nodes_max(len(job.nodes))} struck at once"
+    say(f"  {counted(len(job.nodes), 'node')}, {at_once}: {', '.join(job.nodes)}")
     for number, entry in enumerate(day.entries, 1):
         if entry.rest is not None:
             say(f"  {number}. rest for {entry.rest}")
         else:
-            say(f"  {number}. {entry.strike}: {entry.nodes} node(s) for {entry.lasts}, then undone")
+            say(f"  {number}. {entry.strike}: {counted(entry.nodes, 'node')} for {entry.lasts}, then undone")
     for probe in day.probes:
         say(f"  probe {probe.name}: {' and '.join(probe.when)} each strike")
     if day.progress is None:

@@ -18,6 +18,7 @@ from harness.judge.score import Scorecard
 from harness.report import model
 from harness.report.words import plain
 from harness.run.observers import Heard, Status
+from harness.units import counted
 
 REFRESH_S = 0.1
 PHASES = {
@@ -26,6 +27,7 @@ PHASES = {
     "rendezvous": "workers are meeting",
     "restored": "a state was restored",
 }
+MOMENTS = {"healed": "over"}  # undone, or nothing to undo
 
 
 class Display:
@@ -47,7 +49,10 @@ class Display:
 
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
-        self._say(f"{stage.kind}, {stage.nodes} node(s){why}" + ", which must fail" * (stage.kind == "blindness check"))
+        self._say(
+            f"{stage.kind}, {counted(stage.nodes, 'node')}{why}"
+            + ", which must fail" * (stage.kind == "blindness check")
+        )
         self._moments = {}
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")
@@ -59,7 +64,7 @@ class Display:
             self._say(f"  {how}")
 
     def status(self, status: Status) -> None:
-        moments = {fault.id: fault.moment for fault in status.faults}
+        moments = {fault.id: MOMENTS.get(fault.moment, fault.moment) for fault in status.faults}
         if news := [f"{fault} {moment}" for fault, moment in moments.items() if self._moments.get(fault) != moment]:
             self._moments = moments
             self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {', '.join(news)}")
@@ -85,7 +90,7 @@ class Display:
         print_report(model.from_scorecard(card), files.get("report.html"), self.console)
 
     def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {scenarios} scenarios · seed {seed}")
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {counted(scenarios, 'scenario')} · seed {seed}")
 
     def blindness_check(self, card: Scorecard) -> None:
         self._say(f"  {card.verdict}: {card.reasons[0]}")

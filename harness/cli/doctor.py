@@ -15,6 +15,7 @@ from harness import programs
 from harness.backends.contract import Capability, backend_names, load_backend
 from harness.campaign.reading import load_scenario
 from harness.errors import UsageError
+from harness.extras import how_to_install
 from harness.faults.contract import fault_names, load_fault
 from harness.plan.capabilities import lacking
 from harness.plan.making import make_plan
@@ -33,7 +34,7 @@ def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Ca
     """Facts about the machine, and each backend's probed capability."""
     findings = [
         Finding("Python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"),
-        _package("torch", "the reference trainer needs it: pip install 'chaos-harness[trainer]'"),
+        _package("torch", f"the reference trainer needs it: {how_to_install('trainer')}"),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         _disk(),
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),

@@ -10,7 +10,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from harness.backends.contract import Backend, load_backend
 from harness.campaign.experiment import new_run_id
 from harness.campaign.gameday import Ended, find_day, resume_day, run_day, twin_line
 from harness.campaign.gameday_plan import plan_day
+from harness.campaign.observers import SilentCampaign, Stage, Together
 from harness.cli.attached import run_attached_day
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
@@ -40,14 +41,17 @@ from harness.cli.output import out, safe, say
 from harness.cli.run import stop
 from harness.cli.terminal import print_day
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
+from harness.extras import how_to_install
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.gameday import DayPlan, schedule, steps_needed
-from harness.run.day_view import feed_for_participants, view_of
+from harness.run import day_view
+from harness.run.day_view import DayView, NewsView
 from harness.run.desk import TEXT_MAX
 from harness.run.director import Director
 from harness.run.injection import LiveJob
 from harness.spec.gameday import find_gameday
+from harness.units import counted
 
 PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
 LINGER_S = 3.0  # after the day, so that every browser has its last state
@@ -124,8 +128,9 @@ def run(
     budget = day.budget.wasted_percent
     with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
         director = Director(day)
-        with _page(day, director, reports.resolve(), place):
-            ended = run_day(day, reports.resolve(), engine, director, observer, stop)
+        with _page(day, director, reports.resolve(), place) as shown:
+            ended = run_day(day, reports.resolve(), engine, director, Together(observer, shown), stop)
+            shown.day_judged(ended)
     raise typer.Exit(_tell(ended))
 
 
@@ -137,7 +142,7 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
     steps, needed = day.job.workload.steps, steps_needed(day, step_s)
     if steps is not None and steps < needed:
         raise UsageError(
-            f"{path}: workload.steps: the job ends after {steps} steps, before its schedule is over; "
+            f"{path}: workload.steps: the job ends after {counted(steps, 'step')}, before its schedule is over; "
             f"allowed: at least {needed}, and more for pauses, rests and recoveries"
         )
     if steps is None:
@@ -153,27 +158,54 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
 Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
+class Shown(SilentCampaign):
+    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
+
+    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = ""):
+        self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
+        self._newest: tuple[Director, LiveJob] | None = None
+        self._pauses_told = set[int]()
+
+    def watch(self, director: Director, job: LiveJob, now_ns: int) -> None:
+        self._newest = director, job
+        if director.state == "paused" and director.scene not in self._pauses_told:
+            self._pauses_told.add(director.scene)
+            say(f"  pause: {director.day.scenes[director.scene].what}")
+            say(f"  waiting for a person to press Continue: {self._url}")
+        self._show(lambda view: view)
+
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        if stage.kind == "run with faults":
+            self._show(day_view.ended)
+
+    def day_judged(self, ended: Ended) -> None:
+        result, path = ended.result, ended.folder / "report.html"
+        self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
+
+    def _show(self, change: Callable[[DayView], DayView]) -> None:
+        if self._newest is not None:
+            director, job = self._newest
+            view = day_view.view_of(director, job, self._begin_ns, time.monotonic_ns())
+            self._publish(change(view), day_view.feed_for_participants(director.feed, self._begin_ns))
+
+
 @contextlib.contextmanager
-def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[None]:
-    """The live page for as long as this lasts; nothing without `where`."""
+def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
+    """The live page for as long as this lasts; nothing is shown without `where`."""
     if where is None:
-        yield
+        yield Shown(lambda view, feed: None)
         return
     try:
         from harness.page.chart import drawing
         from harness.page.server import PageAddress, serving
     except ImportError as error:
-        extra = "pip install 'chaos-harness[gameday]'"
-        raise CannotRunError(f"the live page needs {error.name}: {extra}, or run it with --no-page") from error
+        needs = f"{error.name}: {how_to_install('gameday')}"
+        raise CannotRunError(f"the live page needs {needs}, or run it with --no-page") from error
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
-        begin_ns = time.monotonic_ns()
-
-        def watch(watched: Director, job: LiveJob, now_ns: int) -> None:
-            served.hub.publish(view_of(watched, job, begin_ns, now_ns), feed_for_participants(watched.feed, begin_ns))
-
-        director.watcher = watch
+        shown = Shown(served.hub.publish, served.url("master"))
+        director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
@@ -183,7 +215,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
             "certificate": str(where[2] or ""),
         }
         with _known(reports, day.job.run_id, found):
-            yield
+            yield shown
         time.sleep(LINGER_S)
 
 
@@ -203,6 +235,8 @@ def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iter
 
 def _tell(ended: Ended) -> int:
     verdict = print_day(ended.folder)
+    if ended.interrupted:
+        say("Stopped by you, so the job was ended early.")
     return INTERRUPTED if ended.interrupted else EXIT_CODES[verdict]
 
 

@@ -32,7 +32,7 @@ from harness.errors import UsageError
 from harness.judge.score import EXIT_CODES
 from harness.report.suite import COMPARED_HEAD, GateResult, compared_cells, suite_json
 from harness.spec.suite import find_suite
-from harness.units import parse_duration_ns
+from harness.units import counted, parse_duration_ns
 
 baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
 
@@ -221,8 +221,9 @@ def _in_words(figures: Figures) -> list[str]:
         identity = each.identity
         judged = [run for run in each.runs if run.verdict in baselines.JUDGED]
         left_out = len(each.runs) - len(judged)
-        place = f"{identity.backend}, {identity.nodes} nodes with {identity.ranks_per_node} rank(s) each"
+        size = f"{counted(identity.nodes, 'node')} with {counted(identity.ranks_per_node, 'rank')} each"
+        place = f"{identity.backend}, {size}"
         machine = ", ".join(f"{key} {value}" for key, value in identity.hardware.items())
         doubtful = f" ({left_out} more were neither pass nor fail: no evidence)" if left_out else ""
-        lines.append(f"  {identity.name}: {len(judged)} runs{doubtful}; {place}; {machine}")
+        lines.append(f"  {identity.name}: {counted(len(judged), 'run')}{doubtful}; {place}; {machine}")
     return lines

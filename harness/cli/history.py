@@ -12,15 +12,15 @@ from rich.table import Table
 from harness.campaign import beside
 from harness.campaign import slo as objectives
 from harness.campaign.history import moments
-from harness.campaign.store import Wanted
+from harness.campaign.store import Store, Wanted
 from harness.cli.listing import parse_since
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.errors import UsageError
+from harness.errors import UsageError, choice
 from harness.judge.score import EXIT_CODES, Verdict, merge
 from harness.report import comparison, write_files
 from harness.report import history as drawn
-from harness.report.words import percent, seconds
+from harness.report.words import one_line, percent, seconds
 from harness.spec.slo import load_slo
 
 MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
@@ -61,7 +61,10 @@ def history(
     if json:
         print_json(drawn.to_json(found))
         return
-    _print(found)
+    if found:
+        _print(found)
+    else:
+        out.print(f"no judged run matches{_hint(scenario, reports)}", markup=False, soft_wrap=True)
     if page is not None:
         say(f"Page: {page}", "dim")
 
@@ -91,10 +94,16 @@ def _write(page: pathlib.Path, text: str) -> None:
     write_files({page.name: text}, page.parent)
 
 
+def _hint(scenario: str, reports: pathlib.Path) -> str:
+    """Which scenarios have stored runs, where this one has none."""
+    known = sorted({run.scenario for run in Store(reports).runs()})
+    if not scenario or scenario in known:
+        return ""
+    found = one_line(choice(scenario, known)) if known else f"no run is stored in {reports}"
+    return f"; {one_line(scenario)} has no stored run: {found}"
+
+
 def _print(found: list[drawn.Moment]) -> None:
-    if not found:
-        out.print("no judged run matches")
-        return
     table = Table(box=None, header_style="bold")
     table.add_column("run", no_wrap=True)
     for name in ("begun, UTC", "scenario", "backend", "commit", "verdict", "recovery", "waste"):
@@ -132,7 +141,7 @@ def compare(
     for sentence in comparison.sentences(found):
         say(sentence)
     for caution in found.cautions:
-        say(f"The runs differ in more: {caution}", "yellow")
+        say(f"Note: the runs also differ in {caution}", "dim")
     for section in found.sections:
         if section.lines:
             table = Table(section.title, "first", "second", "change", box=None, header_style="bold")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
+from typer.core import TyperCommand
 
 from harness.backends.contract import load_backend
 from harness.campaign.adoption.first_look import Facts, look
@@ -25,6 +27,20 @@ from harness.judge.tells import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous import USUAL_RESTARTS
+from harness.units import counted
+
+
+class InitCommand(TyperCommand):
+    """Refuses options of the training that could be taken for its own: they belong after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        separated = "--" in args
+        left = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or []
+        if not separated and any(word.startswith("-") for word in command):
+            raise UsageError(f"write -- before your command: chaos init -- {shlex.join(command)}")
+        return list(left)
 
 
 def init(
@@ -75,14 +91,14 @@ def _look(
 
 def _recognised_in_words(found: Recognised) -> str:
     what = found.script or "a module"
-    text = f"{found.launcher} starts {what}, {found.ranks} rank(s), {found.framework}"
+    text = f"{found.launcher} starts {what}, {counted(found.ranks, 'rank')}, {found.framework}"
     return f"{text}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else text
 
 
 def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
     end = "the job was still running" if facts.steps_total is None else "then the job ended by itself"
     times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
-    say(f"Seen: {facts.steps_seen} steps, {times}; {end}.")
+    say(f"Seen: {counted(facts.steps_seen, 'step')}, {times}; {end}.")
     judged, unseen, later = seen_and_unseen(facts)
     say(f"  judged from: {', '.join(judged)}")
     if later:

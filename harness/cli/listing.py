@@ -16,7 +16,7 @@ from harness.campaign.reading import load_scenario
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
-from harness.cli.output import STYLES, note, out, print_json, safe, say
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError
 from harness.faults.contract import load_fault
 from harness.judge.score import Verdict
@@ -109,12 +109,18 @@ def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
     if json:
         print_json([_values(run) for run in found])
         return
-    table = Table("run", "begun", "scenario", "backend", "commit", "verdict", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    table.add_column("run", no_wrap=True)
+    for name in ("begun", "scenario", "backend", "commit", "verdict"):
+        table.add_column(name)
     for run in found:
         verdict = f"[{STYLES[run.verdict]}]{run.verdict}[/]" if run.verdict else "not judged"
         shown = (run.run_id, _local(run.begun_s), run.scenario, run.backend, _short(run.commit))
         table.add_row(*map(safe, shown), verdict)
-    out.print(table if found else "no run matches" if wanted != Wanted() else "no runs yet")
+    if found:
+        print_table(table)
+    else:
+        out.print("no run matches" if wanted != Wanted() else "no runs yet")
 
 
 def _values(run: StoredRun) -> dict[str, object]:

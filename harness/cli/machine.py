@@ -25,6 +25,8 @@ def doctor(
 ) -> None:
     """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
 
+    What is missing comes first, of each kind.
+
     Exits with 4 when no scenario can run here, or one that is named can run on no backend here.
 
     Example: chaos doctor spot-evict
@@ -43,18 +45,18 @@ def doctor(
             }
         )
     else:
-        for finding in findings:
+        _print_scenarios(found, stuck)
+        for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
             out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
         _print_backends(capabilities)
         _print_faults(faults, capabilities)
-        _print_scenarios(found, stuck)
     fit = all(finding.ok for finding in findings if finding.needed)
     if not fit or (stuck and (names or len(stuck) == len(found))):
         raise typer.Exit(4)
 
 
 def _print_backends(capabilities: dict[str, Capability]) -> None:
-    for name, capability in capabilities.items():
+    for name, capability in sorted(capabilities.items(), key=lambda each: each[1].available):
         summary = safe(capability.summary)
         out.print(f"{mark(capability.available)} [bold]backend {name}[/]: {summary}", soft_wrap=True)
         for verb, reason in _missing(capability).items():
@@ -62,7 +64,7 @@ def _print_backends(capabilities: dict[str, Capability]) -> None:
 
 
 def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: dict[str, Capability]) -> None:
-    for name, _, can in faults:
+    for name, _, can in sorted(faults, key=lambda fault: "yes" in fault[2].values()):
         words = "; ".join(f"{backend}: {can[backend]}" for backend in can if capabilities[backend].available)
         out.print(
             f"{mark('yes' in can.values())} fault {name} — {safe(words or 'no backend runs here')}", soft_wrap=True
@@ -70,12 +72,12 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
 
 
 def _print_scenarios(found: list[tuple[str, dict[str, str]]], stuck: list[str]) -> None:
+    ready = len(found) - len(stuck)
+    out.print(f"{mark(not stuck)} {ready} of {len(found)} scenarios can run here on one backend or more")
     for name, why in found:
         if name in stuck:
             words = "; ".join(f"{backend}: {reason}" for backend, reason in why.items()) or "no backend runs here"
             out.print(f"{mark(False)} scenario {safe(name)} cannot run here — {safe(words)}", soft_wrap=True)
-    ready = len(found) - len(stuck)
-    out.print(f"{mark(not stuck)} {ready} of {len(found)} scenarios can run here on one backend or more")
 
 
 def _missing(capability: Capability) -> dict[str, str]:

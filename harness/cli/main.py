@@ -6,7 +6,9 @@ installation ends with one clear line and exit code 3.
 
 from __future__ import annotations
 
+import errno
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -62,9 +64,10 @@ def make_app() -> typer.Typer:
         "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report, export.export],
         "This machine": [machine.doctor, machine.heal],
     }
+    own_parsing = {gate.gate: gate.GateCommand, init.init: init.InitCommand}
     for panel, commands in panels.items():
         for command in commands:
-            cls = gate.GateCommand if command is gate.gate else None
+            cls = own_parsing.get(command)
             app.command(command.__name__.rstrip("_"), cls=cls, rich_help_panel=panel)(command)
 
     app.add_typer(gate.baseline, name="baseline", rich_help_panel="Stored runs")
@@ -108,8 +111,13 @@ def _exit_code(error: BaseException) -> int:
     if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
         show()
         return 2
-    if isinstance(error, OSError) and error.strerror:
-        _say(f"error: {error.strerror}: {error.filename or ''} ({_free()} free on this disk){_kept(error)}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = _place_of(error)
+        _say(f"error: {error.strerror}: {place} ({_free(place)} free on its disk)")
+        return UNEXPECTED
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, (str, bytes)):
+        kept = "" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else _kept(error)
+        _say(f"error: {error.strerror}: {os.fsdecode(error.filename)}{kept}")
         return UNEXPECTED
     _say(f"error: unexpected {type(error).__name__}: {error}{_kept(error)}")
     return UNEXPECTED
@@ -143,8 +151,19 @@ def _as_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _free() -> str:
-    try:
-        return f"{shutil.disk_usage('.').free / 2**20:.0f} MiB"
-    except OSError:
-        return "unknown space"
+def _place_of(error: OSError) -> pathlib.Path:
+    """What could not be written. A write itself does not tell; then it is the folder of the runs."""
+    from harness.cli import options
+
+    named = pathlib.Path(os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "")
+    return named if named.is_absolute() else options.in_use.absolute()
+
+
+def _free(place: pathlib.Path) -> str:
+    """On its disk, also where it is not there itself."""
+    for folder in (place, *place.parents):
+        try:
+            return f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB"
+        except OSError:
+            continue
+    return "unknown space"

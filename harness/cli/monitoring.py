@@ -12,6 +12,7 @@ import typer
 from harness.campaign.observers import CampaignObserver, SilentCampaign, Together
 from harness.cli.output import say
 from harness.errors import CannotRunError
+from harness.extras import how_to_install
 from harness.judge.score import Scorecard
 from harness.report import markdown, model
 
@@ -75,7 +76,7 @@ def sender(url: str) -> Callable[[pathlib.Path], str]:
     try:
         from harness.monitoring import traces
     except ImportError as error:
-        raise CannotRunError(f"--otlp needs {error.name}: pip install 'chaos-harness[otel]'") from error
+        raise CannotRunError(f"--otlp needs {error.name}: {how_to_install('otel')}") from error
     traces.endpoint(url)
     return lambda run_dir: traces.send(run_dir, url)
 
@@ -88,7 +89,7 @@ def logger(uri: str) -> Callable[[pathlib.Path], str]:
     try:
         from harness.monitoring import mlflow
     except ImportError as error:
-        raise CannotRunError(f"--mlflow needs {error.name}: pip install 'chaos-harness[mlflow]'") from error
+        raise CannotRunError(f"--mlflow needs {error.name}: {how_to_install('mlflow')}") from error
     return lambda run_dir: mlflow.log(run_dir, uri)
 
 
@@ -113,8 +114,8 @@ def watched(observer: CampaignObserver, metrics: str, budget: float | None = Non
     try:
         from harness.monitoring.server import serving
     except ImportError as error:
-        extra = "pip install 'chaos-harness[metrics]'"
-        raise CannotRunError(f"--metrics needs {error.name}: {extra}, or leave the option out") from error
+        needs = f"{error.name}: {how_to_install('metrics')}"
+        raise CannotRunError(f"--metrics needs {needs}, or leave the option out") from error
     with serving(metrics, budget) as (monitor, address):
         say(f"  metrics: {address}", "dim")
         yield Together(observer, monitor)

@@ -21,8 +21,20 @@ RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the begin
 BackendOption = Annotated[str, typer.Option(help="Where the nodes are: local, docker, slurm or kubernetes.")]
 SeedOption = Annotated[int, typer.Option(help="The seed of every random choice.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
+REPORTS = places.reports()
+SCENARIOS = places.scenarios()
+in_use = REPORTS  # of the command that runs: named when its disk is full
+
+
+def _note_reports(given: pathlib.Path) -> pathlib.Path:
+    global in_use
+    in_use = given
+    return given
+
+
 ReportsOption = Annotated[
-    pathlib.Path, typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/")
+    pathlib.Path,
+    typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/", callback=_note_reports),
 ]
 ScenariosOption = Annotated[
     pathlib.Path, typer.Option(help="Where scenarios are looked up.", envvar="CHAOS_SCENARIOS", show_default="shipped")
@@ -37,9 +49,6 @@ GpuHoursOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
-
-REPORTS = places.reports()
-SCENARIOS = places.scenarios()
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:

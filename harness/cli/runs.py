@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import urllib.parse
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 import typer
 
-from harness.campaign.gameday import judged
+from harness.campaign.gameday import judge_stored, write_day
 from harness.campaign.store import Store
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
-from harness.cli.output import out, print_json
-from harness.cli.terminal import print_day, print_report
+from harness.cli.output import note, out, print_json
+from harness.cli.terminal import print_day, print_report, print_verdict
 from harness.errors import UsageError
 from harness.judge.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
@@ -66,7 +68,7 @@ def score(
 
 def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
     """Write a stored run's report files again. Exits 0 whatever the verdict."""
-    _judge(Store(reports).find(run))
+    _judge(Store(reports).find(run), must_write=True)
 
 
 def _show_day(folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
@@ -78,14 +80,30 @@ def _show_day(folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
         print_day(folder)
 
 
-def _judge(folder: pathlib.Path, rehearsal: str | None = None) -> Verdict:
+def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
+    """Prints the verdict also where the report cannot be written, unless that is what was asked for."""
     if rehearsal is None and gameday.is_day(folder):  # by its windows, and by what people and alerts did
-        judged(folder)
-        return print_day(folder)
+        result, cards = judge_stored(folder)
+        with _written_if_it_can_be(folder, must_write):
+            write_day(folder, result, cards)
+            return print_day(folder)
+        return print_verdict(gameday.to_store(result))
     card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
-    files = write_reports(card, folder if rehearsal is None else _folder_of(folder, rehearsal))
-    print_report(model.from_scorecard(card), files["report.html"], out)
+    page = None
+    with _written_if_it_can_be(folder, must_write):
+        page = write_reports(card, folder if rehearsal is None else _folder_of(folder, rehearsal))["report.html"]
+    print_report(model.from_scorecard(card), page, out)
     return card.verdict
+
+
+@contextlib.contextmanager
+def _written_if_it_can_be(folder: pathlib.Path, must: bool) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if must:
+            raise
+        note(f"note: the report cannot be written in {folder}: {error.strerror or error}")
 
 
 def _folder_of(run_dir: pathlib.Path, rehearsal: str) -> pathlib.Path:

@@ -25,6 +25,7 @@ from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload
+from harness.units import counted
 
 
 def validate(
@@ -107,15 +108,15 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
     lines = [
         f"{spec.name}: {spec.title}",
-        f"{work.trainer.in_words()} runs {_steps_in_words(work.steps)} on {work.nodes} nodes with "
-        f"{work.ranks_per_node} rank(s) each ({work.world_size} ranks); it may go on with {work.min_nodes}. "
-        f"{_saves_in_words(spec.workload)}",
+        f"{work.trainer.in_words()} runs {_steps_in_words(work.steps)} on {counted(work.nodes, 'node')} with "
+        f"{counted(work.ranks_per_node, 'rank')} each ({counted(work.world_size, 'rank')}); "
+        f"it may go on with {work.min_nodes}. {_saves_in_words(spec.workload)}",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
     if nodes_at_once := plan.limits.nodes_at_once:
-        lines.append(f"  Never more than {nodes_at_once} node(s) with an active fault: further faults wait.")
+        lines.append(f"  Never more than {counted(nodes_at_once, 'node')} with an active fault: further faults wait.")
     if cool_down_ns := plan.limits.cool_down_ns:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s without a fault.")
     for name, bounds in plan.expect.items():
@@ -141,13 +142,13 @@ def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def _steps_in_words(steps: int | None) -> str:
-    return f"{steps} steps" if steps is not None else "as many steps as the fault-free run does"
+    return counted(steps, "step") if steps is not None else "as many steps as the fault-free run does"
 
 
 def _saves_in_words(work: Workload) -> str:
     if not work.trainer.paced_by(work.checkpoint):
         return "It saves as often as its own command says."
-    every = work.checkpoint.every or f"{work.checkpoint.every_steps} steps"
+    every = work.checkpoint.every or counted(work.checkpoint.every_steps, "step")
     return f"A checkpoint every {every}."
 
 

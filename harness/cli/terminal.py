@@ -58,11 +58,16 @@ def _figures(report: Report) -> Table:
 
 def print_day(folder: pathlib.Path) -> Verdict:
     """The last words of a game day that was judged. Raises `ReportError` where it was not."""
-    day = gameday.read(folder)
+    verdict = print_verdict(gameday.read(folder))
+    say(f"Report: {folder / 'report.html'}", "dim")
+    return verdict
+
+
+def print_verdict(day: gameday.StoredDay) -> Verdict:
+    """That of a game day, after those of its rehearsals."""
     for act in day.rehearsals:
         sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
         out.print(f"  {sign} {safe(act.name)}: {safe((act.reasons or [''])[0])}", soft_wrap=True)
     reason = safe((day.reasons or [""])[0])
     out.print(f"[{STYLES[day.verdict]}]{day.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
-    say(f"Report: {folder / 'report.html'}", "dim")
     return day.verdict

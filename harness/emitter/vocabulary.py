@@ -470,6 +470,12 @@ _TRAINER = (
             _text("path", "where it is"),
             _CONTENT,
             Field("files", TEXTS, "its files as far as this process wrote them, relative to its folder", optional=True),
+            _name(
+                "tensors",
+                "digest of what is in its tensors; not of random generators and single numbers",
+                optional=True,
+            ),
+            Field("holds", TEXTS, "whose state this process put into it", optional=True, values=("model", "optimizer")),
             _size("bytes", "its size", "bytes", BYTES_MAX),
             Field("duration_ns", INTEGER, "from its start", unit="ns", optional=True, least=0, most=MONO_NS_MAX),
         ),

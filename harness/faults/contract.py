@@ -34,6 +34,7 @@ from pydantic import (
 
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError
+from harness.extras import how_to_install
 from harness.log import hostile
 from harness.parameters import Parameters
 from harness.plugins import Family
@@ -224,7 +225,7 @@ class Fault(Parameters, abc.ABC):
     def lacks(cls) -> list[str]:
         """What must be installed before it can act, one sentence each."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
-        return [f"{name} is not installed: pip install 'chaos-harness[{cls.packages[name]}]'" for name in missing]
+        return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
         """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""

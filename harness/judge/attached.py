@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.judge.score import Finding, Verdict, merge
+from harness.units import counted
 
 Record = Mapping[str, Any]
 NOT_JUDGED = (
@@ -45,7 +46,7 @@ def _of_the_schedule(records: Sequence[Record], planned: int) -> Iterator[Findin
     if last.get("what") != "finished":
         yield Verdict.INCONCLUSIVE, "the harness ended before the schedule was over"
     elif last["outcome"] == "not_steady" and struck:
-        yield Verdict.FAIL, f"after {struck} strike(s): {last['reason']}"
+        yield Verdict.FAIL, f"after {counted(struck, 'strike')}: {last['reason']}"
     elif last["outcome"] != "completed":
         yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {last['reason']}"
     if watched < planned:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from harness.judge import student
 from harness.judge.score import Verdict, merge
+from harness.units import counted
 
 TOLERATED = 1.10  # smaller differences are between two days of one machine, too
 FOUND = 1.5  # a green verdict excludes this with 95 % confidence
@@ -247,7 +248,8 @@ def _lacking(question: Question) -> str:
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
-        return f"{len(question.before)} runs in the baseline and {len(question.now)} here; each needs {RUNS_MIN}"
+        before = counted(len(question.before), "run")
+        return f"{before} in the baseline and {len(question.now)} here; each needs {RUNS_MIN}"
     values = [value + question.offset for value in (*question.before, *question.now)]
     return "" if all(math.isfinite(value) and value > 0 for value in values) else "not all values are positive numbers"
 
@@ -274,7 +276,7 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 def _advice(more: int | None) -> str:
     if more is None:
         return ""
-    return f"; about {more} more run{'' if more == 1 else 's'} on each side would settle it"
+    return f"; about {counted(more, 'more run')} on each side would settle it"
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:

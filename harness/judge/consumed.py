@@ -20,6 +20,7 @@ from harness.judge import comparable
 from harness.judge.curves import ByRank, by_rank
 from harness.judge.evidence import Evidence
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+from harness.units import counted
 
 NAMED_RUNS = 6
 _ROWS_AT_ONCE = 2**14
@@ -71,7 +72,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
     mine, theirs = _History(run, kind), _History(fault_free, kind)
     if untold := mine.untold or theirs.untold:
-        return Consumed(kind, why=f"{untold} steps of a rank do not report their samples")
+        return Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
     pairs = _paired(mine, theirs)
     if not len(pairs.step):
         return Consumed(kind, why="the two runs have no step that can be compared")

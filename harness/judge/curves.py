@@ -134,6 +134,11 @@ class Comparison:
         return bool(len(finite) and size < NEAR_ZERO * max(float(np.ptp(finite)), float(np.mean(np.abs(last)))))
 
     @property
+    def identical(self) -> bool:
+        """Bit for bit, in all steps that were compared; at least one was."""
+        return bool(len(self.step)) and self.first_divergent_step is None
+
+    @property
     def first_divergent_step(self) -> int | None:
         rows = np.flatnonzero(np.logical_or.reduce(list(self.differs.values())))
         return int(self.step[rows[0]]) if len(rows) else None

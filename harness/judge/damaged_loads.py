@@ -41,6 +41,13 @@ def findings(run: Timeline, starts: Sequence[Start]) -> Iterator[Finding]:
             yield Verdict.INCONCLUSIVE, text
 
 
+def steps_damaged(run: Timeline, fault: FaultRecord) -> set[int] | None:
+    """Whose checkpoints it damaged; `None` where that is not known of all its damage, or none was told."""
+    steps = [damage.get("step", _told_step(run, damage)) for damage in fault.damaged]
+    known = {step for step in steps if step is not None}
+    return known if steps and len(known) == len(set(steps)) else None
+
+
 def _may_have_met(run: Timeline, damage: Mapping[str, Any], starts: Sequence[Start]) -> bool:
     """Whether a restart took this checkpoint, passed it over, or found none as new; or there was no restart."""
     held = damage.get("step", _told_step(run, damage))

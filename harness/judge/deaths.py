@@ -32,6 +32,7 @@ from harness.units import format_duration
 
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
 ERROR_CHARS = 200  # of a worker's own words that are quoted
+NAMED_MAX = 8  # ranks or nodes in one sentence
 _SURVIVED_NS = 60_000_000_000
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
@@ -82,6 +83,39 @@ class Death:
         return (
             f"{who} on {self.node} ended with exit code {self.code}{own} at {format_duration(self.at - since)}{first}"
         )
+
+
+def describe_alike(alike: Sequence[Death], since: int) -> str:
+    """Deaths that end with the same code and error, in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
+    first = min(alike, key=lambda death: death.at)
+    if len(alike) == 1:
+        return first.describe(since)
+    who = _names(alike)
+    often = "" if len(who) == len(alike) else f" {len(alike)} times"
+    kind = "the command" if first.rank is None else "rank"
+    joint = " on " if first.rank is None else " "
+    names = f"{kind}{'s' * (len(who) > 1)}{joint}{_and(who)}"
+    at = format_duration(first.at - since)
+    if first.code is None:
+        return f"{names} disappeared{often} without an exit code, the first before {at}"
+    own = ", after they reported an error" if first.error else ""
+    met = f"; their first error: {first.met}" if first.met else ""
+    verb = "died" if first.code else "ended"
+    return f"{names} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
+
+
+def _names(alike: Sequence[Death]) -> list[str]:
+    """Of the nodes whose commands ended, or of the ranks."""
+    if alike[0].rank is None:
+        return sorted({death.node for death in alike})
+    return [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
+
+
+def _and(names: Sequence[str]) -> str:
+    """`0`, `0 and 1`, `0, 1, 2 and 61 others`."""
+    named, rest = (names, 0) if len(names) <= NAMED_MAX else (names[: NAMED_MAX - 1], len(names) - NAMED_MAX + 1)
+    parts = [*named, f"{rest} others"] if rest else list(named)
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def deaths(run: Timeline) -> list[Death]:

@@ -71,9 +71,16 @@ class ActResult:
         return self.outcome in ("stopped", "skipped")
 
     @property
+    def without_an_end(self) -> bool:
+        """In the log: the harness died during it."""
+        return not self.outcome
+
+    @property
     def machine(self) -> Verdict:
         if self.card is None or self.ended_by_person:
             return Verdict.INCONCLUSIVE
+        if self.without_an_end and self.card.verdict is Verdict.INVALID:
+            return Verdict.INCONCLUSIVE  # its fault may have acted; the log ends too early to tell
         return self.card.verdict if self.outcome == SETTLED else merge([self.card.verdict, Verdict.INCONCLUSIVE])
 
     @property
@@ -84,7 +91,7 @@ class ActResult:
         if self.ended_by_person:
             return [f"it was {self.outcome}{why}"]
         if self.outcome != SETTLED and self.card.verdict is Verdict.PASS:
-            return [f"it did not settle: {self.outcome or 'its end is not in the log'}{why}"]
+            return [f"it did not settle: {'its end is not in the log' if self.without_an_end else self.outcome}{why}"]
         return self.card.reasons
 
     @property
@@ -143,7 +150,7 @@ def judge_day(
     alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
     people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
     people += _guesses(events, acts)
-    machine = [*_of_the_acts(acts), *_of_the_schedule(events), *_of_the_job(job, acts)]
+    machine = [*_of_the_schedule(events), *_of_the_acts(acts), *_cut_entries(events, acts), *_of_the_job(job, acts)]
     machine += _unanswered(events, acts, probes)
     if not acts:
         machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
@@ -163,7 +170,8 @@ def judge_day(
 
 
 def _headline(acts: Sequence[ActResult], sides: Mapping[str, Verdict | None], job: Scorecard | None) -> str:
-    said = f"all {len(acts)} rehearsals passed on one job that kept running"
+    all_of_them = f"all {len(acts)} rehearsals" if len(acts) > 1 else "the one rehearsal"
+    said = f"{all_of_them} passed on one job that kept running"
     if job is not None and not any(line.name.startswith("loss_continuity.") for line in job.expectations):
         said += "; its losses were judged in the rehearsals only, not between and after them"
     untold = [name for name in ("alerts", "people") if sides[name] is None]
@@ -175,21 +183,37 @@ def _acts(
 ) -> list[ActResult]:
     spans = {each.name: _span(events, each.name, begin) for each in expected}
     struck = sorted(span[1] for span in spans.values() if span[1] is not None)
-    finished = {str(e["rehearsal"]): e for e in events if e["event"] == "rehearsal.finished"}
     ends = int(events[-1]["at"]) - begin if events else 0
     found = []
     for each in expected:
         begun, injected, over = spans[each.name]
-        last = finished.get(each.name, {})
-        outcome = "not_run" if begun is None else str(last.get("outcome", ""))
+        outcome, why = ("not_run", "") if begun is None else _ended(events, each.name)
         following = next((at for at in struck if injected is not None and at > injected), None)
         reactions = _reactions(events, begin, injected, following)
         unknown = _not_known(injected, outcome, ends)
         watches = _people(each, injected, reactions, unknown)
-        why = str(last.get("reason") or "")
         found.append(ActResult(each, outcome, why, begun, injected, over, cards.get(each.name), reactions, watches))
     alerts = _alerts(_windows(found), _firings(events, begin), ends)
     return [replace(act, watches=[*alerts[act.expected.name], *act.watches]) for act in found]
+
+
+def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
+    """How a rehearsal that began ended, and why. It settled only if nothing in the log says otherwise."""
+    begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
+    ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
+    if not ends:
+        return "", ""
+    worst = next((n for n in ends if events[n].get("outcome") != SETTLED), ends[0])
+    if events[worst].get("outcome") != SETTLED:
+        return str(events[worst].get("outcome")), str(events[worst].get("reason") or "")
+    for event in events[begun : ends[0]]:
+        if event["event"] == "gameday.blocked" or (event["event"] == "gameday.person" and event["action"] == "stop"):
+            return "stopped", "a person pressed stop"
+        if event["event"] == "gameday.person" and event["action"] == "skip":
+            return SKIPPED, "a person skipped it"
+        if event["event"] == "gameday.finished":
+            return "stopped", "the schedule was over before it had ended"
+    return SETTLED, ""
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
@@ -402,11 +426,11 @@ def _of_the_acts(acts: Sequence[ActResult]) -> list[Finding]:
 
 
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
-    """A fault that was cut short did not act as planned; that makes its rehearsal inconclusive, and not the job
-    invalid."""
+    """A fault that was cut short, by a person or by the death of the harness, did not act as planned; that makes its
+    rehearsal inconclusive, and not the job invalid."""
     if job is None:
         return [(Verdict.INCONCLUSIVE, "the job as a whole could not be judged")]
-    cut = job.verdict is Verdict.INVALID and any(act.ended_by_person for act in acts)
+    cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
     verdict = Verdict.INCONCLUSIVE if cut else job.verdict
     return [] if verdict is Verdict.PASS else [(verdict, f"the job as a whole: {job.reasons[0]}")]
 
@@ -421,9 +445,9 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     elif last["outcome"] == "not_steady":
         yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
     elif last["outcome"] != COMPLETED:
-        why = str(last.get("reason") or "no reason is given")
+        why = _why_job_ended(events) if last["outcome"] == "job_ended" else ""
+        why = ": ".join(filter(None, [str(last.get("reason") or "no reason is given"), why]))
         yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
-    yield from _skipped_entries(events)
     unsteady = next((e for e in events if e["event"] == "gameday.steady" and not e["ok"]), None)
     if unsteady and last is not None and last["outcome"] != "not_steady":
         yield Verdict.INCONCLUSIVE, f"the job was not steady ({unsteady.get('reason')}), and yet the day went on"
@@ -432,6 +456,12 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} failed ({event['moment']}): {event.get('detail')}"
             yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+
+
+def _why_job_ended(events: Sequence[Event]) -> str:
+    """Why it ended before its schedule was over; empty where it just came to its end."""
+    ended = next((e for e in reversed(events) if e["event"] == "run.finished"), {})
+    return "" if ended.get("outcome") == COMPLETED else str(ended.get("reason") or "")
 
 
 def _unanswered(
@@ -446,12 +476,15 @@ def _unanswered(
                 yield Verdict.INCONCLUSIVE, f"probe {name} never answered ({moment} {names})"
 
 
-def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:
-    """A pause or a rest that was passed over: what came after it did not begin as planned."""
+def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
+    """Entries that were passed over or cut short, as their end tells, where no rehearsal of theirs says so. What comes
+    after such a pause or rest did not begin as planned."""
+    told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
-        skipped = event["event"] == "gameday.entry" and event.get("edge") == "end" and event.get("reason") == SKIPPED
-        if skipped and event.get("kind") in ("pause", "rest"):
-            yield Verdict.INCONCLUSIVE, f"entry {int(event['entry']) + 1}: the {event['kind']} was skipped"
+        if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
+            cut = sorted(set(str(event.get("reason") or "").split(", ")) - {"", SETTLED})
+            if cut:
+                yield Verdict.INCONCLUSIVE, f"entry {int(event['entry']) + 1}: the {event['kind']} was {', '.join(cut)}"
 
 
 # The timeline
@@ -459,9 +492,9 @@ def _skipped_entries(events: Sequence[Event]) -> Iterable[Finding]:
 _FAULTS = {
     "fault.injected": "acts",
     "fault.effect": "its effect is measured",
-    "fault.healed": "healed",
+    "fault.healed": "undone",
     "fault.recovered": "the job has recovered",
-    "fault.failed": "could not act or heal",
+    "fault.failed": "could not act or be undone",
     "fault.postponed": "has to wait",
 }
 

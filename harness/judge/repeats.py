@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.judge.score import Scorecard, Verdict, merge
 from harness.judge.statistics import Assessment, assess, failure_bound, failure_interval
+from harness.units import counted, format_duration
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,34 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
     if verdict is Verdict.FAIL:
         return RepeatVerdict(verdict, (_failures(cards), *dict.fromkeys(worst)))
     if verdict is not Verdict.PASS:
-        return RepeatVerdict(verdict, (f"{len(worst)} of {len(cards)} runs are {verdict}: {worst[0]}",))
+        are = "is" if len(worst) == 1 else "are"
+        return RepeatVerdict(verdict, (f"{len(worst)} of {len(cards)} runs {are} {verdict}: {worst[0]}",))
     assessments = _assessments(cards)
     doubts = tuple(_doubt(name, found) for name, found in assessments.items() if not found.within)
     if doubts:
         return RepeatVerdict(Verdict.INCONCLUSIVE, doubts, assessments)
-    return RepeatVerdict(verdict, (_confidence(len(cards)), *cards[0].reasons[:1]), assessments)
+    return RepeatVerdict(verdict, (_confidence(len(cards)), *_together(cards)), assessments)
+
+
+def _together(cards: Sequence[Scorecard]) -> list[str]:
+    """`recovered in 5.64 s to 7.51 s; 34.4 % to 39.9 % of GPU time wasted by faults; not judged: pace`."""
+    took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
+    clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
+    clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []
+    untold = dict.fromkeys(item for card in cards for item in card.not_judged)
+    clauses += [f"not judged: {', '.join(untold)}"] if untold else []
+    return ["; ".join(clauses)] if clauses else []
+
+
+def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
+    """From the least to the most; none where a run has none."""
+    found = [card.scores.get(score, {}).get(name) for card in cards]
+    return sorted(float(value) for value in found if value is not None) if None not in found else []
+
+
+def _range(ascending: Sequence[str]) -> str:
+    first, last = ascending[0], ascending[-1]
+    return first if first == last else f"{first} to {last}"
 
 
 def _failures(cards: Sequence[Scorecard]) -> str:
@@ -65,4 +88,4 @@ def _doubt(name: str, found: Assessment) -> str:
     typical = f"median: {100 * found.median:.0f} %"
     if found.more is None:
         return f"{name}: {tail} ({typical}); more runs would not help: the values scatter too close to the bound"
-    return f"{name}: {tail} ({typical}); about {found.more} more runs would settle it"
+    return f"{name}: {tail} ({typical}); about {counted(found.more, 'more run')} would settle it"

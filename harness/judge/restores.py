@@ -7,6 +7,7 @@ told why not, a fault may have spoilt the checkpoints before, or the job went ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
     checks += [damaged_loads.findings(run, starts), _not_the_newest(run, starts), _from_scratch(run, starts)]
     found = [finding for check in checks for finding in first(check)]
     checks = [_contradicted(run, starts), _untold(run, starts), _without_an_end(run, evidence.fault_free, starts)]
+    checks += [_other_content(run, starts), _optimizer_not_seen(evidence, starts), _not_the_published(run, starts)]
     yield from found or [finding for check in checks for finding in first(check)]
 
 
@@ -108,7 +110,7 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
 
 
 def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    """Restores whose source is that of another state."""
+    """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
     saved: dict[str, list[tuple[int, int]]] = {SCRATCH: [(0, 0)]}  # when and which step; a path may be used again
     for event in run.checkpoints:
         if event.get("path") and "step" in event:
@@ -122,6 +124,10 @@ def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             if step is not None and held and step not in held:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
                 yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {held[-1]}"
+            passed_over = {str(item.get("source")) for item in restored.get("fallback") or ()}
+            if source and source in passed_over:
+                rank = run.processes[each.process].rank
+                yield Verdict.INCONCLUSIVE, f"rank {rank} said it passed {source} over, and that it restored it"
 
 
 def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -170,6 +176,31 @@ def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence
                 yield Verdict.INCONCLUSIVE, f"{text}, and the job restarted from step {min(steps)} after it"
 
 
+def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """What was restored is not what was committed there: damage, or a save that nobody saw. A file that was saved again
+    since may be another by the time when its restore is told."""
+    for start in starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            content, saved, at = restored.get("content"), restored.get("saved"), restored.get("at", run.begin)
+            began = run.processes[each.process].started
+            again = any(began <= e["at"] <= at and e.get("path") == restored.get("source") for e in run.checkpoints)
+            if content and saved and content != saved and not again:
+                text = f"rank {run.processes[each.process].rank} restored {restored.get('source') or 'a state'}"
+                yield Verdict.INCONCLUSIVE, f"{text}, which no longer holds what was committed there"
+
+
+def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
+    compared = evidence.comparison
+    for start in () if compared is not None and compared.identical else starts[1:]:
+        for each in start.members:
+            restored = each.restored or {}
+            if restored.get("entered") == ["model"]:
+                text = f"rank {evidence.run.processes[each.process].rank} restored its model"
+                yield Verdict.INCONCLUSIVE, f"{text}, and nothing shows that its optimizer's state was restored"
+
+
 def _punctual(run: Timeline) -> set[int]:
     """The ranks that commit what they begin to save, each time before their next step."""
     began = {run.processes[e["process"]].rank for e in run.checkpoints if e["event"] == "checkpoint.started"}
@@ -204,7 +235,7 @@ def _begun(run: Timeline, until: int) -> set[int]:
 
 
 def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed" and "step" in event]
+    commits = _to_be_resumed(run)
     left_behind: list[tuple[int, int]] = []  # when the job went back by its own decision, and to which step
     known_bad: list[Mapping[str, Any]] = []
     for start in starts:
@@ -220,6 +251,46 @@ def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding
         good = (event for event in there if not any(_same(event, bad) for bad in known_bad))
         newest = max((int(event["step"]) for event in good), default=0)
         yield from _older(run, start, newest, saved)
+
+
+def _to_be_resumed(run: Timeline) -> list[Mapping[str, Any]]:
+    """Commits of checkpoints that a restart is meant for. Exported weights are none, where others hold the optimizer;
+    nor is what a worker dumps when it ends by an error, under a name that no other checkpoint has."""
+    commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed" and "step" in event]
+    if any("optimizer" in (event.get("holds") or ()) for event in commits):
+        commits = [event for event in commits if event.get("holds") != ["model"]]
+    dumps = [event for event in commits if _is_dump(run, event)]
+    names = {_without_digits(event) for event in commits if event not in dumps}
+    names |= {_without_digits(each.restored, "source") for each in run.stretches if each.restored}
+    return [event for event in commits if event not in dumps or _without_digits(event) in names]
+
+
+def _is_dump(run: Timeline, event: Mapping[str, Any]) -> bool:
+    """Whether its process did no step after it, and ended over an error or the loss of a peer."""
+    number = int(event["process"])
+    if number < 0 or not event.get("path") or run.processes[number].exit_reason not in ("error", "peer lost"):
+        return False
+    return not bool((run.steps.end[run.steps.process == number] > event["at"]).any())
+
+
+def _without_digits(event: Mapping[str, Any], field: str = "path") -> str:
+    return re.sub(r"\d+", "#", str(event.get(field) or "").rstrip("/").rpartition("/")[2])
+
+
+def _not_the_published(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
+    """The same of a trainer that reports no checkpoints: the harness saw them in their folder. Their names tell the
+    step, unless one tells more than was ever done by then."""
+    told = [event for event in run.published if isinstance(event.get("step"), int)]
+    done = [int(run.steps.step[run.steps.end <= event["at"]].max(initial=0)) for event in told]
+    if run.checkpoints or any(int(event["step"]) > most for event, most in zip(told, done, strict=True)):
+        return
+    for start in starts[1:]:
+        there = [event for event in told if event["at"] < start.moment - run.uncertainty_ns]
+        newest = max((int(event["step"]) for event in _unspoilt(run, start, there)), default=0)
+        for row, step in start.restored.items() if not start.own_decision else ():
+            if step < newest and not start.fallback:
+                text = f"rank {run.processes[row].rank} resumed from step {step} and gave no reason"
+                yield Verdict.INCONCLUSIVE, f"{text}, though the harness saw a finished checkpoint of step {newest}"
 
 
 def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:
@@ -256,8 +327,13 @@ def _may_be_spoilt(run: Timeline, start: _Start) -> bool:
 
 
 def _unspoilt(run: Timeline, start: _Start, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that were begun when every fault which may damage checkpoints was over."""
+    """Those that were begun when every fault which may damage checkpoints was over; of a fault whose damage is known,
+    all but what it damaged."""
     struck = [f for f in run.faults if f.spoils and f.injected is not None and f.injected <= start.epoch.begin]
+    known = {fault.id: damaged_loads.steps_damaged(run, fault) for fault in struck}
+    damaged = set[int]().union(*(steps for steps in known.values() if steps))
+    commits = [event for event in commits if int(event["step"]) not in damaged]
+    struck = [fault for fault in struck if not known[fault.id]]
     if not struck:
         return list(commits)
     if any(fault.healed is None for fault in struck):

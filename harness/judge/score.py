@@ -196,6 +196,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}") for name in expect if name not in results]
     verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
+    reasons = _reasons(findings)
+    if reasons and (run := _without_faults(plan, run_id)):
+        how = "failed" if verdict is Verdict.FAIL else "did not complete"
+        told = reasons[0].removeprefix("the job failed: ")
+        reasons[0] = f"{run} {how}, so nothing was injected: {told}"
     sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
     for score in scores:
         values = results[score.name].values
@@ -211,7 +216,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         backend=str(plan.get("backend", "")),
         seed=int(plan.get("seed", 0)),
         verdict=verdict,
-        reasons=_reasons(findings) or [_headline(results, expects_something(expect), not_judged)],
+        reasons=reasons or [_headline(results, expects_something(expect), not_judged)],
         not_judged=not_judged,
         faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
         scores=sections["scores"],
@@ -220,6 +225,14 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         environment=evidence.run.environment,
         evidence=analysis,
     )
+
+
+def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
+    """Which of its fault-free runs a stored run is, where one did not complete: there is no run with faults then."""
+    own_id = str(plan.get("run_id", ""))
+    if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
+        return ""
+    return "the fault-free run" if own_id == f"{run_id}-fault-free" else "a fault-free run for calibration"
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:

@@ -16,6 +16,7 @@ from harness.judge.analysis import Analysis
 from harness.judge.curves import MISSING_MAX
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
+from harness.units import counted
 
 NAMED_STEPS = 5
 UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
@@ -49,7 +50,7 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding
     usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
     left_out = len(np.unique(steps.step[rows]))
     if left_out - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
-        text = f"{left_out} steps left their update out, first step {steps.step[rows].min()}"
+        text = f"{counted(left_out, 'step')} left their update out, first step {steps.step[rows].min()}"
         yield Verdict.INCONCLUSIVE, f"{text}; the fault-free run {usual}: not all that was counted was done"
 
 
@@ -173,7 +174,8 @@ def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Fin
         return
     last = int(run.steps.step.max())
     if last > planned:
-        yield Verdict.FAIL, f"step {last} was done, but only {planned} steps were planned"
+        were = "was" if planned == 1 else "were"
+        yield Verdict.FAIL, f"step {last} was done, but only {counted(planned, 'step')} {were} planned"
 
 
 def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:

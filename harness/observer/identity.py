@@ -1,9 +1,10 @@
 """What a checkpoint's files hold, as short texts that can be compared. Standard library only.
 
-Two questions need two answers:
+Three questions need three answers:
 
 * `lineage`: which save does this file come from? It is cheap, and it outlives damage inside the tensors: the table of
   checksums of a `torch.save` archive, the `.metadata` of a DCP folder, sampled bytes of anything else.
+* `tensors`: do two saves hold the same tensors? It is that table without names, of what a run repeats exactly.
 * `digest`: are these the same bytes? It is taken of all bytes up to `WHOLE_BYTES_MAX`, and of samples beyond; the text
   says which (`whole:` or `sampled:`). Two sampled digests that differ prove a difference; equal ones prove nothing.
 """
@@ -26,6 +27,8 @@ BLOCK_BYTES = 2**20
 SAMPLES, SAMPLE_BYTES = 64, 4096
 FILES_MAX = 10_000  # of one checkpoint
 DCP_METADATA = ".metadata"
+NUMBER_BYTES_MAX = 16  # a counter, or the state of a GPU's random generator
+GENERATOR_BYTES = 5056  # the state of torch's random generator on CPUs
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,19 @@ def _checksums(file: IO[bytes]) -> str | None:
         rows = (f"{each.filename.partition('/')[2]}:{each.CRC}:{each.file_size}" for each in archive.infolist())
         return f"checksums:{_short(chr(10).join(sorted(rows)).encode())}"
     return None
+
+
+def tensors(files: Iterable[str]) -> str | None:
+    """What the tensors in `torch.save` archives hold, in whichever order; none where no file is one."""
+    found: list[str] = []
+    for path in files:
+        with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:
+            found += [
+                f"{each.CRC}:{each.file_size}"
+                for each in archive.infolist()
+                if "/data/" in each.filename and each.file_size > NUMBER_BYTES_MAX and each.file_size != GENERATOR_BYTES
+            ]
+    return _short(chr(10).join(sorted(found)).encode()) if found else None
 
 
 def _whole(path: pathlib.Path | str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.observer.tensors import points, storage, tensors_in
 
-COMPARED = 64  # tensors of one object, where copies are looked for
+COMPARED = 4096  # tensors of one object, where copies are looked for
 
 
 class Live:
@@ -24,6 +24,11 @@ class Live:
         """Names of all storages of parameters, and of what the optimizers keep for them."""
         state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
+
+    def parts(self, held: set[int]) -> list[str]:
+        """Whose storages these are: the model's, the optimizers', or both."""
+        model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
+        return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
         """Which live storages this object holds: shared, or else as equal copies of parameters.

@@ -4,6 +4,7 @@ next step of an optimizer."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
+        """From another thread, the next forward pass is too early: its hooks may just be called."""
         self._expected = True
-        if self._forward is None:
+        if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STEP_ENTRIES = ("global_step", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step")
 LOADS_MAX = 64  # that are remembered; each holds no memory of the tensors
+LOOKS_MAX = 64  # loads that are looked up in the ledger at once: others read their data this way
 POINTS_MAX = 64  # tensors of one load that are known by their elements
 MODEL, OPTIMIZER = "model", "optimizer"
 
@@ -35,6 +36,7 @@ class Load:
     source: str
     lineage: str | None = None
     own_step: int | None = None
+    committed: dict[str, Any] | None = None  # the checkpoint that it is of, as `restored` tells it
     points: set[Any] = field(default_factory=set)
     tags: list[Any] = field(default_factory=list)  # keep the names of its storages from being used again
 
@@ -49,6 +51,7 @@ class Restores:
         self._refused: list[dict[str, str]] = []
         self._during = threading.local()
         self._first = True
+        self._looks = 0
         self._next = Next(watch, watch.guard("restores")(self.told))
         self._next.expect()
 
@@ -62,6 +65,9 @@ class Restores:
         """A file was read. What it holds is known from now on, until it is gone."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
+        self._looks += 1
+        if self._looks <= LOOKS_MAX:
+            load.committed = _committed([load], self.ledger.entries())
         return load
 
     def tag(self, load: Load, value: Any) -> None:
@@ -156,7 +162,8 @@ class Restores:
             self.watch.offer_step(source, step)
         saved = next((found for load in loads if (found := _saved(load, entries))), None)
         self.watch.each_alone = saved.each_alone if saved else self.watch.each_alone
-        told: dict[str, Any] = {"entered": sorted(entered)} | _where(loads, entries)
+        committed = next((load.committed for load in loads if load.committed), None) or _committed(loads, entries)
+        told: dict[str, Any] = {"entered": sorted(entered)} | (committed or _uncommitted(loads[0]))
         if steps:
             source = next(iter(steps))
             told |= {"step": steps[source], "step_by": source}
@@ -187,7 +194,9 @@ class Restores:
             self.watch.offer_step("framework", self.framework_step)
             self.watch.emit("restored", step=self.framework_step, step_by="framework")
         elif not before or state in {entry.state for entry in before} or self.framework_step == 0:
-            self.watch.emit("restored", step=0, source="scratch")
+            fallback = {"fallback": self._refused} if self._refused else {}
+            self._refused = []
+            self.watch.emit("restored", step=0, source="scratch", **fallback)
         else:
             self.watch.state_replaced()
             self.watch.emit("restored")
@@ -229,18 +238,23 @@ def _files(commit: Committed, root: str) -> list[str]:
     return [os.path.join(root, name) for name in commit.files]
 
 
-def _where(loads: list[Load], entries: list[Any]) -> dict[str, Any]:
-    """Where the state comes from; what those files hold now, and what they held when they were committed."""
+def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
+    """The checkpoint that these are of: where it is, what its files hold now, and what they held when committed. To be
+    asked when a file is loaded: a job may save at once, under the same name."""
     commit, root = _commit_of(loads, entries)
     if commit is None:
-        found = identity.of([file for load in loads[:1] for file in identity.files_below(load.source)])
-        return {"source": loads[0].source} | ({"content": found.digest} if found else {})
+        return None
     files = _files(commit, root)
     found = identity.of(files)
     gone = [name for name, file in zip(commit.files, files) if not os.path.isfile(file)]
     path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
     told = {"source": path, "saved": commit.content}
     return told | {"content": found.digest if found else f"missing: {', '.join(gone)}"[:1000]}
+
+
+def _uncommitted(load: Load) -> dict[str, Any]:
+    found = identity.of(identity.files_below(load.source))
+    return {"source": load.source} | ({"content": found.digest} if found else {})
 
 
 def _commit_of(loads: list[Load], entries: list[Any]) -> tuple[Committed | None, str]:

@@ -2,13 +2,14 @@
 
 A file that holds live state belongs to the checkpoint of this step. Files beside it join, as long as they hold another
 part of the state, or none (a scheduler, a random generator). It is whole when somebody who knows says so (`commit`), or
-else before training goes on.
+else before training goes on: once its files are written, and have a name that is not a temporary one.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 ERROR_CHARS_MAX = 1000
 PATHS_MAX = 1000  # told of one checkpoint
+_TEMPORARY = re.compile(
+    r"^(\.|te?mp)|[._-](te?mp|part|partial|incomplete|writing|saving)([._-]|\d|$)|~$", re.IGNORECASE
+)
 
 
 @dataclass(eq=False)
@@ -34,6 +38,11 @@ class Save:
     begun_ns: int
     files: list[str] = field(default_factory=list)
     held: set[int] = field(default_factory=set)  # storages of live state that are in them
+    unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
+
+    @property
+    def may_be_whole(self) -> bool:
+        return not self.unwritten and not any(_TEMPORARY.search(os.path.basename(file)) for file in self.files)
 
 
 class Saves:
@@ -53,7 +62,7 @@ class Saves:
             for save in self.open:
                 if os.path.dirname(save.files[0]) == folder and held and not held & save.held:
                     return self._joined(save, path, held)
-            save = Save(self.watch.step, time.monotonic_ns(), [path], set(held))
+            save = Save(self.watch.step, time.monotonic_ns(), [path], set(held), {path})
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
         self._next.expect()
@@ -68,6 +77,7 @@ class Saves:
 
     def _joined(self, save: Save, path: str, held: set[int]) -> Save:
         save.files.append(path)
+        save.unwritten.add(path)
         save.held |= held
         return save
 
@@ -84,7 +94,10 @@ class Saves:
 
     def written(self, save: Save, path: str) -> None:
         """The file is there: from now on its content leads back to its step."""
+        save.unwritten.discard(path)
         self.wrote(identity.lineage(path), save.step, path)
+        if save in self.open:
+            self._next.expect()
 
     def wrote(self, lineage: str | None, step: int | None, path: str = "") -> None:
         if lineage is not None:
@@ -107,14 +120,15 @@ class Saves:
             self._beside = [_moved(file, old, new) for file in self._beside]
         for save in moved:
             save.files = [_moved(file, old, new) for file in save.files]
+            save.unwritten = {_moved(file, old, new) for file in save.unwritten}
             for file in save.files:
                 self.written(save, file)
-        whole = [save for save in moved if self.live.storages() <= save.held]
+        whole = [save for save in moved if save.may_be_whole and self.live.storages() <= save.held]
         self._flush(whole)
 
     def flush(self) -> None:
-        """Training goes on, or the process ends: what is open is whole."""
-        self._flush(list(self.open))
+        """Training goes on, or the process ends: what is open and may be whole is whole."""
+        self._flush([save for save in self.open if save.may_be_whole])
 
     def _flush(self, saves: list[Save]) -> None:
         with self._lock:
@@ -155,6 +169,10 @@ class Saves:
         self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
         told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
         told["files"] = list(names)[:PATHS_MAX]
+        if save.held:
+            told["holds"] = self.live.parts(save.held)
+        if save.held and (tensors := identity.tensors(save.files)):
+            told["tensors"] = tensors
         self._told("checkpoint.committed", save, duration_ns=time.monotonic_ns() - save.begun_ns, **told)
 
     def _told(self, event: str, save: Save, **fields: Any) -> None:

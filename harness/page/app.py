@@ -26,7 +26,7 @@ from harness.log import hostile
 from harness.page import alerts
 from harness.page.access import LOOKS, MAY, Access
 from harness.page.hub import Hub
-from harness.report.words import plain
+from harness.report.words import PHASE_MEANING, plain
 from harness.run.desk import TEXT_MAX, Ask, Desk
 
 BODY_BYTES_MAX = 256 * 1024
@@ -34,6 +34,7 @@ WHO_MAX = 60
 REPLY_S = 3.0
 LOG_BYTES = 6000
 CHART_KEPT_S = 2.0
+PHASES = ("running", *PHASE_MEANING)  # each has its colour in the style sheet of the reports
 STREAMS_MAX = 100  # open pages; buttons, notes and alerts work without a stream
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -93,7 +94,7 @@ class Page:
         role = self._role(request)
         if role is None:
             return HTMLResponse(_template("closed.jinja").render(), status_code=403)
-        response = HTMLResponse(_template("page.jinja").render(role=role, may=MAY[role]))
+        response = HTMLResponse(_template("page.jinja").render(role=role, may=MAY[role], phases=PHASES))
         response.set_cookie(
             self.cookie, self.access.cookies[role], httponly=True, samesite="strict", secure=self.access.secure
         )

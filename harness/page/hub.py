@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from harness.report.words import plain
+from harness.report.words import plain, words
 from harness.run.day_view import DayView, NewsView, for_role
 
 WAIT_S = 10.0  # then a remark is sent, so that a dead connection is found
@@ -68,8 +68,8 @@ class Hub:
     def text(self, role: str) -> str:
         """The newest view as JSON, as this role may see it."""
         if role not in self._texts and self._view is not None:
-            shown = _harmless(dataclasses.asdict(for_role(self._view, role, self._feed)))
-            self._texts[role] = json.dumps(shown, separators=(",", ":"))
+            shown = _in_words(dataclasses.asdict(for_role(self._view, role, self._feed)))
+            self._texts[role] = json.dumps(_harmless(shown), separators=(",", ":"))
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
@@ -96,6 +96,12 @@ class Hub:
                     await asyncio.wait_for(self._changed.wait(), WAIT_S)
             except TimeoutError:
                 yield ": still here\n\n"
+
+
+def _in_words(view: dict[str, Any]) -> dict[str, Any]:
+    """Phases as the report calls them; those of the outage keep their name beside it, for their colour."""
+    outage = [(phase, words(phase), lasted_s) for phase, lasted_s in view["outage"]]
+    return {**view, "phase": words(view["phase"]), "outage": outage}
 
 
 def _harmless(value: Any) -> Any:

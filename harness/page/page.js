@@ -29,14 +29,17 @@
     return true;
   };
 
+  const blocked = (view) => view.blocked && view.state !== "over"; // then nothing is injected anyhow
   const figures = (view) => {
     say("title", view.title);
     say("run", view.run_id);
     say("elapsed", lasted(view.elapsed_s) + " into the day");
     say("step", count(view.step) + (view.steps ? " of " + count(view.steps) : ""));
     byId("done").style.width = (view.steps ? Math.min(100, (100 * view.step) / view.steps) : 0) + "%";
-    say("phase", view.phase);
-    say("idle", view.idle_s > 2 ? "no step for " + lasted(view.idle_s) : "steps are being done");
+    say("furthest", view.step < view.furthest_step ? "step " + count(view.furthest_step) + " was reached before" : "");
+    say("phase", view.job_over ? "—" : view.phase);
+    const idle = view.standing ? "no step for " + lasted(view.idle_s) : view.steps_go ? "steps are being done" : "";
+    say("idle", view.job_over ? "the job is over" : idle);
     say("loss", view.loss === null ? "—" : Number(view.loss).toFixed(4));
     say("committed", view.committed_step ? "last checkpoint: step " + count(view.committed_step) : "no checkpoint yet");
     const hours = view.wasted_gpu_s / 3600;
@@ -44,23 +47,32 @@
     const dollars = view.wasted_dollars === null ? "" : "$" + view.wasted_dollars.toFixed(2);
     const share = view.wasted_percent ? view.wasted_percent.toFixed(0) + " % since it was steady" : "";
     say("share", [dollars, share].filter(Boolean).join(" · ") || "since it was steady");
-    document.title = (view.blocked ? "Stopped · " : "") + "Game day · step " + view.step;
+    byId("without-fault").hidden = !view.fault_free;
+    document.title = (blocked(view) ? "Stopped · " : "") + "Game day · step " + view.step;
   };
 
   const state = (view) => {
     say("saying", view.saying);
-    const name = view.blocked ? "blocked" : view.state;
-    byId("state").className = "state " + name;
+    const name = blocked(view) ? "blocked" : view.state;
+    byId("state").className = "state " + (view.verdict ? "judged " + view.verdict : name);
+    byId("report").hidden = !view.report;
+    say("report-path", view.report);
     for (const button of document.querySelectorAll("[data-when]")) button.hidden = button.dataset.when !== name;
-    const idle = { inject: view.state !== "acting" || view.blocked, skip: view.state === "over" };
+    const over = view.state === "over";
+    const idle = { inject: view.state !== "acting" || view.blocked, skip: over, stop: over };
     for (const button of document.querySelectorAll(".main-buttons [data-act]")) {
       if (button.dataset.act in idle) button.disabled = idle[button.dataset.act];
     }
+    if (view.job_over) nothingMore();
+  };
+  const nothingMore = () => {
+    for (const part of document.querySelectorAll(".main-buttons button, #note-form button, #note-form input")) part.disabled = true;
+    for (const part of document.querySelectorAll(".main-buttons")) part.hidden = true;
   };
 
   const ranks = (view) => {
     const all = view.ranks;
-    if (!changed("ranks", all)) return;
+    if (!changed("ranks", [all, view.job_over])) return;
     const ms = (value) => (value === null || value === undefined ? "—" : value.toFixed(0) + " ms");
     let words = count(all.count) + (all.count === 1 ? " rank" : " ranks");
     if (all.step.length) words += ". Step: lowest " + count(all.step[0]) + ", highest " + count(all.step[2]);
@@ -70,9 +82,11 @@
     const highest = all.step.length ? all.step[2] : 0;
     byId("ranks").replaceChildren(...all.listed.map((each) => {
       const late = highest - each.step > 1;
-      const box = make("div", "rank" + (late ? " late" : ""));
-      box.append(make("b", "", String(each.rank)), make("span", "", ms(each.step_ms)));
-      box.title = "rank " + each.rank + " on " + each.node + ": step " + each.step + ", " + ms(each.step_ms);
+      const still = each.standing && !view.job_over;
+      const box = make("div", "rank" + (still ? " standing" : late ? " late" : ""));
+      const pace = still ? "no step for " + Math.floor(each.idle_s) + " s" : ms(each.step_ms);
+      box.append(make("b", "", String(each.rank)), make("span", "", pace));
+      box.title = "rank " + each.rank + " on " + each.node + ": step " + each.step + ", " + pace;
       const bar = make("div", "bar-line");
       const fill = make("i");
       fill.style.width = (100 * (each.step_ms || 0)) / most + "%";
@@ -93,7 +107,7 @@
       for (const act of scene.acts) {
         for (const fault of act.faults) {
           const line = make("li", fault.at_work ? "at-work" : "", (scene.acts.length > 1 ? act.name + ": " : "") + fault.what);
-          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || fault.moment));
+          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || (fault.moment === "healed" ? "over" : fault.moment)));
           list.append(line);
         }
         if (act.runbook) {
@@ -111,30 +125,39 @@
     }));
   };
 
-  const colours = new Map();
-  const colour = (phase) => {
-    if (!colours.has(phase)) colours.set(phase, "phase-" + (colours.size % 8));
-    return colours.get(phase);
+  const PHASES = JSON.parse(document.body.dataset.phases); // those that the style sheet of the reports has a colour for
+  const shape = (name, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    return node;
   };
+  const bar = (phase, x, width, height) =>
+    shape("rect", { x, y: 0, width, height, class: "p-" + (PHASES.includes(phase) ? phase : "unknown") });
   const outage = (view) => {
     const box = byId("outage-box");
     if (!box) return;
     box.hidden = !view.outage.length;
-    const total = view.outage.reduce((sum, each) => sum + each[1], 0);
-    say("outage-title", view.outage_open ? "Recovering for " + lasted(total) : "The last outage took " + lasted(total));
+    const total = view.outage.reduce((sum, each) => sum + each[2], 0);
+    say("outage-title", view.outage_open && !view.job_over ? "Recovering for " + lasted(total) : "The last outage took " + lasted(total));
     if (!changed("outage", view.outage)) return;
-    byId("outage").replaceChildren(...view.outage.map(([phase, s]) => {
-      const part = make("i", colour(phase));
-      part.style.flexGrow = String(Math.max(s, 0.01));
-      part.title = phase + ": " + lasted(s);
+    let at = 0;
+    byId("outage").replaceChildren(...view.outage.map(([phase, words, s]) => {
+      const part = bar(phase, at, Math.max(s, total / 500), 1); // a short one is seen, too
+      const title = shape("title", {});
+      title.textContent = words + ": " + lasted(s);
+      part.append(title);
+      at += Math.max(s, total / 500);
       return part;
     }));
+    byId("outage").setAttribute("viewBox", "0 0 " + Math.max(at, 0.001) + " 1");
     const sums = new Map();
-    for (const [phase, s] of view.outage) sums.set(phase, (sums.get(phase) || 0) + s);
-    byId("outage").setAttribute("aria-label", [...sums].map(([phase, s]) => phase + " " + lasted(s)).join(", "));
-    byId("outage-words").replaceChildren(...[...sums].map(([phase, s]) => {
+    for (const [phase, words, s] of view.outage) sums.set(phase, [words, (sums.has(phase) ? sums.get(phase)[1] : 0) + s]);
+    byId("outage").setAttribute("aria-label", [...sums.values()].map(([words, s]) => words + " " + lasted(s)).join(", "));
+    byId("outage-words").replaceChildren(...[...sums].map(([phase, [words, s]]) => {
       const item = make("li");
-      item.append(make("span", "dot " + colour(phase)), make("span", "", phase + " " + lasted(s)));
+      const key = shape("svg", { viewBox: "0 0 16 12", "aria-hidden": "true" });
+      key.append(bar(phase, 0, 16, 12));
+      item.append(key, make("span", "", words + " " + lasted(s)));
       return item;
     }));
   };
@@ -207,6 +230,7 @@
       stream.close();
       stream = null;
       linked(false, "the game day is over");
+      nothingMore();
     });
     stream.addEventListener("error", () => {
       linked(false, "connection lost, trying again");
@@ -219,39 +243,67 @@
   setInterval(chart, 3000);
   setTimeout(() => { tail(); chart(); }, 600);
 
-  const press = async (action, text) => {
-    const who = byId("who") ? byId("who").value : "";
+  const SAID = {
+    stop: "Stopped: everything is being healed.",
+    lift: "The stop is lifted.",
+    continue: "Noted: continue.",
+    skip: "Noted: skip.",
+    inject: "Noted: inject now.",
+    detected: "Noted: detected.",
+    acknowledged: "Noted: acknowledged.",
+    mitigated: "Noted: mitigated.",
+    note: "Your note is kept.",
+  };
+  let fading = 0;
+  const tell = (words, refused) => {
     const answer = byId("answer");
-    answer.className = "answer";
+    clearTimeout(fading);
+    answer.className = "answer " + (refused ? "refused" : "noted");
+    answer.textContent = words;
+    fading = setTimeout(() => say("answer", ""), refused ? 15000 : 5000);
+  };
+  const press = async (action) => {
+    const note = byId("note");
+    const text = ["stop", "lift", "continue", "skip", "inject"].includes(action) ? "" : note.value;
+    byId("answer").className = "answer";
+    say("answer", ""); // so that the same words are heard again
     try {
       const reply = await fetch("/act", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ action, text: text || "", who }),
+        body: JSON.stringify({ action, text, who: byId("who").value.trim() }),
       });
       const { refused } = await reply.json();
-      answer.textContent = refused || { stop: "Stopped: everything is being healed.", note: "Your note is kept." }[action] || "Done.";
-      if (refused) answer.classList.add("refused");
+      tell(refused || SAID[action], Boolean(refused));
+      if (!refused && text && note.value === text) note.value = "";
     } catch {
-      answer.textContent = "The page cannot be reached; nothing was done.";
-      answer.classList.add("refused");
+      tell("The page cannot be reached; nothing was done.", true);
     }
   };
-  for (const button of document.querySelectorAll("[data-act]")) {
-    button.addEventListener("click", () => {
-      const note = button.form ? byId("note") : null;
-      press(button.dataset.act, note ? note.value : "");
-      if (note) note.value = "";
-    });
-  }
+
+  // Who acts says their name first; only Stop does not wait for it.
+  let waiting = ""; // the action that a name is missing for
+  const named = (action) => {
+    const who = byId("who");
+    const missing = action !== "stop" && !who.value.trim();
+    waiting = missing ? action : "";
+    who.setAttribute("aria-invalid", String(missing));
+    say("who-why", missing ? "Write your name first, then press Enter." : "");
+    if (missing) who.focus();
+    return !missing;
+  };
+  const act = (action) => { if (named(action)) press(action); };
+  for (const button of document.querySelectorAll("[data-act]")) button.addEventListener("click", () => act(button.dataset.act));
   const form = byId("note-form");
   if (form) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const note = byId("note");
-      if (!note.value.trim()) return;
-      press("note", note.value);
-      note.value = "";
+      if (byId("note").value.trim()) act("note");
+    });
+    byId("who").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !waiting) return;
+      event.preventDefault();
+      act(waiting);
     });
   }
 })();

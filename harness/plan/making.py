@@ -145,17 +145,18 @@ def _choose(
         return places
     if isinstance(selector, int):
         if selector not in places:
-            problem = f"fault {spec.id}: unknown {what} {selector}; choose one of: 0 to {len(places) - 1}"
+            problem = f"{spec.place}fault {spec.id}: unknown {what} {selector}; choose one of: 0 to {len(places) - 1}"
             raise ScenarioError([problem])
         return [selector]
     if isinstance(selector, NotRank):
         others = [place for place in places if place != selector.not_rank // ranks_each]
         if not others:
-            raise ScenarioError([f"fault {spec.id}: every {what} has rank {selector.not_rank}; none is left to choose"])
+            problem = f"every {what} has rank {selector.not_rank}; none is left to choose"
+            raise ScenarioError([f"{spec.place}fault {spec.id}: {problem}"])
         return [dice.choice(others)]
     count = selector.count if isinstance(selector, Count) else _share(selector, len(places))
     if count > len(places):
-        raise ScenarioError([f"fault {spec.id}: {count} {what}s asked for; there are {len(places)}"])
+        raise ScenarioError([f"{spec.place}fault {spec.id}: {count} {what}s asked for; there are {len(places)}"])
     return sorted(dice.sample(places, count))
 
 

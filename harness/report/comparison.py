@@ -9,12 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from harness.judge.difference import Line, lines, rank_lines
-from harness.report import html
+from harness.report import html, view
 from harness.report.charts.beside import beside_chart
 from harness.report.model import Report
-from harness.report.words import DASH, gpu_seconds, percent, seconds, words
+from harness.report.words import DASH, gpu_seconds, seconds, words
 
 SCHEMA = 1
+LABELS = ("First run", "Second run")
 SHARE_MIN = 0.01  # of the larger run's sum: a smaller change explains nothing
 ROWS_MAX = 12
 
@@ -42,7 +43,16 @@ class Section:
         return gpu_seconds(value) if self.unit == "GPU-s" else seconds(value)
 
     def change(self, line: Line) -> str:
-        return DASH if line.change is None else ("+" if line.change >= 0 else "−") + self.show(abs(line.change))
+        if line.change is None:
+            return DASH
+        size = self.show(abs(line.change))
+        return size if size == self.show(0.0) else ("+" if line.change > 0 else "−") + size
+
+    @property
+    def shown(self) -> list[Line]:
+        """Without what is rounded to nothing in both runs."""
+        nothing = self.show(0.0)
+        return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
@@ -59,19 +69,28 @@ def compare(
     before: Report, after: Report, ranks: tuple[Mapping[str, float], Mapping[str, float]] | None, why: str = ""
 ) -> Compared:
     """`ranks`: what each rank did in the recovery of either run; `None` where a log is gone, and `why`."""
-    phases = lines(before.recovery_time.phases, after.recovery_time.phases)
-    accounts = lines(before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts)
-    by_rank = rank_lines(*ranks) if ranks else []
+    phases = before.recovery_time.phases, after.recovery_time.phases
+    accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
+    no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
+    no_ranks = why or _lacking(ranks or ({}, {}), "a rank that was started again")
     sections = [
-        _section("phases", "By phase of the longest recovery", "s", phases, "neither run recovered from an outage"),
-        _section("ranks", "By rank, in that recovery", "s", by_rank, why or "no rank was started again"),
-        _section("accounts", "By account of GPU time", "GPU-s", accounts, "neither run has a ledger"),
+        _section("phases", "By phase of the longest recovery", "s", lines(*phases), no_phases),
+        _section("ranks", "By rank, in that recovery", "s", rank_lines(*ranks) if ranks else [], no_ranks),
+        _section("accounts", "By account of GPU time", "GPU-s", lines(*accounts), no_ledger),
     ]
     return Compared(before, after, sections, _cautions(before, after))
 
 
+def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
+    """Why there is nothing to compare, or an empty text."""
+    before, after = both
+    if before and after:
+        return ""
+    return f"only the {'first' if before else 'second'} run has {what}" if before or after else f"no run has {what}"
+
+
 def _section(key: str, title: str, unit: str, found: Sequence[Line], lacking: str) -> Section:
-    return Section(key, title, unit, found, "" if found else lacking)
+    return Section(key, title, unit, [] if lacking else found, lacking)
 
 
 def _cautions(before: Report, after: Report) -> list[str]:
@@ -90,19 +109,35 @@ def _cautions(before: Report, after: Report) -> list[str]:
 
 def sentences(found: Compared) -> list[str]:
     """What a person wants to know first."""
-    recovery = before, after = found.before.recovery_time.seconds, found.after.recovery_time.seconds
-    said = [f"Recovery took {seconds(before)} and {seconds(after)}{_ratio(*recovery)}."]
-    waste = [each.wasted_gpu_hours.percent_by_faults for each in (found.before, found.after)]
-    said.append(f"Faults wasted {percent(waste[0])} and {percent(waste[1])} of the GPU time.")
+    both = found.before, found.after
+    ratio = _ratio(found.before.recovery_time.seconds, found.after.recovery_time.seconds)
+    said = [f"Recovery time: {_in_both(_figures(both, 0))}{ratio}."]
+    said.append(f"GPU time wasted by faults: {_in_both(_figures(both, 2))}.")
     for section in found.sections:
         if section.missing:
             said.append(f"{section.title}: not known, {section.missing}.")
         elif (top := section.largest) is not None:
             change = section.change(top)
-            said.append(f"{section.title}: most of it is {words(top.name).lower()}, {change}.")
+            said.append(f"{section.title}: most of it is {_part_words(top.name).lower()}, {change}.")
         else:
             said.append(f"{section.title}: nothing differs by more than 1 %.")
     return said
+
+
+def _in_both(told: Sequence[str]) -> str:
+    return f"{told[0]} in the first run, {told[1]} in the second"
+
+
+def _figures(both: Sequence[Report], place: int) -> list[str]:
+    """`6.94 s`, `never`, or why there is no such figure."""
+    found = [view.figures(report)[place] for report in both]
+    return [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
+
+
+def _part_words(name: str) -> str:
+    """`rank 0, startup` → `Rank 0, start-up`."""
+    head, comma, part = name.partition(", ")
+    return words(head) + (f", {words(part).lower()}" if comma else "")
 
 
 def _ratio(before: float | None, after: float | None) -> str:
@@ -137,8 +172,8 @@ def _json_section(section: Section) -> dict[str, Any]:
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
     """(what, before, after, change) as text, the largest change first."""
     return [
-        (words(line.name), section.show(line.before), section.show(line.after), section.change(line))
-        for line in section.lines[:ROWS_MAX]
+        (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
+        for line in section.shown[:ROWS_MAX]
     ]
 
 
@@ -146,12 +181,17 @@ def render(found: Compared) -> str:
     """The page: no network, no script but ours."""
     script = html.resource("report.js")
     drawn = [_drawn(section) for section in found.sections]
-    values = {"found": found, "sentences": sentences(found), "sections": drawn, "seconds": seconds, "percent": percent}
+    runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
+    values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn, "both": _both}
     return html.fill("comparison.jinja", html.script_policy(script), js=Markup(script), **values)
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first} and {second}"
 
 
 def _drawn(section: Section) -> dict[str, Any]:
     shown: Callable[[float | None], str] = section.show
-    bars = [(words(line.name), line.before, line.after) for line in section.lines[:ROWS_MAX]]
+    bars = [(_part_words(line.name), line.before, line.after) for line in section.shown[:ROWS_MAX]]
     charts = [beside_chart(section.title, bars, shown, narrow) for narrow in (False, True)] if bars else []
-    return {"section": section, "rows": rows(section), "charts": charts, "more": max(0, len(section.lines) - ROWS_MAX)}
+    return {"section": section, "rows": rows(section), "charts": charts, "more": max(0, len(section.shown) - ROWS_MAX)}

@@ -20,6 +20,7 @@ from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, St
 from harness.units import format_duration
 
 LANES_MAX = 32
+FINGERPRINT = 12  # characters of it that are shown
 EventRow = tuple[str, str, str]  # when, where, what
 
 
@@ -130,7 +131,7 @@ def _fault(run: Timeline, fault: FaultRecord, injected: int) -> Fault:
     ended = min((at for at in (fault.recovered, fault.healed) if at is not None), default=run.end)
     effects = [f"measured {quantity(e.get('measured'), str(e.get('unit') or ''))}" for e in fault.effects]
     target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
-    story = "\n".join([target, f"injected at {seconds(_since(run, injected))}", *effects[:3]])
+    story = "\n".join([target, f"struck at {seconds(_since(run, injected))}", *effects[:3]])
     return Fault(plain(fault.id), plain(fault.kind), _since(run, injected), _since(run, ended), story)
 
 
@@ -233,4 +234,8 @@ def _field(key: str, value: object) -> str:
         return size(value)
     if isinstance(value, int) and key.endswith("_ns"):
         return f"{key.removesuffix('_ns')} {format_duration(value)}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"{key} {', '.join(short_path(str(item)) for item in value)}"
+    if key == "content":  # a digest behind its kind
+        return f"fingerprint {str(value).rpartition(':')[2][:FINGERPRINT]}"
     return f"{key} {short_path(str(value))}"

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from harness.judge.gameday import ActResult, DayResult, Moment, TimedCheck
-from harness.judge.score import Verdict
+from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import markdown, model
-from harness.report.words import DASH, gpu_seconds, words
+from harness.report.words import DASH, expectation_name, gpu_seconds, words
 from harness.units import format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
@@ -55,7 +55,7 @@ class Row:
     @property
     def why(self) -> str:
         said = [watch.reason for watch in self.act.watches if watch.reason]
-        said = [*self.act.reasons[:1], *said]
+        said = [*(_in_words(reason, self.act.card) for reason in self.act.reasons[:1]), *said]
         return "; ".join(said)
 
     @property
@@ -73,7 +73,36 @@ class Row:
         if not phases:
             return ""
         name, took_s = max(phases.items(), key=lambda item: item[1])
-        return f"{words(name)}, {format_duration(round(took_s * 1e9))}"
+        return f"{words(name).lower()}, {format_duration(round(took_s * 1e9))}"
+
+
+def _in_words(reason: str, card: Scorecard | None) -> str:
+    """With the name of an expectation as the other reports have it."""
+    name, colon, rest = reason.partition(": ")
+    known = {line.name for line in card.expectations} | set(card.scores) if card else set()
+    return f"{expectation_name(name)}: {rest}" if colon and name in known else reason
+
+
+def _reasons(result: DayResult) -> list[str]:
+    """And what was not judged in the rehearsals. A day that passed says that in its headline."""
+    told = list(result.reasons)
+    untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
+    if not untold:
+        return told
+    said = f"not judged in one rehearsal or more: {', '.join(untold)}"
+    return [f"{told[0]}; {said}", *told[1:]] if result.verdict is Verdict.PASS else [*told, said]
+
+
+def _sentences(result: DayResult) -> list[str]:
+    """For people: names of expectations in words, and a capital where no rehearsal's name comes first."""
+    cards = {act.expected.name: act.card for act in result.acts}
+    found = []
+    for reason in _reasons(result):
+        name, _, rest = reason.partition(": ")
+        whole = name == "the job as a whole"
+        said = f"{name}: {_in_words(rest, result.job if whole else cards.get(name))}" if rest else reason
+        found.append(said if name in cards else said[:1].upper() + said[1:])
+    return found
 
 
 def _lasted(ns: int | None) -> str:
@@ -109,16 +138,24 @@ def read(folder: pathlib.Path) -> StoredDay:
         raise model.ReportError(f"{folder / REPORT}: {error}") from error
 
 
+def to_store(result: DayResult) -> StoredDay:
+    """What `read` gives once this is written."""
+    acts = [StoredAct(act.expected.name, act.verdict, list(act.reasons)) for act in result.acts]
+    return StoredDay(result.verdict, list(result.reasons), acts)
+
+
 def render(day: Day, result: DayResult) -> dict[str, str]:
     """File name → content. Pure."""
     rows = [Row(act) for act in result.acts]
     to_fix = [Row(act) for act in result.to_fix]
+    reasons = _sentences(result)
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
+    shown |= {"reasons": reasons}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         REPORT: _json(day, result),
         "report.html": page.fill("gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)),
-        "report.md": _markdown(day, result, rows, to_fix),
+        "report.md": _markdown(day, result, reasons, rows, to_fix),
     }
 
 
@@ -135,7 +172,7 @@ def _json(day: Day, result: DayResult) -> str:
         "backend": day.backend,
         "seed": day.seed,
         "verdict": result.verdict.value,
-        "reasons": list(result.reasons),
+        "reasons": _reasons(result),
         "sides": {name: side and side.value for name, side in result.sides.items()},
         "outcome": result.outcome,
         "rehearsals": [_json_act(act) for act in result.acts],
@@ -164,13 +201,13 @@ def _json_watch(watch: TimedCheck) -> dict[str, Any]:
     return {"what": watch.what, "within_s": watch.within_ns / 1e9, "took_s": took_s, "verdict": watch.verdict.value}
 
 
-def _markdown(day: Day, result: DayResult, rows: Sequence[Row], to_fix: Sequence[Row]) -> str:
+def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequence[Row], to_fix: Sequence[Row]) -> str:
     text = markdown.text
     parts = [
-        f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(result.reasons[0])}",
+        f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
         f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.backend)} · seed "
         f"{markdown.code(str(day.seed))} · run {markdown.code(day.run_id)}",
-        "\n".join(f"- {text(reason)}" for reason in result.reasons[1:]),
+        "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         "## What to fix, most expensive first\n\n" + _fixes(to_fix),

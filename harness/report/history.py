@@ -33,6 +33,7 @@ class Moment:
     verdict: Verdict
     recovery_s: float | None
     waste_percent: float | None
+    never: bool = False  # it did no step, or never made progress again
     headline: str = ""
 
     @property
@@ -68,6 +69,7 @@ class Series:
         return value if moment.verdict in PROVEN else None
 
 
+WITHOUT = {"recovery_s": "never", "waste_percent": "no step"}  # what failed runs without the figure are
 FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "recovery_s": ("Recovery time", seconds),
     "waste_percent": ("GPU time wasted by faults", percent),
@@ -135,25 +137,29 @@ def render(moments: Sequence[Moment], wanted: str = "") -> str:
 
 
 def _drawn(one: Series) -> dict[str, Any]:
-    charts, said = [], []
+    charts: list[tuple[str, list[Markup] | None]] = []
+    said = []
     for figure, (title, show) in FIGURES.items():
         found = one.changes(figure)
         points = [_point(one, each, figure, show) for each in one.moments]
         steps = [Step(each.at, change_words(one, figure, each)) for each in found]
         said += [step.story for step in steps]
-        charts.append((title, [trend_chart(title, points, steps, show, narrow) for narrow in (False, True)]))
+        drawn = [trend_chart(title, points, steps, show, WITHOUT[figure], narrow) for narrow in (False, True)]
+        measured = any(point.value is not None or point.above for point in points)
+        charts.append((title, drawn if measured else None))
     counts = {verdict: sum(each.verdict is verdict for each in one.moments) for verdict in Verdict}
     rows = [_row(each) for each in reversed(one.moments)]
-    return {"name": one.name, "backend": one.backend, "charts": charts, "changes": said, "counts": counts, "rows": rows}
+    head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
+    return head | {"changes": said, "counts": counts, "rows": rows}
 
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:
     value = one.value(each, figure)
-    measured = show(value) if value is not None else "no comparable value was measured"
-    story = f"{each.run_id}\n{each.verdict}: {measured}\n{each.begun_at}"
-    return Point(
-        value, each.verdict.value, each.short_commit, story + (f"\ncommit {each.short_commit}" if each.commit else "")
-    )
+    without = value is None and each.never and each.verdict is Verdict.FAIL
+    unknown = WITHOUT[figure] if without else "no comparable value was measured"
+    story = f"{each.run_id}\n{each.verdict}: {show(value) if value is not None else unknown}\n{each.begun_at}"
+    story += f"\ncommit {each.short_commit}" if each.commit else ""
+    return Point(value, each.verdict.value, each.short_commit, each.begun_at[:10], story, without)
 
 
 def _row(each: Moment) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from markupsafe import Markup
 from harness.judge.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
-from harness.report.model import Episode, Report
+from harness.report.model import NOT_HERE, Episode, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, words
+from harness.units import counted
 
 RECOVERY_LANES_MAX = 12
 ROWS_MAX = 200  # of each table of log events
@@ -79,7 +80,7 @@ def script_policy(script: str) -> str:
 def _page(report: Report) -> dict[str, Any]:
     return {
         "report": report,
-        "headline": view.headline(report),
+        "headline": view.headline_alone(report),
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
         "figures": view.figures(report),
@@ -99,16 +100,22 @@ def _tables(report: Report) -> dict[str, Any]:
         "total": total,
         "bars": _stacked(lines),
         "wasted": _wasted(report),
-        "baseline_words": view.baseline_words(report) if lines else "",
+        "baseline_words": view.baseline_words(report),
         "closed_forms": (expected := view.closed_forms(report)),
         "closed_forms_words": view.closed_forms_words(report) if expected else "",
         "has_reasons": any(e.reason for e in report.expectations),
         "faults": view.fault_rows(report),
         "hangs": view.hangs(report),
-        "metrics": view.metric_rows(report),
+        "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
+        "metrics_not_here": [_within(name) for name, value in view.metric_rows(report) if value == NOT_HERE],
         "environment": view.flat(report.environment),
         "provenance": view.provenance(report),
     }
+
+
+def _within(name: str) -> str:
+    """`Step time p50` → `step time p50`; `GPU busy` stays."""
+    return name if name[:2].isupper() else name[:1].lower() + name[1:]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
@@ -147,7 +154,7 @@ def _timeline_words(report: Report) -> str:
     lasted = seconds(run.duration_s)
     if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."
-    said = f"{run.furthest_step:,} steps on {run.ranks:,} {'rank' if run.ranks == 1 else 'ranks'} in {lasted}."
+    said = f"{counted(run.furthest_step, 'step')} on {counted(run.ranks, 'rank')} in {lasted}."
     if run.outcome != "completed":
         reason = f": {run.outcome_reason}" if run.outcome_reason else ""
         said += f" The run ended as {run.outcome or 'unknown: the harness itself died'}{reason}."
@@ -203,7 +210,7 @@ def _wasted(report: Report) -> str:
     values = report.wasted_gpu_hours
     amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
     shown = DASH if amount is None else gpu_seconds(amount)
-    said = f"{shown} ({percent(values.percent)}), by faults {percent(values.percent_by_faults)}"
+    said = f"{shown} ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
     return said + ("" if dollars is None else f", ${dollars:,.2f}")
 
 

@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")
 
 def render(report: Report) -> str:
     parts = [
-        f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline(report))}",
+        f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline_alone(report))}",
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),
@@ -90,7 +90,7 @@ def _accounts(report: Report) -> str:
         return ""
     rows = [(line.label, line.seconds, line.percent) for line in [*lines, total]]
     ledger = table(["Account", "GPU-seconds", "Share"], rows, right=[1, 2])
-    return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(report))}"
+    return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(report))}".rstrip()
 
 
 def _closed_forms(report: Report) -> str:
@@ -107,7 +107,7 @@ def _hangs(report: Report) -> str:
 
 
 def _faults(report: Report) -> str:
-    keys = ["id", "kind", "target", "injected", "measured", "expected", "healed"]
+    keys = ["id", "kind", "target", "struck", "measured", "expected", "undone"]
     rows = [[row[key] for key in keys] for row in view.fault_rows(report)]
-    head = ["Fault", "Kind", "Target", "Injected at", "Effect measured", "Expected", "Undone"]
+    head = ["Fault", "Kind", "Target", "Struck at", "Effect measured", "Expected", "Undone"]
     return "## Faults\n\n" + table(head, rows, right=[3, 4, 5]) if rows else ""

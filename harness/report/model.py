@@ -24,6 +24,7 @@ import numpy as np
 from harness.errors import ChaosError
 from harness.judge.score import Evidence, Scorecard, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import counted
 
 SCHEMA = 1
 NOT_HERE = "not available here"
@@ -63,6 +64,7 @@ class Fault(_Part, frozen=True):
     t_injected: float | None = None
     effect: Effect = Effect()
     healed: bool = False
+    kills: bool = False  # its targets were to die: nothing of it is left that could be undone
     error: str = ""
 
 
@@ -308,14 +310,14 @@ def _problems(run: Timeline) -> list[str]:
     """What is wrong with the evidence itself."""
     found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
     if run.dropped:
-        found.append(f"{run.dropped:,} events were lost because the disk was full")
+        found.append(f"lost because the disk was full: {counted(run.dropped, 'event')}")
     return [*found, *run.problems]
 
 
 def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
     error = record.error if record else None
     effect = {name: _scalar(value) for name, value in (fault.get("effect") or {}).items()}
-    return {**fault, "effect": effect, "error": error or ""}
+    return {**fault, "effect": effect, "kills": bool(record and record.kills), "error": error or ""}
 
 
 def _scalar(value: object) -> Scalar:

@@ -15,6 +15,7 @@ from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import junit, markdown, model
 from harness.report.words import gpu_seconds, seconds
+from harness.units import counted
 
 SUITE_SCHEMA = 1
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
@@ -74,11 +75,7 @@ class Part:
     def incomplete(self) -> str:
         """What is missing that was required, or an empty text."""
         missing = [f"{each.name} ({each.why})" for each in self.left_out if each.required]
-        return (
-            f"{len(missing)} required scenario{'s' * (len(missing) != 1)} left out: {', '.join(missing)}"
-            if missing
-            else ""
-        )
+        return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
 
     @property
     def in_words(self) -> str:
@@ -125,7 +122,7 @@ def _middle(figure: str, values: Sequence[float]) -> str:
         return "none"
     middle = statistics.median(values)
     shown = seconds(middle) if figure == "recovery_time" else gpu_seconds(middle)
-    return f"{shown} (of {len(values)})"
+    return f"{shown} (median of {len(values)})" if len(values) > 1 else f"{shown} (1 run)"
 
 
 def render(answer: GateResult) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from harness.judge.score import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
+from harness.units import counted
 
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
@@ -56,10 +57,18 @@ def reasons(report: Report) -> list[str]:
     return [_sentence(reason.strip(), names) for reason in report.reasons]
 
 
+def headline_alone(report: Report) -> str:
+    """Without what was not judged, for a page that names it beside."""
+    return headline(report).removesuffix(f"; not judged: {', '.join(report.not_judged_because)}")
+
+
 def not_judged(report: Report) -> str:
-    """`Not judged: pace (nothing disturbed the job); …`, or an empty text."""
-    items = "; ".join(f"{item} ({why})" for item, why in report.not_judged_because.items())
-    return f"Not judged: {items}." if items else ""
+    """`Not judged: loss, pace (the log does not report it); …`, or an empty text."""
+    alike: dict[str, list[str]] = {}
+    for item, why in report.not_judged_because.items():
+        alike.setdefault(why, []).append(item)
+    told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
+    return f"Not judged: {told}." if told else ""
 
 
 def _sentence(reason: str, names: Collection[str]) -> str:
@@ -96,8 +105,9 @@ def _recovery(report: Report) -> Figure:
     episodes, slow = values.episodes, values.degraded
     expectation = _bound(report, "recovery_time", lacking="first_step")
     if values.seconds is None and episodes and episodes[-1].seconds is None:
-        stuck = words(report.run.stuck_in or "unknown").lower()
-        return _figure("Recovery time", "Never", f"stuck in {stuck}", expectation)
+        last = report.run.stuck_in
+        detail = f"at the end in {words(last).lower()}" if last not in ("", "unknown") else "no step came after"
+        return _figure("Recovery time", "Never", detail, expectation)
     if not episodes and values.seconds is None:
         if any(interval.slowdown_before is None for interval in slow):
             return _figure("Recovery time", "Never", "it never returned to its usual speed", expectation)
@@ -123,12 +133,18 @@ def _first_step(report: Report) -> Figure:
     return _figure("First new step", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
 
 
+def wasted_percent(report: Report) -> float | None:
+    """By faults; `None` where no step was done: there was nothing to waste."""
+    return None if report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
+
+
 def _waste(report: Report) -> Figure:
     values = report.wasted_gpu_hours
-    share, allocated = values.percent_by_faults, values.gpu_seconds_allocated
+    share, allocated = wasted_percent(report), values.gpu_seconds_allocated
     expectation = _bound(report, "wasted_gpu_hours")
     if share is None or allocated is None:
-        return _figure("Wasted by faults", DASH, "no ledger", expectation)
+        why = "no step was completed" if report.run.furthest_step == 0 else "no ledger"
+        return _figure("Wasted by faults", DASH, why, expectation)
     lost = values.gpu_seconds_wasted_by_faults
     detail = f"{gpu_seconds(allocated * share / 100 if lost is None else lost)} of {gpu_seconds(allocated)}"
     measured = expectation is not None and expectation.name.endswith("max_percent_by_faults")
@@ -174,7 +190,7 @@ def _samples(values: LossContinuity) -> str:
         return "samples not logged"
     if not repeated and not skipped:
         return "every sample once"
-    return f"{quantity(repeated or 0)} samples repeated, {quantity(skipped or 0)} skipped"
+    return f"{counted(repeated or 0, 'sample')} repeated, {quantity(skipped or 0)} skipped"
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:
@@ -211,7 +227,9 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """From how much the band was taken that straggler drag exceeds."""
+    """From how much the band was taken that straggler drag exceeds; an empty text where there is none."""
+    if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
+        return ""
     return f"Straggler drag is what exceeds the band of {report.wasted_gpu_hours.baseline}."
 
 
@@ -256,10 +274,10 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
             "id": fault.id,
             "kind": fault.kind,
             "target": target_text(fault.target),
-            "injected": seconds(fault.t_injected),
+            "struck": seconds(fault.t_injected),
             "measured": quantity(fault.effect.measured, fault.effect.unit or ""),
             "expected": quantity(fault.effect.expected, fault.effect.unit or ""),
-            "healed": "yes" if fault.healed else "no",
+            "undone": "no" if not fault.healed else "nothing to undo" if fault.kills else "yes",
             "error": fault.error,
         }
         for fault in report.faults
@@ -309,16 +327,22 @@ def metric_rows(report: Report) -> list[tuple[str, str]]:
 
 
 def _metric_name(name: str) -> str:
-    return words(name.replace("_seconds", "_time").replace("_percent", ""))
+    unit = "" if "time" in name else "_time"
+    return words(name.replace("_seconds", unit).replace("_percent", ""))
 
 
+KINDS = {"untold": "of no known kind"}
 _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 
 
 def metric_text(name: str, value: object) -> str:
     """A metric's unit is in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {metric_text(name, item)}" for key, item in value.items())
+        if list(value) == ["untold"]:
+            return metric_text(name, value["untold"])
+        return ", ".join(f"{KINDS.get(key, key)} {metric_text(name, item)}" for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(metric_text(name, item) for item in value) or DASH
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 import re
 
+from harness.timeline.phases import PHASE_NAMES
 from harness.units import format_duration
 
 DASH = "–"
 NAMES = {
-    "interrupted_step": "Interrupted step",
-    "detect": "Detect",
-    "drain": "Drain",
-    "teardown": "Teardown",
-    "reschedule": "Wait for capacity",
-    "startup": "Start-up",
-    "rendezvous": "Rendezvous",
-    "restore": "Restore",
-    "first_step": "First new step",
-    "recompute": "Recompute",
+    **PHASE_NAMES,
     "running": "Running",
     "finish": "Finish",
     "wasted_gpu_hours": "Wasted GPU-hours",
     "gpus_in_use": "GPUs in use",
     "effect_end": "End of effect",
     "own_traffic": "Own traffic",
+    "tells": "Kinds of evidence",
     "gpu": "GPU",
     "gpus": "GPUs",
     "cuda": "CUDA of torch",
@@ -43,7 +36,14 @@ PHASE_MEANING = {
     "first_step": "the first step after the restore",
     "recompute": "repeat the steps that were rolled back",
 }
-_SINGULAR = {"nodes": "node", "processes": "process", "ranks": "rank", "files": "file", "packets": "packet"}
+_SINGULAR = {  # of units, or of their first words, that do not only lose an s
+    "processes": "process",
+    "batches": "batch",
+    "times": "times",
+    "failed starts": "failed start",
+    "rendezvous stores running": "rendezvous store running",
+}
+_NAMES_WITHIN = {"gpu": "GPU", "gpus": "GPUs", "nvlink": "NVLink"}
 
 # Control characters, marks that turn the direction of text, invisible fillers, lone surrogates, tag characters.
 _UNPRINTABLE = re.compile(
@@ -64,7 +64,10 @@ def one_line(value: object) -> str:
 
 def words(name: str) -> str:
     """`straggler_drag` → `Straggler drag`."""
-    return NAMES.get(name, name.replace("_", " ").replace(".", " ").strip().capitalize())
+    if name in NAMES:
+        return NAMES[name]
+    text = name.replace("_", " ").replace(".", " ").strip().capitalize()
+    return " ".join(_NAMES_WITHIN.get(word.lower(), word) for word in text.split(" "))
 
 
 def expectation_name(name: str) -> str:
@@ -98,7 +101,16 @@ def quantity(value: object, unit: str = "") -> str:
         value = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
     elif isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:,}"
-    return f"{value} {_SINGULAR.get(unit, unit) if value == '1' else unit}".strip()
+    return f"{value} {_of_one(unit) if value == '1' else unit}".strip()
+
+
+def _of_one(unit: str) -> str:
+    """`processes gone` → `process gone`; units like `ms late` and `bits flipped` begin with what is counted."""
+    if unit in _SINGULAR:
+        return _SINGULAR[unit]
+    noun, space, rest = unit.partition(" ")
+    one = _SINGULAR.get(noun) or (noun[:-1] if len(noun) > 3 and noun.endswith("s") else noun)
+    return one + space + rest
 
 
 def percent(value: float | None) -> str:

@@ -27,6 +27,7 @@ from harness.run.probes import Answer, Asking
 from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
 from harness.spec.attached import AttachedDay, AttachedEntry
+from harness.units import counted
 
 LOG = "attached.jsonl"
 LOOK_EVERY_S = 1.0
@@ -53,8 +54,8 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
     if verb in NEEDS_KILL and not job.allows_kill:
         return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
     if nodes > allowed:
-        limit = f"{day.limits.nodes:g}% of its {len(job.nodes)} node(s) are {allowed}"
-        return f"{nodes} node(s) at once are too many: {limit} (limits.nodes)"
+        limit = f"{day.limits.nodes:g}% of its {counted(len(job.nodes), 'node')} is {allowed}"
+        return f"too many nodes at once: {nodes}; {limit} (limits.nodes)"
     return ""
 
 
@@ -66,15 +67,24 @@ class _Over(Exception):
         self.outcome = outcome
 
 
-def run_attached(day: AttachedDay, job: AttachedJob, run_dir: pathlib.Path, seed: int, stop: StopRequest) -> None:
-    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` for what could not be undone."""
+def run_attached(
+    day: AttachedDay,
+    job: AttachedJob,
+    run_dir: pathlib.Path,
+    seed: int,
+    stop: StopRequest,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` for what could not be undone.
+
+    `say` hears what is being done."""
     run_dir.mkdir(parents=True)
     (run_dir / "logs").mkdir()
     journal = Journal(run_dir)
     reverter = start_reverter(run_dir)
     try:
         with stop.attended():
-            AttachedRun(day, job, journal, seed, stop).run()
+            AttachedRun(day, job, journal, seed, stop, say).run()
     finally:
         _clean_up(journal, reverter)
 
@@ -91,8 +101,17 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes]) -> None:
 
 
 class AttachedRun:
-    def __init__(self, day: AttachedDay, job: AttachedJob, journal: Journal, seed: int, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        day: AttachedDay,
+        job: AttachedJob,
+        journal: Journal,
+        seed: int,
+        stop: StopRequest,
+        say: Callable[[str], None],
+    ) -> None:
         self.day, self.job, self.journal, self.stop = day, job, journal, stop
+        self._say, self._begin_s = say, time.monotonic()
         self.dice = random.Random(seed)
         self.path = journal.run_dir / LOG
         self._answers = deque[Answer]()
@@ -104,6 +123,7 @@ class AttachedRun:
         try:
             for number, entry in enumerate(self.day.entries):
                 if entry.rest is not None:
+                    self._doing(number, f"rest for {entry.rest}")
                     self._wait(entry.rest.s)
                 else:
                     self._strike(number, entry)
@@ -117,12 +137,15 @@ class AttachedRun:
     def _strike(self, number: int, entry: AttachedEntry) -> None:
         """Healthy before, struck, undone, watched until it goes on: each is told."""
         assert entry.strike is not None
+        progress = self.day.progress
+        self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
         self._healthy()
         self._ask("before", number)
         verb, job = entry.strike, self.job
         targets = sorted(self.dice.sample(list(job.nodes), entry.nodes))
         before = self._progress(targets)
         undos = {node: job.undo_of(verb, node) for node in targets}
+        self._doing(number, f"{verb} of {', '.join(targets)} for {entry.lasts}")
         try:
             for node, undo in undos.items():
                 self.journal.record(undo.action, undo.arguments)
@@ -140,6 +163,7 @@ class AttachedRun:
         back = self._until(targets, lambda _, now: now.state == RUNNING)
         healed = {node: job.healed(verb, back[node]) for node in targets}
         self._tell("undone", entry=number, healed=healed, seen=_plain(back))
+        self._doing(number, f"undone; waiting until the job {'goes on' if progress else 'is whole'}")
         self._watch(number, highest)
         self._ask("after", number)
 
@@ -244,6 +268,9 @@ class AttachedRun:
             if self.stop.asked:
                 raise _Over("interrupted", self.stop.reason)
             time.sleep(min(0.1, seconds))
+
+    def _doing(self, number: int, what: str) -> None:
+        self._say(f"  {time.monotonic() - self._begin_s:6.1f} s  {number + 1}. {what}")
 
     def _tell(self, what: str, **more: Any) -> None:
         with self.path.open("a") as file:

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from harness.run.phases import Span, newest_word
 from harness.run.trigger import LiveProgress
 from harness.spec.gameday import Steady
 
@@ -15,15 +16,6 @@ NINE_OF_TEN = 0.9
 STANDSTILL_TIMES = 20  # no step for so many usual steps: the job stands
 STANDSTILL_NS_MIN = 2 * 10**9
 PERCENT_FROM_NS = 60 * 10**9  # before, one restart would be nearly all of the time
-
-
-@dataclass
-class Span:
-    """A phase of an outage, in the trainer's own word."""
-
-    phase: str
-    begin_ns: int
-    end_ns: int
 
 
 @dataclass
@@ -42,8 +34,9 @@ class Course:
             self.outage.clear()
         if self.outage and self.outage_open:
             self.outage[-1].end_ns = now_ns
-        if at_work and (not self.outage or self.outage[-1].phase != progress.phase) and len(self.outage) < SPANS_MAX:
-            self.outage.append(Span(progress.phase, now_ns, now_ns))
+        word = newest_word(progress)
+        if at_work and (not self.outage or self.outage[-1].phase != word) and len(self.outage) < SPANS_MAX:
+            self.outage.append(Span(word, now_ns, now_ns))
         self.outage_open = at_work
 
     def note(self, progress: LiveProgress, window: int) -> None:

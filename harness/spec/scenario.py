@@ -134,6 +134,12 @@ class FaultSpec(NamedFault):
     id: Name
     when: When
     target: TargetSpec
+    _place: str = PrivateAttr("")
+
+    @property
+    def place(self) -> str:
+        """Where its target stands, in front of a message about it; empty for one that was made in memory."""
+        return self._place
 
 
 class Abort(Parameters):
@@ -326,6 +332,7 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec]) -> None:
         if fault.id in seen:
             document.problem((*at, "id"), f"{fault.id!r} is already the id of another fault; ids are unique")
         seen.add(fault.id)
+        fault._place = document.at((*at, "target"), "")
         followed = fault.when.following
         if followed is not None and (followed not in ids or followed == fault.id):
             others = [each.id for each in faults[:20] if each is not fault]

@@ -77,6 +77,20 @@ def test_a_date_outside_the_calendar_is_named_and_hides_no_other_run(reports: pa
     assert [run.begun_at and run.run_id for run in Store(reports).runs()][:2] == ["b-1", "d-1"]
 
 
+def test_a_run_without_a_step_has_neither_a_recovery_nor_a_waste(tmp_path: pathlib.Path) -> None:
+    waste = {"wasted_gpu_hours": {"percent_by_faults": 0.0}}
+    over, never = ({"recovery_time": {"seconds": took, "episodes": [{"seconds": took}]}} for took in (3.0, None))
+    steps, none = model.Run(furthest_step=9), model.Run(furthest_step=0)
+    write(tmp_path, "a", 300, verdict=Verdict.FAIL, run=none, scores=waste)
+    write(tmp_path, "b", 200, verdict=Verdict.FAIL, run=steps, scores=waste | never)
+    write(tmp_path, "c", 100, verdict=Verdict.FAIL, run=steps, scores=waste | over)
+    write(tmp_path, "d", 50, verdict=Verdict.FAIL, run=steps, scores=waste)
+    found, _ = moments(tmp_path, Wanted())
+    assert [(each.recovery_s, each.waste_percent, each.never) for each in found] == [
+        *((None, None, True), (None, 0.0, True), (3.0, 0.0, False), (None, 0.0, False))
+    ]
+
+
 def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(reports)
     assert store.find("last") == store.find("b") == reports / "b-1"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import report_runs
@@ -16,6 +19,7 @@ from timeline.test_window import in_sequence
 from typer.testing import CliRunner
 
 import harness.report
+from harness import extras
 from harness.backends.contract import Capability, Verb
 from harness.backends.local.backend import LocalBackend
 from harness.campaign.figures import Figures
@@ -230,6 +234,109 @@ def test_each_error_has_its_exit_code(error: BaseException, code: int, monkeypat
     assert ended(error, monkeypatch) == code
 
 
+def said_of(error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(output.err, "_file", None)
+    assert ended(error, monkeypatch) == 3
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_what_may_not_be_written_is_one_line_with_its_path(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = said_of(OSError(code, os.strerror(code), "/runs/a/report.json"), monkeypatch, capsys)
+    assert said == f"error: {os.strerror(code)}: /runs/a/report.json\n"
+
+
+def test_a_full_disk_is_named_by_the_folder_of_the_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    asked = []
+
+    class Usage(NamedTuple):
+        free: int = 3 * 2**20
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: (asked.append(pathlib.Path(place)), Usage())[1])
+    chaos("list", "--runs", "--reports", tmp_path / "runs")
+    full = errno.ENOSPC, os.strerror(errno.ENOSPC)
+    said = said_of(OSError(*full), monkeypatch, capsys)
+    assert said == f"error: {full[1]}: {tmp_path / 'runs'} (3 MiB free on its disk)\n"
+    said = said_of(OSError(*full, "/other/a.json"), monkeypatch, capsys)
+    assert said == f"error: {full[1]}: /other/a.json (3 MiB free on its disk)\n"
+    assert asked == [tmp_path / "runs", pathlib.Path("/other/a.json")]
+
+
+def test_a_verdict_is_told_also_where_no_report_can_be_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, logs = in_sequence(1)
+    folder = history.write(tmp_path / "job-1", logs)
+    usual = chaos("score", "job-1", "--reports", tmp_path)
+    (folder / "report.html").unlink()
+
+    def refused(*_: object, **more: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder / ".report.json.x"))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    judged = chaos("score", "job-1", "--reports", tmp_path)
+    assert judged.exit_code == usual.exit_code and judged.stdout == usual.stdout.split("Report: ")[0]
+    assert f"note: the report cannot be written in {folder}: Read-only file system" in judged.stderr.replace("\n", "")
+    assert isinstance(chaos("report", "job-1", "--reports", tmp_path).exception, OSError), "here that is all there is"
+
+
+@pytest.mark.parametrize("words", [["--nproc-per-node", "2", "train.py"], ["train.py", "--steps", "20"]])
+def test_a_command_without_dashes_before_it_is_told_to_have_them(words: list[str]) -> None:
+    """`--steps` is also an option of `chaos init`, which must not take it from the training."""
+    wrong = chaos("init", "torchrun", *words).exception
+    assert isinstance(wrong, UsageError)
+    assert str(wrong) == f"write -- before your command: chaos init -- torchrun {' '.join(words)}"
+
+
+def test_a_history_of_an_unknown_scenario_names_the_known_ones(reports: pathlib.Path) -> None:
+    assert "nosuch has no stored run: choose one of:" in chaos("history", "nosuch", "--reports", reports).output
+    assert "did you mean spot-evict?" in chaos("history", "spot-evit", "--reports", reports).output
+    assert "no run is stored in" in chaos("history", "x", "--reports", reports / "none").output
+    assert chaos("history", "nosuch", "--json", "--reports", reports).exit_code == 0
+
+
+def test_run_ids_are_listed_whole(reports: pathlib.Path) -> None:
+    name = "checkpoint-restore-slow-20261121-120000-1a2b"
+    (reports / "a-1").rename(reports / name)
+    for width in ("40", "80"):
+        assert name in chaos("list", "--runs", "--reports", reports, COLUMNS=width).output
+
+
+def test_a_target_that_does_not_exist_is_told_with_its_place(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.yaml"
+    fault = "{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 7}}"
+    path.write_text(f"version: 1\nname: x\ntitle: X\nfaults:\n  - {fault}\n")
+    for command in ("validate", "explain"):
+        wrong = chaos(command, path).exception
+        assert str(wrong) == f"{path}:5:48: faults.0.target: fault k: unknown rank 7; choose one of: 0 to 1"
+
+
+@pytest.mark.parametrize(
+    ("root", "noted", "command"),
+    [
+        (ROOT, None, f"pip install -e '{ROOT}[docker]'"),
+        ("/none", None, "pip install 'chaos-harness[docker]'"),
+        ("/none", {"url": "file:///src/it", "dir_info": {}}, "pip install 'chaos-harness[docker] @ file:///src/it'"),
+        (
+            "/none",
+            {"url": "https://example.org/it", "vcs_info": {"vcs": "git"}},
+            "pip install 'chaos-harness[docker] @ git+https://example.org/it'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_harness_came(
+    root: str, noted: dict[str, Any] | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = SimpleNamespace(read_text=lambda name: json.dumps(noted) if noted else None)
+    monkeypatch.setattr(extras, "_ROOT", pathlib.Path(root))
+    monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda name: kept)
+    assert extras.how_to_install("docker") == command
+
+
 def test_a_broken_installation_is_no_failed_run(tmp_path: pathlib.Path) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('broken')")
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
@@ -339,6 +446,17 @@ def test_doctor_says_which_scenarios_cannot_run_and_why(name: str, code: int, mo
     assert [each["runs"] for each in told] == [True, False] and list(told[1]["why_not"]) == ["local"]
 
 
+def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    able = {"local": Capability(True, "here", frozenset()), "docker": Capability(False, "no daemon", frozenset())}
+    lacking = doctor.Finding("programs", False, "one is missing", needed=False)
+    facts = [doctor.Finding("Python", True, ""), lacking, doctor.Finding("torch", False, "not installed")]
+    monkeypatch.setattr(doctor, "examine", lambda: (facts, able))
+    lines = chaos("doctor", "rank-kill").output.splitlines()
+    assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"
+    begun = [line.split(":")[0] for line in lines if line[0] in "✓✗" and "fault" not in line and "scenario" not in line]
+    assert begun == ["✗ torch", "✗ programs", "✓ Python", "✗ backend docker", "✓ backend local"]
+
+
 def test_doctor_exits_with_4_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     here(monkeypatch)
     assert chaos("doctor", "rank-kill").exit_code == 4
@@ -349,7 +467,7 @@ def test_doctor_exits_with_4_where_nothing_can_run(monkeypatch: pytest.MonkeyPat
     [
         ([], 0, "Not checked: whether 1200 steps outlast these times"),
         (["--step-time", "0.1"], 0, "can do every fault of it here"),
-        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1200 steps"),
+        (["--step-time", "0.001"], 2, "workload.steps: the job ends after 1,200 steps"),
     ],
 )
 def test_a_dry_run_of_a_day_checks_the_steps(

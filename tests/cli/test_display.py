@@ -39,12 +39,12 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
         for each in (status(), status("x", first), status("x", first), status("x", second), status("x", second, other)):
             display.status(each)
     assert out.getvalue().splitlines() == [
-        "fault-free run, 2 node(s)",
+        "fault-free run, 2 nodes",
         "  cached",
-        "fault-free run, 2 node(s) once more: the stored one has another pace",
-        "run with faults, 2 node(s)",
+        "fault-free run, 2 nodes once more: the stored one has another pace",
+        "run with faults, 2 nodes",
         "     1.5 s  step 7: kill injected",
-        "     1.5 s  step 7: kill healed",
+        "     1.5 s  step 7: kill over",
         "     1.5 s  step 7: evict injected",
     ]
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from harness.extras import how_to_install
+
 pytestmark = pytest.mark.slow  # whole commands
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCKED = (
@@ -18,7 +20,7 @@ BLOCKED = (
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["pre-launch"], 4, "pip install 'chaos-harness[gameday]', or run it with --no-page"),
+        (["pre-launch"], 4, f"{how_to_install('gameday')}, or run it with --no-page"),
         (["pre-launch", "--dry-run"], 0, "Nothing was launched."),
     ],
 )

@@ -31,6 +31,8 @@ def rehearse(going: gameday_runs.Going, browser: Any) -> None:
     master, participant = (browser.new_page() for _ in range(2))
     master.goto(going.address("game master"))
     participant.goto(going.address("participants"))
+    master.get_by_label("Your name").fill("Grace")
+    participant.get_by_label("Your name").fill("Ada")
     going.wait_for('"fault.effect","fault":"silent-hang-silence"')
     assert "silent-hang" not in participant.content(), "participants have to find out"
     pressed(participant, "I see a problem")

@@ -241,7 +241,7 @@ def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
     logs = telling(history.logs(), sampler())
     steps(trainers(logs, rank=1, life=-1)[0], 30, 30)[0].pop("samples")
     result = found(load(history, logs), fault_free_of(sampler()))
-    assert result.repeated is None and "1 steps of a rank do not report" in result.why
+    assert result.repeated is None and "1 step of a rank without a report" in result.why
 
 
 def digests(logs: Logs, shift: int = 0, seed: str = "") -> Logs:

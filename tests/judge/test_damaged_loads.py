@@ -126,3 +126,14 @@ def test_damage_that_no_restart_could_meet_proves_nothing() -> None:
     card = judged(lambda logs: rotten(logs, step=20), sourced)
     text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
     assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, text)
+
+
+@pytest.mark.parametrize(("step", "accused"), [(0, True), (10, True), (20, False)])
+def test_damage_to_one_checkpoint_excuses_no_older_one_than_the_one_before(step: int, accused: bool) -> None:
+    def goes_back(logs: Logs) -> None:
+        for line in restores(logs):
+            line |= {"step": step, "source": "scratch" if not step else f"step-{step:08}"}
+
+    card = judged(rotten, goes_back)
+    said = f"resumed from step {step} and gave no reason, though a checkpoint of step 20 had been committed"
+    assert (said in " ".join(card.reasons)) is accused, card.reasons

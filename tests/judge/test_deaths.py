@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
 
+from harness.judge import deaths
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -26,8 +28,10 @@ def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> 
 
 def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
-    found = [text.removeprefix("unexplained death: ") for text in card.reasons if text.startswith("unexplained death")]
+    run = card.evidence.run
+    found = [death.describe(run.begin) for death in deaths.unexplained(run)]
     assert card.metrics["deaths_unexplained"] == len(found)
+    assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
     return [text.partition(" at ")[0] for text in found]
 
@@ -299,12 +303,56 @@ def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival()
     assert "the command on node1 ended with exit code 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
 
 
-def test_three_are_named_and_the_rest_counted() -> None:
-    for ranks, told in ((1, []), (2, ["1 more unexplained deaths"])):
-        job = Job(nodes=2 if ranks == 2 else 3, ranks_per_node=ranks, steps=40, every=10)
-        reasons = judged(nothing, CRASH, job=job).reasons
-        assert sum(text.startswith("unexplained death: ") for text in reasons) == 3
-        assert [text for text in reasons if "more unexplained" in text] == told
+def with_codes(*codes: int) -> Callable[[Logs], None]:
+    """Each rank's first exit has its own code."""
+
+    def bend(logs: Logs) -> None:
+        for rank, code in enumerate(codes):
+            exits(logs, rank)[0]["code"] = code
+
+    return bend
+
+
+def test_deaths_that_end_alike_are_one_line() -> None:
+    [told] = judged(nothing, CRASH).reasons
+    assert re.fullmatch(
+        r"unexplained deaths: ranks 0 and 1 died, the first at \d\.\d\d s, with exit code 1 \(no fault explains it\)",
+        told,
+    )
+    [again] = judged(nothing, CRASH, Outage(9, "crash")).reasons
+    assert again.startswith("unexplained deaths: ranks 0 and 1 died 4 times, the first at ")
+
+
+def test_three_kinds_are_named_and_the_rest_counted() -> None:
+    job = Job(nodes=5, steps=40, every=10)
+    three = judged(with_codes(3, 3, 4, 5, 5), CRASH, job=job).reasons
+    assert sorted(text.partition(":")[0] for text in three) == ["unexplained death", *["unexplained deaths"] * 2]
+    assert judged(with_codes(3, 4, 5, 6, 7), CRASH, job=job).reasons[-1] == "2 more unexplained deaths"
+    job = Job(nodes=4, steps=40, every=10)
+    assert judged(with_codes(3, 4, 5, 6), CRASH, job=job).reasons[-1] == "1 more unexplained death"
+
+
+def test_how_deaths_that_end_alike_are_told() -> None:
+    def told(*dead: tuple[str, int | None], code: int | None = 1, error: bool = False, met: str = "") -> str:
+        return deaths.describe_alike(
+            [
+                deaths.Death(node, 1, rank, code, (9 - i) * 1000 * MS, 0, (), met, error)
+                for i, (node, rank) in enumerate(dead)
+            ],
+            0,
+        )
+
+    assert told(("a", 1), ("b", 0), ("a", 1), error=True, met="Error: lost") == (
+        "ranks 0 and 1 died 3 times, the first at 7.00 s, with exit code 1, after they reported an error"
+        "; their first error: Error: lost"
+    )
+    assert told(("a", 3), ("a", 3)) == "rank 3 died 2 times, the first at 8.00 s, with exit code 1"
+    assert told(("b", None), ("a", None)) == "the commands on a and b died, the first at 8.00 s, with exit code 1"
+    assert told(("a", 0), ("b", 1), code=None) == (
+        "ranks 0 and 1 disappeared without an exit code, the first before 8.00 s"
+    )
+    many = told(*(("a", rank) for rank in range(9)))
+    assert many.startswith("ranks 0, 1, 2, 3, 4, 5, 6 and 2 others died, the first at ")
 
 
 def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> None:

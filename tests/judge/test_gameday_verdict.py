@@ -32,7 +32,7 @@ def rehearsed(name: str, at_s: float, took_s: float = 10.0, outcome: str = "sett
         {"event": "fault.recovered", **fault, "s": at_s + took_s},
         {"event": "rehearsal.finished", "rehearsal": name, "outcome": outcome, "s": at_s + took_s},
     ]
-    return own if acts else [each for each in own if not each["event"].startswith("fault")]
+    return own if acts else [each for each in own if not str(each["event"]).startswith("fault")]
 
 
 def day(*events: Sequence[Event] | Event, end: str | None = "completed", reason: str = "") -> list[Event]:
@@ -202,7 +202,19 @@ def test_how_the_schedule_ended(end: str | None, verdict: Verdict) -> None:
 def test_never_steady_before_any_fault_is_no_failure_of_the_job() -> None:
     result = verdict_of(day(end="not_steady", reason="no checkpoint is committed yet"), Expected("a", 0))
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.reasons == ["a: it was not run", "no checkpoint is committed yet"]
+    assert result.reasons == ["no checkpoint is committed yet", "a: it was not run"]
+
+
+def test_a_day_that_a_signal_ended_says_so_first() -> None:
+    ended = {"event": "run.finished", "outcome": "interrupted", "reason": "stopped by the user", "s": 1001}
+    entry = "the job ended during entry 1 of 2"
+    result = verdict_of(
+        day(rehearsed("a", 10, outcome="job_ended"), ended, end="job_ended", reason=entry), Expected("a", 0)
+    )
+    assert result.reasons[0] == f"the schedule was not completed: job_ended: {entry}: stopped by the user"
+    ended |= {"outcome": "completed", "reason": "every node's command ended with 0"}
+    result = verdict_of(day(rehearsed("a", 10), ended, end="job_ended", reason=entry), Expected("a", 0))
+    assert result.reasons[0] == f"the schedule was not completed: job_ended: {entry}"
 
 
 @pytest.mark.parametrize(
@@ -258,6 +270,13 @@ def test_a_rehearsal_whose_end_is_not_in_the_log_is_inconclusive() -> None:
     assert result.reasons == ["a: it did not settle: its end is not in the log"]
 
 
+def test_what_the_death_of_the_harness_cut_short_is_inconclusive_and_not_invalid() -> None:
+    events = [each for each in day(rehearsed("a", 10), end=None) if each["event"] != "rehearsal.finished"]
+    invalid = card(Verdict.INVALID)
+    result = judge_day(events, [Expected("a", 0)], {"a": invalid}, invalid)
+    assert (result.verdict, result.acts[0].verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+
+
 def test_a_day_without_a_rehearsal_proves_nothing() -> None:
     result = verdict_of(day())
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["no rehearsal was planned: nothing is proven"]
@@ -269,6 +288,39 @@ def test_a_skipped_pause_or_rest_is_inconclusive(kind: str) -> None:
     result = verdict_of(day(rehearsed("a", 10), {**entry, "reason": "skipped"}), Expected("a", 0))
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == [f"entry 2: the {kind} was skipped"]
     assert verdict_of(day(rehearsed("a", 10), {**entry, "reason": ""}), Expected("a", 0)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (person("stop", 14), "a: it was stopped: a person pressed stop"),
+        ({"event": "gameday.blocked", "reason": "stop", "s": 14}, "a: it was stopped: a person pressed stop"),
+        (person("skip", 14, "master"), "a: it was skipped: a person skipped it"),
+        (
+            {"event": "gameday.finished", "outcome": "completed", "reason": "", "s": 14},
+            "a: it was stopped: the schedule was over before it had ended",
+        ),
+        (
+            {"event": "rehearsal.finished", "rehearsal": "a", "outcome": "stopped", "reason": "cut", "s": 14},
+            "a: it was stopped: cut",
+        ),
+        (
+            {"event": "gameday.entry", "entry": 0, "kind": "scenario", "edge": "end", "reason": "stopped", "s": 30},
+            "entry 1: the scenario was stopped",
+        ),
+    ],
+)
+def test_a_rehearsal_that_settled_though_the_log_says_that_it_was_cut_short_proves_nothing(
+    more: Event, told: str
+) -> None:
+    result = verdict_of(day(rehearsed("a", 10), more), Expected("a", 0))
+    assert (result.verdict, result.reasons[0]) == (Verdict.INCONCLUSIVE, told)
+
+
+@pytest.mark.parametrize("at_s", [5, 25])
+def test_what_people_stop_before_and_after_a_rehearsal_does_not_change_it(at_s: float) -> None:
+    result = verdict_of(day(rehearsed("a", 10), person("stop", at_s)), Expected("a", 0))
+    assert result.verdict is Verdict.PASS, result.reasons
 
 
 def test_one_alert_serves_one_fault() -> None:

@@ -72,7 +72,7 @@ def test_samples_are_followed_from_step_to_step() -> None:
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
     comparison = curves.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
-    text = "loss_continuity: 1 steps consumed other samples than the fault-free run, first at step 1"
+    text = "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 1"
     assert found == [(Verdict.FAIL, text)]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         bounds = loss_continuity.ContinuityBounds(**allowed)

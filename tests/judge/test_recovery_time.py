@@ -14,7 +14,7 @@ from harness.judge.score import Expectation, S, Verdict
 from harness.judge.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
 from harness.judge.slowdown import Degraded
 from harness.theory.simulator import Outage, simulate
-from harness.timeline.timeline import Episode
+from harness.timeline.timeline import Episode, Segment, Timeline
 
 RUN = fault_free_of(JOB)
 BUSY = "a busy host"
@@ -136,6 +136,23 @@ def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
     run = replace(RUN, episodes=[over, never])
     told = SCORE.score(Analysis(run, None, ()), RecoveryBounds())
     assert (told.values["seconds"], told.summary) == (None, "")
+
+
+def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> None:
+    spans = [("rendezvous", 3), ("reschedule", 4), ("rendezvous", 3), ("startup", 1)]
+    edges = [sum(seconds for _, seconds in spans[:i]) * S for i in range(len(spans) + 1)]
+    phases = [Segment(name, edges[i], edges[i + 1], -1) for i, (name, _) in enumerate(spans)]
+    run = replace(RUN, episodes=[Episode(0, None, None, 9, (), phases)], processes=[])
+    bounds = RecoveryBounds.model_validate({"max": "1s"})
+
+    def told(run: Timeline) -> str:
+        [line] = SCORE.score(Analysis(run, None, ()), bounds).expectations
+        return line.reason
+
+    assert told(run) == "never recovered after step 9: longest phase rendezvous (6.00 s)"
+    waited = replace(run, episodes=[Episode(0, None, None, 9, (), phases[1:2])])
+    assert told(waited) == "never recovered after step 9: longest phase wait for capacity (4.00 s)"
+    assert told(replace(run, aborted=S)) == "never recovered after step 9: at the end in start-up for 1.00 s"
 
 
 def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from judging import EXPECT, verdict
+from judging import EXPECT, Logs, verdict
 from mutants.bent import JOB, KILL
 
 from harness.errors import UsageError
@@ -117,3 +117,24 @@ def test_a_card_is_headed_by_its_plan() -> None:
     told = (card.run_id, card.scenario, card.title, card.backend, card.seed)
     assert told == ("simulated", "simulated", "A simulated job", "local", 7)
     assert card.environment == {"python": "3.11"}
+
+
+@pytest.mark.parametrize(
+    ("own_id", "faults", "told"),
+    [
+        ("simulated-fault-free", [], "the fault-free run failed, so nothing was injected: the job failed at step"),
+        ("simulated-1", [], "a fault-free run for calibration failed, so nothing was injected: the job failed at step"),
+        ("simulated", [], "the job failed at step"),
+        ("simulated-fault-free", [{"id": "fault1"}], "the job failed at step"),
+    ],
+)
+def test_a_fault_free_run_that_failed_is_called_that(own_id: str, faults: list[object], told: str) -> None:
+    def bend(logs: Logs) -> None:
+        plan = next(line for line in logs["harness"] if line.get("event") == "plan")
+        plan["plan"] = plan["plan"] | {"run_id": own_id, "faults": faults}
+        ended = next(line for line in logs["harness"] if line.get("event") == "run.finished")
+        ended |= {"outcome": "failed", "reason": "the command on node0 ended with 2: can't open file 'train.py'"}
+
+    card = verdict(simulate(JOB, (), seed=5), bend, expect={})
+    assert card.reasons[0].startswith(told)
+    assert "the command on node0 ended with 2: can't open file 'train.py'" in card.reasons[0]

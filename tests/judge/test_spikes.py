@@ -129,7 +129,7 @@ def test_after_what_was_left_out_come_the_samples_that_follow_it() -> None:
     (text,) = [
         reason for reason in judged(spiking, struck, alarmed, leaving_out(), others).reasons if "sample" in reason
     ]
-    assert text == "loss_continuity: 1 steps consumed other samples than the fault-free run, first at step 40"
+    assert text == "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 40"
 
 
 @pytest.mark.parametrize("says, skipped", [(0, 8), (3, 5), (7, 1)])

@@ -177,7 +177,7 @@ def test_workers_that_end_well_in_the_middle_have_not_ended_well() -> None:
 
     card = verdict(simulate(JOB, [Outage(17, "crash")], seed=5), quit_, EXACT)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert "ended with exit code 0 at 2.15 s (no fault explains it)" in card.reasons[0]
+    assert "ended, the first at 2.15 s, with exit code 0 (no fault explains it)" in card.reasons[0]
     assert verdict(simulate(JOB, KILL, seed=5), quit_, EXACT).verdict is Verdict.PASS, "it went with the killed one"
 
 
@@ -302,7 +302,7 @@ def test_workers_that_vanish_without_a_word_are_dead() -> None:
     job = replace(JOB, agents=False)
     card = verdict(simulate(job, [*KILL, Outage(15, "crash")], seed=5), untold, EXACT)
     assert (card.verdict, card.metrics["deaths_unexplained"]) == (Verdict.INCONCLUSIVE, 2)
-    assert card.reasons[0].startswith("unexplained death: rank 0 on node0 disappeared without an exit code before ")
+    assert card.reasons[0].startswith("unexplained deaths: ranks 0 and 1 disappeared without an exit code, the first ")
 
 
 @pytest.mark.parametrize("agents", [True, False])
@@ -557,3 +557,122 @@ def test_a_checkpoint_that_failed_and_was_then_committed_is_there_to_be_restored
 
     card = verdict(simulate(JOB, KILL, seed=5), bend)
     assert not any("restored step 10" in reason for reason in card.reasons), card.reasons
+
+
+def restored_with(**told: Any) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "restored" and line["step"] > 0:
+                    line |= told
+
+    return bend
+
+
+def test_a_checkpoint_that_no_longer_holds_what_was_committed_is_not_trusted() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="b"))
+    assert card.verdict is Verdict.INCONCLUSIVE and "no longer holds what was committed" in card.reasons[0]
+    assert verdict(simulate(JOB, KILL, seed=5), restored_with(content="a", saved="a")).verdict is Verdict.PASS
+
+
+def test_a_checkpoint_that_was_passed_over_and_restored_is_a_contradiction() -> None:
+    bend = restored_with(source="last.pt", fallback=[{"source": "last.pt", "reason": "damaged"}])
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert card.reasons[0].endswith("said it passed last.pt over, and that it restored it")
+
+
+@pytest.mark.parametrize(
+    ("entered", "proven"), [(["model"], Verdict.INCONCLUSIVE), (["model", "optimizer"], Verdict.PASS)]
+)
+def test_a_model_without_its_optimizer_is_half_a_state(entered: list[str], proven: Verdict) -> None:
+    def bend(logs: Logs) -> None:
+        restored_with(entered=entered)(logs)
+        for lines in trainers(logs):
+            for line in steps(lines, 30):
+                line["loss"] *= 1 + 1e-9
+
+    roughly = {"loss_continuity": {"mode": "ulp", "max_ulp": 10_000_000}}
+    card = verdict(simulate(JOB, KILL, seed=5), bend, roughly)
+    assert card.verdict is proven, card.reasons
+    exact = verdict(simulate(JOB, KILL, seed=5), restored_with(entered=entered), EXACT)
+    assert exact.verdict is Verdict.PASS, exact.reasons
+
+
+def saved_again_at_15(logs: Logs, **told: Any) -> None:
+    """Rank 0 commits another file at step 15, before the kill; the job then restores step 10."""
+    lines = trainers(logs, rank=0, life=0)[0]
+    for line in lines:
+        if line.get("event") == "checkpoint.committed":
+            line |= {"path": f"/c/step{line['step']}.pt", "holds": ["model", "optimizer"]}
+    step = steps(lines, 15, 15)[0]
+    commit = {"event": "checkpoint.committed", "step": 15} | told
+    lines.insert(lines.index(step) + 1, commit | {key: step[key] + 1 for key in ("mono_ns", "wall_ns")})
+
+
+def dumped(logs: Logs) -> None:
+    """At its end, which is over the loss of its peer."""
+    lines = trainers(logs, rank=0, life=0)[0]
+    last, end = steps(lines)[-1], next(line for line in lines if line.get("event") == "exiting")
+    end["reason"] = "peer lost"
+    commit = {"event": "checkpoint.committed", "step": last["step"], "path": "/c/crash.pt"}
+    lines.insert(lines.index(end), commit | {key: end[key] - 1 for key in ("mono_ns", "wall_ns")})
+
+
+NOT_THE_NEWEST = "resumed from step 10 and gave no reason"
+
+
+@pytest.mark.parametrize(
+    ("bend", "accused"),
+    [
+        (lambda logs: saved_again_at_15(logs, holds=["model"], path="/c/export.pt"), False),
+        (lambda logs: saved_again_at_15(logs, holds=["model", "optimizer"], path="/c/other.pt"), True),
+        (lambda logs: saved_again_at_15(logs, path="/c/unknown.pt"), True),
+        (dumped, False),
+    ],
+)
+def test_only_what_is_meant_for_a_restart_is_the_newest_checkpoint(bend: Callable[[Logs], None], accused: bool) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert (NOT_THE_NEWEST in " ".join(card.reasons)) is accused, card.reasons
+
+
+def seen_only_by_the_harness(logs: Logs, step: int) -> None:
+    kill = kill_of(logs)
+    seen = {"event": "checkpoint.published", "path": "c/a.pt", "step": step, "bytes": 9}
+    seen |= {key: kill[key] - 1000 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].insert(logs["harness"].index(kill), seen)
+    for lines in trainers(logs):
+        remove(lines, lambda line: str(line.get("event")).startswith("checkpoint."))
+
+
+@pytest.mark.parametrize(("step", "told"), [(15, True), (10, False), (4500, False)])
+def test_a_checkpoint_that_only_the_harness_saw_was_there_all_the_same(step: int, told: bool) -> None:
+    def bend(logs: Logs) -> None:
+        by_a_command(logs)
+        seen_only_by_the_harness(logs, step)
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    text = f"{NOT_THE_NEWEST}, though the harness saw a finished checkpoint of step {step}"
+    assert (text in " ".join(card.reasons)) is told, card.reasons
+    assert not told or card.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("other", "proven"),
+    [
+        (range(11), Verdict.PASS),  # from the begin on: they are other ones in each run
+        (range(25, 100), Verdict.INCONCLUSIVE),
+        (range(0), Verdict.PASS),
+    ],
+)
+def test_state_that_no_loss_shows_is_in_the_checkpoints(other: range, proven: Verdict) -> None:
+    def told(logs: Logs, other: range = range(0)) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed":
+                    line |= {"path": f"/c/{line['step']}.pt", "tensors": "b" if line["step"] in other else "a"}
+
+    history = simulate(JOB, KILL, seed=5)
+    card = verdict(history, lambda logs: told(logs, other), EXACT, bent_fault_free(told))
+    assert card.verdict is proven, card.reasons
+    assert proven is Verdict.PASS or "saved other tensors at step 30" in card.reasons[0]

@@ -27,7 +27,7 @@ from harness.timeline.timeline import Timeline
 def test_a_death_that_no_fault_explains() -> None:
     card = verdict(simulate(JOB, [*KILL, Outage(9, "crash")], seed=5))
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert "unexplained death: rank" in card.reasons[0]
+    assert "unexplained deaths: ranks" in card.reasons[0]
     assert "no fault explains it" in card.reasons[0]
 
 
@@ -533,6 +533,7 @@ def test_report_json_is_what_the_contract_says() -> None:
         "t_injected": 0,
         "effect": {"measured": 1, "expected": 1, "unit": "deaths"},
         "healed": True,
+        "kills": True,
         "error": "",
     }
 

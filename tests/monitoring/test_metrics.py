@@ -26,6 +26,7 @@ from harness.campaign import ledger_so_far
 from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
 from harness.emitter.vocabulary import EVENTS
 from harness.errors import CannotRunError, UsageError
+from harness.extras import how_to_install
 from harness.judge.ledger import ACCOUNTS
 from harness.log import records
 from harness.monitoring import metrics
@@ -354,7 +355,7 @@ def test_without_the_extra_the_command_names_it(tmp_path: pathlib.Path) -> None:
     code = "import sys; sys.modules['prometheus_client'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "run", "rank-kill", "--metrics", ":0", "--reports", str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and "pip install 'chaos-harness[metrics]'" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 4 and how_to_install("metrics") in done.stderr, done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
 
 

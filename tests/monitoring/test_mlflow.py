@@ -17,6 +17,7 @@ from docs.test_metrics_doc import example
 
 from harness.cli.monitoring import logger
 from harness.errors import ChaosError
+from harness.extras import how_to_install
 from harness.judge.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import write_reports
@@ -103,4 +104,4 @@ def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
     code = "import sys; sys.modules['mlflow'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "export", str(run_dir), "--mlflow", "http://127.0.0.1:5000"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and "pip install 'chaos-harness[mlflow]'" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 4 and how_to_install("mlflow") in done.stderr, done.stdout + done.stderr

@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
 from harness.errors import ChaosError, UsageError
+from harness.extras import how_to_install
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.monitoring import traces
@@ -145,7 +146,7 @@ def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "export", str(run_dir), "--otlp", "http://127.0.0.1:4318"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and "pip install 'chaos-harness[otel]'" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 4 and how_to_install("otel") in done.stderr, done.stdout + done.stderr
 
 
 def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:

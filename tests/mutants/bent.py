@@ -453,7 +453,7 @@ BROKEN = [
     Bent(stops_early, Verdict.FAIL, "ended without an error, but only reached step 35 of 40"),
     Bent(command_failed, Verdict.FAIL, "KeyError"),
     Bent(a_node_leaves_untold, Verdict.FAIL, "node0 left the job with exit code 75"),
-    Bent(stuck, Verdict.FAIL, "stuck in rendezvous"),
+    Bent(stuck, Verdict.FAIL, "at the end in rendezvous"),
     Bent(no_effect_measured, Verdict.INVALID, "fault1 was injected, but no effect was measured"),
     Bent(effect_too_small, Verdict.INVALID, "fault1 did not act as planned: measured 0 deaths, expected 1"),
     Bent(fault_broke, Verdict.INVALID, "fault1 failed: no such process"),
@@ -478,7 +478,7 @@ BROKEN = [
     Bent(
         dies_twice_by_itself,
         Verdict.INCONCLUSIVE,
-        "unexplained death: rank",
+        "unexplained deaths: ranks 0 and 1 died 4 times",
         outages=(*KILL, Outage(9, "crash"), Outage(3, "crash")),
     ),
     Bent(

@@ -122,6 +122,28 @@ def two_optimizers() -> Any:
 
 
 @case
+def generator_and_critic() -> Any:
+    """Two updates of the critic on data, then one of the generator on noise."""
+    critic, generator = model(), nn.Linear(3, 8)
+    theirs = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
+    losses = []
+    for number, (x, _) in enumerate(DataLoader(dataset(), batch_size=4)):
+        with torch.no_grad():
+            fake = generator(torch.randn(len(x), 3))
+        losses += [_update(critic(torch.cat([x, fake])).mean(), theirs[0])]
+        if number % 2:
+            losses += [_update(-critic(generator(torch.randn(4, 3))).mean(), theirs[1])]
+    return losses
+
+
+def _update(loss: Any, optimizer: Any) -> float:
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return float(loss.item())
+
+
+@case
 def one_optimizer_never_steps() -> Any:
     net = model()
     kept = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
 import io
 import os
@@ -12,6 +14,7 @@ import pathlib
 import shutil
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +120,113 @@ def takes_the_first_that_loads() -> None:
 
 
 lives(fallen_back, takes_the_first_that_loads)
+
+
+def nothing_loads() -> None:
+    training = Training()
+    training.steps(5)
+    training.save("a.pt")
+    os.truncate("a.pt", os.path.getsize("a.pt") // 2)
+
+
+def begins_anew() -> None:
+    training = Training()
+    with contextlib.suppress(RuntimeError):
+        training.load("a.pt")
+    training.steps(2)
+
+
+lives(nothing_loads, begins_anew)
+
+
+def in_the_background() -> None:
+    """The first save gets its name while the training goes on; the second one never does."""
+    training = Training()
+    training.steps(3)
+    written, named = threading.Event(), threading.Event()
+    state = copy.deepcopy(training.state())
+
+    def save() -> None:
+        torch.save(state, "step3.pt.tmp")
+        written.set()
+        assert named.wait(60)
+        os.replace("step3.pt.tmp", "step3.pt")
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert written.wait(60)
+    training.steps(1)
+    named.set()
+    thread.join()
+    training.steps(1)
+    torch.save(training.state(), "step5.pt.tmp")
+    training.steps(1)
+
+
+lives(in_the_background)
+
+
+def exported() -> None:
+    training = Training()
+    training.steps(2)
+    training.save()
+    training.steps(1)
+    torch.save(training.model.state_dict(), "weights.pt")
+    training.steps(1)
+
+
+lives(exported)
+
+
+def averaged() -> None:
+    """Steps 4 and 8 of a training whose average of weights is not restored in between, and then is."""
+    training = Training()
+    for _ in range(2):
+        training.steps(4)
+        torch.save(training.state() | {"average": torch.full((10,), training.done / 4)}, f"step{training.done}.pt")
+    training.steps(1)
+
+
+def averages_anew() -> None:
+    for average in (1.0, 2.0):
+        training = Training()
+        training.load("step4.pt")
+        training.done = 4
+        training.steps(4)
+        torch.save(training.state() | {"average": torch.full((10,), average)}, "again.pt")
+        training.steps(1)
+
+
+lives(averaged, averages_anew)
+
+
+def saves_at_once() -> None:
+    training = Training()
+    training.load()
+    torch.save(training.state() | {"epoch": 4}, "last.pt")
+    training.steps(1)
+
+
+def resumed_and_saved() -> None:
+    resumed()
+
+
+lives(resumed_and_saved, saves_at_once)
+
+
+def many_copies() -> None:
+    """Of an object that ends with the optimizer's state: the parameters' copies come late."""
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40)))
+    optimizer = torch.optim.AdamW(layers.parameters())
+    for _ in range(2):
+        layers(torch.ones(2, 8)).mean().backward()
+        optimizer.step()
+    torch.save(copy.deepcopy({"model": layers.state_dict(), "optimizer": optimizer.state_dict()}), "last.pt")
+    layers(torch.ones(2, 8)).mean().backward()
+    optimizer.step()
+
+
+lives(many_copies)
 
 
 def no_checkpoint() -> None:

@@ -90,10 +90,42 @@ def test_damaged_bytes_that_are_loaded_are_told(told: pathlib.Path) -> None:
     assert restored["step"] == 10 and steps(second)[0] == 11
 
 
+def test_a_job_that_saves_at_once_under_the_same_name_has_loaded_what_was_there(told: pathlib.Path) -> None:
+    restored = one(lives(told, "resumed_and_saved")[1], "restored")
+    assert (restored["step"], restored["content"]) == (10, restored["saved"])
+
+
 def test_a_checkpoint_that_did_not_load_is_told_as_passed_over(told: pathlib.Path) -> None:
     restored = one(lives(told, "fallen_back")[1], "restored")
     assert restored["step"] == 5
     assert [item["source"] for item in restored["fallback"]] == [str(told / "fallen_back" / "b.pt")]
+
+
+def test_a_start_from_scratch_tells_what_did_not_load(told: pathlib.Path) -> None:
+    restored = one(lives(told, "nothing_loads")[1], "restored")
+    assert (restored["step"], restored["source"]) == (0, "scratch")
+    assert [item["source"] for item in restored["fallback"]] == [str(told / "nothing_loads" / "a.pt")]
+
+
+def test_a_save_under_a_temporary_name_is_not_whole(told: pathlib.Path) -> None:
+    (log,) = lives(told, "in_the_background")
+    assert [event["step"] for event in named(log, "checkpoint.started")] == [3, 5]
+    saved = one(log, "checkpoint.committed")
+    assert (saved["step"], saved["path"]) == (3, str(told / "in_the_background" / "step3.pt"))
+    assert saved["mono_ns"] > next(event["mono_ns"] for event in named(log, "step") if event["step"] == 4)
+
+
+def test_exported_weights_do_not_hold_the_optimizer(told: pathlib.Path) -> None:
+    (log,) = lives(told, "exported")
+    holds = [(event["step"], event["holds"]) for event in named(log, "checkpoint.committed")]
+    assert holds == [(2, ["model", "optimizer"]), (3, ["model"])]
+
+
+def test_the_same_tensors_have_the_same_digest(told: pathlib.Path) -> None:
+    first, second = lives(told, "averaged")
+    at_8 = named(first, "checkpoint.committed")[-1]["tensors"]
+    without, with_average = (event["tensors"] for event in named(second, "checkpoint.committed"))
+    assert at_8 == with_average != without
 
 
 def test_other_files_are_no_checkpoints(told: pathlib.Path) -> None:
@@ -114,6 +146,7 @@ def test_copies_are_recognised(told: pathlib.Path) -> None:
     first, second = lives(told, "copied_before")
     assert one(first, "checkpoint.committed")["step"] == 3
     assert (one(second, "restored")["step"], steps(second)) == (3, [4])
+    assert one(lives(told, "many_copies")[0], "checkpoint.committed")["step"] == 2
 
 
 @pytest.mark.parametrize("case", ["unknown_step", "put_in_by_hand"])

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from observer import observing
 
+from harness.observer.signals import exits
+
 CASES = pathlib.Path(__file__).with_name("cases.py")
 
 
@@ -98,6 +100,12 @@ def test_batches_that_were_only_looked_at_were_not_consumed(told: pathlib.Path) 
     assert observing.expanded(*steps(told, "validating")) == list(range(24))
 
 
+def test_a_step_on_noise_consumed_no_sample(told: pathlib.Path) -> None:
+    found = steps(told, "generator_and_critic")
+    assert observing.expanded(*found) == list(range(24)) and all("samples" in step for step in found)
+    assert [not step["samples"] for step in found] == [False, False, True] * 3
+
+
 @pytest.mark.parametrize("case", ["stream", "no_loader"])
 def test_where_no_indices_are_known_the_inputs_have_a_digest(told: pathlib.Path, case: str) -> None:
     found = steps(told, case)
@@ -138,3 +146,22 @@ def test_the_header_promises_what_is_hooked(told: pathlib.Path) -> None:
     assert {"steps", "loss"} <= set(log.header["tells"])
     began = log.events[0]
     assert (began["event"], began["mono_ns"]) == ("started", log.header["mono_ns"]), "triggers count from there"
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        (
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3",
+            "peer lost",
+        ),
+        ("NCCL communicator was aborted on rank 1", "peer lost"),
+        ("the store was closed by peer pressure", "error"),
+        ("CUDA out of memory", "error"),
+    ],
+)
+def test_a_script_that_waits_for_its_own_collective_has_lost_a_peer(text: str, whose: str) -> None:
+    try:
+        raise RuntimeError(text)  # from no file of torch
+    except RuntimeError as error:
+        assert exits.reason(error) == whose

@@ -28,7 +28,7 @@ def scenes() -> list[SceneView]:
 
 
 def ranks(count: int) -> RanksView:
-    listed = [RankView(rank, f"node{rank // 8}", 1000 - 3 * (rank == 9), 80.0 + rank % 7) for rank in range(count)]
+    listed = [RankView(rank, f"node{rank // 8}", 1000 - 3 * (rank == 9), 80.0 + rank % 7, 0.1) for rank in range(count)]
     whole = count <= 64
     return RanksView(count, listed if whole else listed[:8], whole, [997, 1000, 1000], [80.0, 83.0, 86.0])
 
@@ -45,14 +45,17 @@ def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayVi
         "outcome": "",
         "phase": f"checkpoint.write {EVIL}",
         "step": 1000,
+        "furthest_step": 1000,
         "steps": 3000,
         "loss": 3.2173,
         "committed_step": 950,
-        "idle_s": 3.4,
+        "idle_s": 0.1,
+        "standing": False,
+        "steps_go": True,
         "ranks": ranks(count),
         "scenes": scenes(),
         "at_work": 1,
-        "outage": [("training", 1.2), ("startup", 0.8), ("rendezvous", 0.3), (EVIL, 1.1)],
+        "outage": [("detect", 1.2), ("startup", 0.8), ("recompute", 0.3), (EVIL, 1.1)],
         "outage_open": True,
         "wasted_gpu_s": 38.4,
         "wasted_percent": 23.0,
@@ -63,5 +66,6 @@ def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayVi
             NewsView(61.0, "person", "Ada: note: loss is flat"),
         ],
         "nodes": ["node0", "node1"],
+        "fault_free": True,
     }
     return DayView(**{**given, **more})  # type: ignore[arg-type]

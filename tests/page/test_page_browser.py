@@ -6,6 +6,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import tools
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
-from page_days import EVIL, view
+from page_days import EVIL, scenes, view
 
 from harness.page.chart import drawing
 from harness.page.server import PageAddress, Served, serving
+from harness.run.day_view import RanksView, RankView, ended
 from harness.run.desk import Ask, Desk
 from harness.run.steady import Course
 
@@ -125,7 +127,7 @@ def test_stop_is_one_press_and_the_page_follows(browser: Any, day: Day) -> None:
     page.get_by_role("button", name="Stop").click()
     assert until(lambda: [ask.action for ask in day.pressed] == ["stop"])
     wait(page, "document.getElementById('answer').textContent.startsWith('Stopped')")
-    day.shown = view(blocked=True, saying="Stopped by a person: nothing is injected until it is lifted.")
+    day.shown = view(blocked=True, saying="Stopped by Ada at 2:39: nothing is injected until it is lifted.")
     page.get_by_role("button", name="Lift the stop").wait_for()
     assert page.get_by_role("button", name="Inject now").is_disabled()
     assert page.title().startswith("Stopped")
@@ -149,6 +151,105 @@ def test_the_keyboard_alone_leaves_a_note(browser: Any, day: Day) -> None:
         reached.add(page.evaluate("document.activeElement.textContent"))
     assert {"I see a problem", "I take it", "It is mitigated"} <= reached
     page.close()
+
+
+def test_an_answer_says_what_was_noted_and_fades(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    page.get_by_label("Your name").fill("Ada")
+    for button, words in (("I see a problem", "Noted: detected."), ("Stop", "Stopped: everything is being healed.")):
+        page.get_by_role("button", name=button).click()
+        wait(page, f"document.getElementById('answer').textContent === {words!r}")
+    assert page.get_by_role("status").get_attribute("aria-live") == "polite"
+    wait(page, "document.getElementById('answer').textContent === ''")
+    page.close()
+
+
+def test_a_name_is_asked_for_before_the_first_action(browser: Any, day: Day) -> None:
+    page, heard = opened(browser, day, "participant")
+    page.get_by_role("button", name="I see a problem").press("Enter")
+    wait(page, "document.activeElement.id === 'who'")
+    assert page.get_by_role("alert").inner_text() == "Write your name first, then press Enter."
+    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "true"
+    time.sleep(0.3)
+    assert day.pressed == []
+    page.keyboard.type("Ada")
+    page.keyboard.press("Enter")
+    assert until(lambda: [(ask.action, ask.who) for ask in day.pressed] == [("detected", "Ada")])
+    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "false"
+    assert page.locator("#who-why").inner_text() == ""
+    page.get_by_role("button", name="I take it").click()
+    assert until(lambda: len(day.pressed) == 2)
+    assert heard == []
+    page.close()
+
+
+def test_ranks_that_stand_still_are_grey_and_say_for_how_long(browser: Any, day: Day) -> None:
+    still = [RankView(rank, "node0", 1000, None, 23.4, True) for rank in range(4)]
+    ranks = RanksView(4, still, True, [1000, 1000, 1000], [])
+    day.shown = view(ranks=ranks, idle_s=23.4, standing=True, steps_go=False, phase="standing_still")
+    page, _ = opened(browser, day)
+    wait(page, "document.querySelectorAll('.rank.standing').length === 4")
+    assert page.locator(".rank span").all_inner_texts() == ["no step for 23 s"] * 4
+    assert not page.locator(".rank .bar-line").first.is_visible()
+    assert page.locator("#idle").inner_text() == "no step for 23 s"
+    day.shown = view(step=0, phase="rendezvous", idle_s=1.0, steps_go=False)
+    wait(page, "document.getElementById('step').textContent.startsWith('0 of')")
+    assert page.locator("#idle").inner_text() == ""
+    assert page.locator("#furthest").inner_text() == "step 1,000 was reached before"
+    page.close()
+
+
+def test_phases_of_an_outage_have_the_words_and_colours_of_the_report(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    wait(page, "document.querySelectorAll('#outage rect').length === 4")
+    found = page.evaluate(
+        "[...document.querySelectorAll('#outage-words li')].map((n) => [n.textContent, n.querySelector('rect').getAttribute('class')])"
+    )
+    assert found[:3] == [
+        ["Detect 1.2 s", "p-detect"],
+        ["Start-up 0.8 s", "p-startup"],
+        ["Recompute 0.3 s", "p-recompute"],
+    ]
+    assert found[3][1] == "p-unknown"
+    fill = "getComputedStyle(document.querySelector('#outage .p-recompute')).fill"
+    assert page.evaluate(fill) == "rgb(140, 92, 207)", "--recompute of the style sheet of the reports"
+    page.close()
+
+
+def test_without_a_fault_free_run_the_legend_does_not_name_it(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    assert page.get_by_text("the same job without a fault").is_visible()
+    day.shown = view(fault_free=False)
+    wait(page, "document.getElementById('without-fault').hidden")
+    assert not page.get_by_text("the same job without a fault").is_visible()
+    page.close()
+
+
+def test_an_entry_that_was_stopped_is_not_green(browser: Any, day: Day) -> None:
+    stopped = replace(scenes()[0], state="stopped")
+    day.shown = view(scenes=[stopped, *scenes()[1:]])
+    page, _ = opened(browser, day)
+    colours = "[...document.querySelectorAll('#schedule > li')].map((n) => getComputedStyle(n).borderLeftColor)"
+    assert page.locator("#schedule > li .head .word").first.inner_text() == "stopped"
+    neutral, green, *_ = page.evaluate(colours)
+    assert (neutral, green) == ("rgb(77, 90, 105)", "rgb(11, 122, 67)")
+    page.close()
+
+
+def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: Any, day: Day) -> None:
+    pages = [opened(browser, day, role)[0] for role in ("master", "participant")]
+    day.shown = view(state="over")
+    for page in pages:
+        wait(page, "document.querySelector('[data-act=stop]').disabled")
+        assert page.get_by_role("button", name="I see a problem").is_enabled(), "the job still goes on"
+    day.shown = ended(view(), "fail", "silent-hang: too slow", "/reports/a-day/report.html")
+    for page in pages:
+        wait(page, "document.getElementById('report-path').textContent === '/reports/a-day/report.html'")
+        assert page.locator("#saying").inner_text() == "The day is over: fail. silent-hang: too slow"
+        assert "fail" in str(page.locator("#state").get_attribute("class")).split()
+        assert page.locator("button[data-act]:enabled, #note-form :enabled").count() == 0
+        assert page.locator(".main-buttons").is_hidden()
+        page.close()
 
 
 def test_a_lost_connection_is_told_and_comes_back(browser: Any, day: Day) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import re
 import socket
 import ssl
 import subprocess
@@ -24,11 +25,12 @@ from starlette.testclient import TestClient
 from harness.errors import UsageError
 from harness.page import alerts
 from harness.page.access import Access
-from harness.page.app import STREAMS_MAX, Page, newest_words
+from harness.page.app import PHASES, STREAMS_MAX, Page, newest_words
 from harness.page.hub import Hub
 from harness.page.server import PageAddress, serving
 from harness.run.day_view import NewsView, for_role
 from harness.run.desk import AlertNews, Ask, Desk
+from harness.timeline.phases import PHASES as TIMELINE_PHASES
 
 HOST = "127.0.0.1:8000"
 OWN = {"origin": f"http://{HOST}", "content-type": "application/json"}
@@ -196,11 +198,28 @@ def test_the_participants_page_has_no_schedule_and_no_forbidden_button(client: T
     assert "data-act" not in observer
 
 
+def test_each_phase_of_an_outage_has_the_colour_of_the_report(client: TestClient, page: Page) -> None:
+    style = client.get("/page.css").text
+    assert set(PHASES) == {"running", *TIMELINE_PHASES}
+    for phase in PHASES:
+        assert re.search(rf"\.p-{phase}\b[^{{}}]*{{ fill: var\(--\w+\); }}", style), phase
+    text = enter(client, page, "master")
+    assert json.loads(text.split("data-phases='")[1].split("'")[0]) == list(PHASES)
+
+
+def test_phases_are_called_as_in_the_report(client: TestClient, page: Page) -> None:
+    page.hub.publish(view(phase="first_step", outage=[("reschedule", 1.5), ("my.own_phase", 0.5)]), [])
+    time.sleep(0.05)
+    told = json.loads(page.hub.text("master"))
+    assert told["phase"] == "First new step"
+    assert told["outage"] == [["reschedule", "Wait for capacity", 1.5], ["my.own_phase", "My own phase", 0.5]]
+
+
 def test_the_view_of_participants_hides_what_acts_and_what_comes() -> None:
     shown = for_role(view(), "participant", [NewsView(1, "person", "Bob: I see it")])
     text = json.dumps(shown, default=vars)
     assert "rank-kill" in text, "what is over is told"
-    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back"):
+    for hidden in ("silent-hang", "spot-evict", "silence", "Is everybody back", "first week"):
         assert hidden not in text
     assert "Rehearsing" not in text
 

@@ -434,7 +434,7 @@ def never_recovered() -> Scorecard:
         "rendezvous": 30_000,
     }
     run = simulate(outages=[Outage(90, 80, phases_ms=stuck, forever=True)])
-    reason = "recovery_time: never recovered, stuck in rendezvous for 30.0 s (allowed 60 s)"
+    reason = "recovery_time: never recovered, at the end in rendezvous for 30.0 s (allowed 60 s)"
     return scorecard(run, simulate(), verdict=Verdict.FAIL, reasons=[reason, "loss_continuity: 110 steps are missing"])
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import report_runs
 import tools
+from judge.test_gameday_verdict import card as act_card
+from judge.test_gameday_verdict import day, rehearsed, verdict_of
 from test_report_history import risen
 
 from harness.judge.comparison import Question, Regressions, Success, compare
+from harness.judge.gameday import Expected
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Scorecard, Verdict
-from harness.report import history, html, model, suite
+from harness.report import gameday, history, html, model, suite
 from harness.report.comparison import compare as compare_runs
 from harness.report.comparison import render as render_comparison
 
@@ -50,11 +54,20 @@ def gate() -> str:
     return suite.render(suite.GateResult(*told))["report.html"]
 
 
+def game_day() -> str:
+    reasons = ["recovered in 2.00 s; losses identical bit for bit; not judged: pace, last checkpoint"]
+    cards = {name: replace(act_card(), reasons=reasons) for name in ("checkpoint-corrupt-latest", "b")}
+    events = day(rehearsed("checkpoint-corrupt-latest", 10), rehearsed("b", 50))
+    result = verdict_of(events, Expected("checkpoint-corrupt-latest", 0), Expected("b", 1), cards=cards)
+    return gameday.render(gameday.Day("plan", "A day", "day-1", "local", 1), result)["report.html"]
+
+
 OTHER_PAGES: dict[str, Callable[[], str]] = {
     "history": lambda: history.render(risen()),
     "no_history": lambda: history.render([]),
     "comparison": compared,
     "gate": gate,
+    "game_day": game_day,
 }
 
 
@@ -99,6 +112,27 @@ def test_no_error_no_request_and_no_sideways_scrolling(
     page.close()
 
 
+_CLIPPED = """() => [...document.querySelectorAll("svg text")].filter((node) => {
+  const box = node.getBoundingClientRect(), around = node.ownerSVGElement.getBoundingClientRect();
+  return box.width && (box.left < around.left - 1 || box.right > around.right + 1);
+}).map((node) => node.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["spot_evict", "never_recovered", *OTHER_PAGES])
+def test_no_label_is_clipped(browser: Any, folder: pathlib.Path, name: str, width: int) -> None:
+    page, _ = _open(browser, folder / f"{name}.html", width, "light")
+    assert page.evaluate(_CLIPPED) == []
+    page.close()
+
+
+def test_on_a_phone_a_wide_table_scrolls_in_its_box(browser: Any, folder: pathlib.Path) -> None:
+    page, _ = _open(browser, folder / "spot_evict.html", 390, "light")
+    wide = page.locator("#faults .scroll").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
+    assert wide[0] > wide[1] + 100, "it is not squeezed until every word has a line"
+    page.close()
+
+
 def _contrast(first: str, second: str) -> float:
     """WCAG 2 contrast ratio of two `rgb(…)` colours."""
     lights = []
@@ -119,10 +153,10 @@ _COLOURS = """(selectors) => selectors.map((selector) => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["history", "comparison", "gate"])
+@pytest.mark.parametrize("name", ["history", "comparison", "gate", "game_day"])
 def test_other_pages_have_good_contrast(browser: Any, folder: pathlib.Path, name: str, scheme: str) -> None:
     page, _ = _open(browser, folder / f"{name}.html", 1440, scheme)
-    selectors = ["h1", "h2", ".badge", *(["td"] if name == "gate" else ["svg .tick", "summary"])]
+    selectors = ["h1", "h2", ".badge", *(["td"] if name in ("gate", "game_day") else ["svg .tick", "summary"])]
     for selector, (ink, paper) in zip(selectors, page.evaluate(_COLOURS, selectors), strict=True):
         assert _contrast(ink, paper) >= 4.5, (name, selector, ink, paper)
     page.close()

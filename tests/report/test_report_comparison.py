@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from dataclasses import replace
 
 import pytest
 import report_runs
@@ -17,7 +18,7 @@ from harness.judge.difference import Line, lines, rank_lines, starts_by_rank
 from harness.judge.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import comparison, model
-from harness.report.comparison import compare, render, sentences, to_json
+from harness.report.comparison import Section, compare, render, sentences, to_json
 from harness.theory.simulator import PHASE_MS, Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40)
@@ -109,3 +110,39 @@ def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
     hostile = model.from_scorecard(report_runs.hostile())
     source = comparison.render(compare(hostile, hostile, None, "<script>alert"))
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
+    before, after = (model.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.no_outage))
+    found = compare(before, after, ({"rank 0, restore": 1.0}, {}))
+    said = " ".join(sentences(found))
+    assert "Recovery time: 4.78 s in the first run, progress never stopped in the second." in said
+    assert "By phase of the longest recovery: not known, only the first run has an outage." in said
+    assert "By rank, in that recovery: not known, only the first run has a rank that was started again." in said
+    assert "nothing differs" not in said
+
+
+def test_a_run_that_never_recovered_is_told_so() -> None:
+    found = compare(
+        *(model.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
+    )
+    assert sentences(found)[0] == "Recovery time: never in the first run, 4.78 s in the second."
+    assert "Never" in Page(render(found)).text
+
+
+def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    after = model.from_scorecard(replace(report_runs.spot_evict(), backend="docker"))
+    source = render(compare(before, after, None))
+    assert "backend local and docker" in Page(source).text
+    assert '<p class="note">' in source and "inconclusive" not in Page(source).text
+
+
+def test_what_rounds_to_nothing_is_not_shown() -> None:
+    section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
+    assert comparison.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
+
+
+def test_parts_of_a_rank_have_the_words_of_the_report() -> None:
+    section = Section("ranks", "By rank", "s", rank_lines({"rank 0, startup": 1.0}, {"rank 0, startup": 3.0}))
+    assert comparison.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from test_report_html import Page
 from harness.judge.changes import changes
 from harness.judge.score import Verdict
 from harness.report import history
+from harness.report.charts.trend import Point, trend_chart
 from harness.report.history import Moment, render, series_of, to_json
 
 
@@ -102,6 +104,23 @@ def test_the_schema_is_stable() -> None:
     assert values["runs"][0]["run_id"] == "spot-evict-34", "newest first"
 
 
+def test_a_run_that_never_recovered_stands_above_the_chart_and_counts_for_no_level() -> None:
+    made = [moment(i, 7.0) for i in range(3)] + [moment(3, None, never=True, verdict=Verdict.FAIL)]
+    (one,) = series_of(made)
+    assert [one.value(each, "waste_percent") for each in one.moments] == [14.0, 14.0, 14.0, None]
+    source = render(made)
+    assert "spot-evict-3\nfail: never\n" in source and "spot-evict-3\nfail: no step\n" in source
+    assert source.count(">never</text>") == source.count(">no step</text>") == 2, "wide and narrow"
+    heights = [float(at) for at in re.findall(r'd="M[\d.]+ ([\d.]+)m-4 -4[^"]*" class="mark-fail"', source)]
+    assert heights == [32.0] * 4
+    assert ">never</text>" not in render([moment(0, 7.0), moment(1, None, verdict=Verdict.INCONCLUSIVE, never=True)])
+
+
+def test_the_days_are_below_the_axis() -> None:
+    source = render([moment(i, 7.0) for i in range(48)])
+    assert all(f">2026-09-{day}</text>" in source for day in (21, 22, 23))
+
+
 def test_the_page_is_whole_and_loads_nothing() -> None:
     source = render(risen(), "spot-evict")
     page = Page(source)
@@ -115,3 +134,16 @@ def test_what_a_run_is_called_is_never_markup() -> None:
     evil = "<script>alert(1)</script>\x1b\u202e"
     source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
+    text = Page(render([moment(0, None, verdict=Verdict.INCONCLUSIVE)])).text
+    assert "Recovery time: no run has a value that counts." in text and "Median of a stretch" not in text
+    source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
+    assert 'class="grid"' not in source, "an axis without a value would be made up"
+
+
+def test_the_last_day_is_not_clipped() -> None:
+    drawn = trend_chart("t", [Point(1.0, "pass", "", f"2026-09-{i // 24 + 1:02}", "") for i in range(49)], [], str, "")
+    last = re.findall(r'<text x="([\d.]+)"[^>]*>2026-09-03</text>', drawn)
+    assert last and float(last[0]) + 60 <= 1080

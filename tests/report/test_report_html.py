@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import report_runs
 
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html, model, words
+from harness.report import drawing, html, markdown, model, view, words
 from harness.report.charts import svg
+from harness.report.charts.loss import Curves, Series, step_time_chart
 
 CARDS = [
     report_runs.spot_evict,
@@ -157,7 +159,7 @@ def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None
 
 def test_every_fault_is_in_the_table_with_its_effect() -> None:
     rows = Page(page_of(report_runs.double_evict())).rows
-    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "yes"] in rows
+    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "nothing to undo"] in rows
     assert [row[0] for row in rows if row[1:2] == ["preemption"]] == ["evict", "again"]
 
 
@@ -209,9 +211,9 @@ def test_losses_that_are_not_numbers_are_marked() -> None:
     assert "39 steps without a finite loss, first at step 8,001" in page_of(report_runs.long_run())
 
 
-def test_a_run_that_never_recovered_names_the_phase_it_is_stuck_in() -> None:
+def test_a_run_that_never_recovered_names_the_phase_it_ended_in() -> None:
     text = Page(page_of(report_runs.never_recovered())).text
-    assert "stuck in rendezvous" in text
+    assert "Never at the end in rendezvous" in " ".join(text.split())
     assert "never came back" in text
 
 
@@ -223,3 +225,107 @@ def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
 
 def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
     assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in page_of(report_runs.spot_evict())
+
+
+def test_figures_are_words() -> None:
+    values = {
+        "tells": ["steps", "loss"],
+        "time_to_complete_seconds": 4.0,
+        "checkpoint_seconds_max_by_kind": {"periodic": 0.02, "untold": 0.029},
+    }
+    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, metrics=values)
+    assert view.metric_rows(report) == [
+        ("Kinds of evidence", "steps, loss"),
+        ("Time to complete", "4.00 s"),
+        ("Checkpoint time max by kind", "periodic 20 ms, of no known kind 29 ms"),
+    ]
+
+
+def test_events_are_words() -> None:
+    event = {
+        "event": "checkpoint.committed",
+        "step": 5,
+        "files": ["ckpt.pt", "/a/b/c/d.pt"],
+        "content": "whole:" + 9 * "b7",
+    }
+    assert drawing._what(event) == "committed: step 5, files ckpt.pt, …/c/d.pt, fingerprint b7b7b7b7b7b7"
+
+
+def test_only_what_can_be_undone_is() -> None:
+    faults = [
+        model.Fault(id="a", kind="b", healed=healed, kills=kills) for healed in (True, False) for kills in (True, False)
+    ]
+    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, faults=tuple(faults))
+    assert [row["undone"] for row in view.fault_rows(report)] == ["nothing to undo", "yes", "no", "no"]
+    text = Page(page_of(report_runs.spot_evict())).text
+    assert "Struck at" in text and "Injected" not in text and "Fault struck" in text
+
+
+def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
+    told = []
+    for drag in (0.0, 1.0):
+        accounts = {"productive": 9.0, "straggler_drag": drag}
+        waste = {"gpu_seconds_allocated": 9.0 + drag, "accounts": accounts, "baseline": "398 steps"}
+        scores = {"wasted_gpu_hours": waste}
+        report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, scores=scores)
+        told.append(
+            ["Straggler drag is what exceeds" in text for text in (html.render(report), markdown.render(report))]
+        )
+    assert told == [[False, False], [True, True]]
+
+
+def test_what_was_not_judged_is_told_once_grouped_by_why() -> None:
+    untold = {"loss": "the log does not report it", "pace": "nothing was slow", "exits": "the log does not report it"}
+    reasons = [f"recovered in 4.78 s; not judged: {', '.join(untold)}"]
+    card = replace(report_runs.spot_evict(), not_judged=untold, reasons=reasons)
+    report = model.from_scorecard(card)
+    for text in (Page(html.render(report)).text, markdown.render(report)):
+        assert text.lower().count("not judged") == 1
+        assert "Not judged: loss, exits (the log does not report it); pace (nothing was slow)." in text
+    assert view.headline(report).endswith("not judged: loss, pace, exits"), "a terminal and JUnit have no other place"
+
+
+def test_checkpoints_are_folded_and_what_is_missing_is_one_line() -> None:
+    metrics = {"gpu_busy_percent": None, "step_seconds_p50": None, "deaths": 1}
+    source = page_of(replace(report_runs.spot_evict(), metrics=metrics))
+    assert "<details><summary>Checkpoints (" in source
+    assert "Not available here: GPU busy, step time p50." in Page(source).text
+    assert "<dt>Deaths</dt>" in source and "<dt>GPU busy</dt>" not in source
+
+
+def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
+    card = report_runs.empty()
+    report = model.from_scorecard(card)
+    assert report.run.furthest_step == 0
+    waste = view.figures(report)[2]
+    assert (waste.value, waste.detail) == (words.DASH, "no step was completed")
+    assert "Slower than the usual step" not in html.render(report, card.evidence)
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "told"),
+    [
+        (1, "processes gone", "1 process gone"),
+        (1, "bits flipped", "1 bit flipped"),
+        (2, "bits flipped", "2 bits flipped"),
+        (1, "ms late on average", "1 ms late on average"),
+        (1, "nodes", "1 node"),
+        (1, "times the step time", "1 times the step time"),
+        (1, "rendezvous stores running", "1 rendezvous store running"),
+        (1, "failed starts", "1 failed start"),
+        (1, "rank", "1 rank"),
+        (1, "", "1"),
+    ],
+)
+def test_one_of_a_unit(amount: int, unit: str, told: str) -> None:
+    assert words.quantity(amount, unit) == told
+
+
+def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
+    def chart(*took_s: float) -> str:
+        steps = np.arange(1.0, len(took_s) + 1)
+        return str(step_time_chart(Curves(Series(steps, steps, np.array(took_s)), None, None, len(took_s))))
+
+    assert ">20 ms<" in chart(0.02, 0.0, 0.03, 0.02)
+    assert "µs" not in chart(0.02, 0.0, 0.03, -1.0, 0.02)
+    assert chart(0.0, 0.0) == "None"

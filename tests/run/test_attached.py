@@ -185,6 +185,20 @@ def test_a_probe_that_does_not_hold_ends_it(
     assert len(job.struck) == strikes
 
 
+def test_it_says_what_it_does(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, said = Pretended(), list[str]()
+    stand_in(job, monkeypatch)
+    monkeypatch.setattr(running, "LOOK_EVERY_S", 0.01)
+    day = AttachedDay.model_validate(DAY | {"entries": [{"rest": "1ms"}, *DAY["entries"]]})
+    run_attached(day, job, tmp_path / "run", 1, StopRequest(), said.append)
+    assert [line.split(" s  ")[1] for line in said] == [
+        "1. rest for 1ms",
+        "2. looking whether the job goes on",
+        f"2. pause of {job.struck[0]} for 1ms",
+        "2. undone; waiting until the job goes on",
+    ]
+
+
 def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, stop = Pretended(), StopRequest()
     stand_in(job, monkeypatch)
@@ -207,8 +221,8 @@ def test_a_log_that_ends_early_is_no_pass() -> None:
 @pytest.mark.parametrize(
     ("nodes", "changed", "said"),
     [
-        (1, {}, "50% of its 1 node(s) are 0"),
-        (2, {"entries": [{"strike": "pause", "nodes": 2}]}, "50% of its 2 node(s) are 1"),
+        (1, {}, "50% of its 1 node is 0"),
+        (2, {"entries": [{"strike": "pause", "nodes": 2}]}, "50% of its 2 nodes is 1"),
         (2, {"entries": [{"strike": "kill"}]}, "chaos.allow=kill"),
         (2, {"entries": [{"rest": "1s"}, {"strike": "disconnect"}]}, "entry 2: pretended: disconnect cannot be done"),
     ],
@@ -241,7 +255,9 @@ def test_the_owner_decides(told: str, kills: bool) -> None:
         ("kubernetes:app!=x", "at least one whole label"),
         ("kubernetes:", "kubernetes:SELECTOR"),
         ("dokcer:a=b", "did you mean docker"),
-        ("docker", "write docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"),
+        ("docker", "'docker' does not say which job: write docker:KEY=VALUE, a label that all containers"),
+        ("docker:", "does not say which job: write docker:KEY=VALUE"),
+        ("7", "write docker:KEY=VALUE, slurm:JOBID or kubernetes:SELECTOR"),
         ("slurm:last", "write the id of a job"),
         ("docker:job", "write the whole label"),
     ],

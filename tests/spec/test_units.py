@@ -97,3 +97,12 @@ def test_what_is_no_duration_is_refused(bad: object) -> None:
         Parameters.model_validate({"notice": bad})
     with pytest.raises(ValueError, match="duration"):
         units.Duration(bad)  # type: ignore[arg-type]
+
+
+def test_one_is_no_plural() -> None:
+    assert [units.counted(number, "step") for number in (0, 1, 2, 1200)] == [
+        "0 steps",
+        "1 step",
+        "2 steps",
+        "1,200 steps",
+    ]

@@ -15,6 +15,7 @@ from harness.backends.docker.request import IMAGE, Request
 from harness.backends.docker.stream import AttachedStream
 from harness.backends.run_folder import Owner
 from harness.errors import BackendError, CannotRunError
+from harness.extras import how_to_install
 
 ENGINES_DIR_ENV = "CHAOS_ENGINES_DIR"
 ENGINES_DIR = "/var/lib/chaos-engines"
@@ -59,9 +60,7 @@ class Engine:
             import docker
             import docker.utils
         except ImportError as error:
-            raise CannotRunError(
-                "the Python package docker is not installed: pip install 'chaos-harness[docker]'"
-            ) from error
+            raise CannotRunError(f"the Python package docker is not installed: {how_to_install('docker')}") from error
         self.address = address()
         options: dict[str, Any] = docker.utils.kwargs_from_env() | {"base_url": self.address}
         try:

@@ -21,6 +21,7 @@ from harness.backends.kubernetes.manifests import ClusterRun, Dialect, Object
 from harness.backends.kubernetes.settings import Settings
 from harness.backends.kubernetes.stream import PodStream, run_to_end
 from harness.errors import BackendError, CannotRunError
+from harness.extras import how_to_install
 
 CALL_S_MAX = 30.0
 AGAIN = ("GET", "DELETE")  # asking twice does what asking once does
@@ -62,9 +63,8 @@ class Api:
         try:
             import kubernetes
         except ImportError as error:
-            raise CannotRunError(
-                "the Python package kubernetes is not installed: pip install 'chaos-harness[kubernetes]'"
-            ) from error
+            how = how_to_install("kubernetes")
+            raise CannotRunError(f"the Python package kubernetes is not installed: {how}") from error
         self._configuration, self.namespace = _configure(kubernetes, settings)
         self._http = kubernetes.client.ApiClient(self._configuration).rest_client.pool_manager
         if not self._configuration.verify_ssl:  # as the kubeconfig wants it: no need to be told at every call

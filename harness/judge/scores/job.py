@@ -5,20 +5,22 @@ Always judged, whether or not the scenario says so: no other number means anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, deaths, restores, standstill, steps_done
+from harness.judge import acted, deaths, restores, saved_state, standstill, steps_done
 from harness.judge.analysis import Analysis
+from harness.judge.deaths import Death
 from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
+from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration
 
-NAMED_DEATHS = 3
+NAMED_DEATHS = 3  # kinds of them
 
 
 class JobBounds(Bounds):
@@ -33,14 +35,15 @@ class JobScore(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
-        unexplained = [f"{death.describe(run.begin)} ({_cause(run, death.at)})" for death in deaths.unexplained(run)]
+        unexplained = list(deaths.unexplained(run))
         blind = blindness(run, evidence.fault_free)
         reasons = [
             *acted.findings(run),
             *(_blind_ending(run, blind) if blind else _ending(run)),
             *_left_without_notice(run),
         ]
-        reasons += [] if blind else [*steps_done.findings(evidence), *restores.findings(evidence)]
+        checks = (steps_done, restores, saved_state)
+        reasons += [] if blind else [finding for check in checks for finding in check.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run), *standstill.findings(run, evidence.fault_free_runs)]
         reasons += [
             *_evidence(run),
@@ -48,9 +51,7 @@ class JobScore(Score):
             *_without_a_launcher(run, evidence.fault_free),
             *_ledger(run),
         ]
-        reasons += [(Verdict.INCONCLUSIVE, f"unexplained death: {text}") for text in unexplained[:NAMED_DEATHS]]
-        if len(unexplained) > NAMED_DEATHS:
-            reasons.append((Verdict.INCONCLUSIVE, f"{len(unexplained) - NAMED_DEATHS} more unexplained deaths"))
+        reasons += [(Verdict.INCONCLUSIVE, text) for text in _unexplained(run, unexplained)]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -61,6 +62,20 @@ class JobScore(Score):
             "logs_torn": len(run.torn),
         }
         return ScoreResult(values, reasons=reasons)
+
+
+def _unexplained(run: Timeline, dead: Sequence[Death]) -> Iterator[str]:
+    """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
+    alike: dict[object, list[Death]] = {}
+    for death in dead:
+        key = death.rank is None, death.code, death.error, death.met, _cause(run, death.at)
+        alike.setdefault(key, []).append(death)
+    groups = list(alike.values())
+    for group in groups[:NAMED_DEATHS]:
+        title = f"unexplained death{'s' * (len(group) > 1)}"
+        yield f"{title}: {deaths.describe_alike(group, run.begin)} ({_cause(run, group[0].at)})"
+    if rest := sum(len(group) for group in groups[NAMED_DEATHS:]):
+        yield f"{rest} more unexplained death{'s' * (rest > 1)}"
 
 
 def _cause(run: Timeline, at: int) -> str:
@@ -89,7 +104,7 @@ def _blind_ending(run: Timeline, blind: str) -> Iterator[Finding]:
 
 def _ending(run: Timeline) -> Iterator[Finding]:
     last = run.segments[-1] if run.segments else None
-    stuck = f"{last.phase} for {format_duration(last.end - last.begin)}" if last else "nothing"
+    stuck = f", at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}" if last else ""
     done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
     if run.outcome is None:
         yield Verdict.INCONCLUSIVE, "the harness's log has no end: the harness was killed, or its log was cut"
@@ -97,9 +112,9 @@ def _ending(run: Timeline) -> Iterator[Finding]:
         yield Verdict.INCONCLUSIVE, f"the run was interrupted at {done}: {run.outcome_reason or 'stopped by the user'}"
     elif run.outcome == "aborted" and (run.plan.get("faults") and not any(f.injected is not None for f in run.faults)):
         reason = f"{run.outcome_reason or 'the run was aborted'} before any fault had struck; reached {done}"
-        yield Verdict.INCONCLUSIVE, f"{reason}, stuck in {stuck}"
+        yield Verdict.INCONCLUSIVE, f"{reason}{stuck}"
     elif run.outcome == "aborted":
-        yield Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}, stuck in {stuck}"
+        yield Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}{stuck}"
     elif run.outcome == "failed":
         if "fail_fast" not in (run.plan.get("expect") or {}):
             spoiler = _never_past(run)

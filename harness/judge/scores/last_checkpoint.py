@@ -16,6 +16,7 @@ from harness.judge.drill import DrillLog
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline
+from harness.units import counted
 
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
@@ -51,7 +52,7 @@ class LastCheckpoint(Score):
         values["outcome"] = told.get("outcome")
         if bounds is None:
             return ScoreResult(values)
-        bound = f"≤ {bounds.max_steps_behind} steps behind {newest}"
+        bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
         if run.drill is None:
             finding = _from_the_log(run)
             if finding is None:

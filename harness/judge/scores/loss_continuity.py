@@ -20,6 +20,7 @@ from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, dist
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
 from harness.judge.spikes import LeftOut
 from harness.timeline.timeline import Bools, Floats, Timeline
+from harness.units import counted
 
 NOTHING_LEFT_OUT = LeftOut()
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
@@ -186,7 +187,7 @@ def _amounts(samples: Samples) -> tuple[str, str]:
 def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
     """Other samples in these steps than in the fault-free run's; how many in all were repeated is counted elsewhere."""
     if found.moved and not allowed:
-        what = f"{found.moved} steps consumed other samples than the fault-free run"
+        what = f"{counted(found.moved, 'step')} consumed other samples than the fault-free run"
         text = f"{what}, first at step {found.first_moved}"
         if found.unproven:
             yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}"
@@ -302,7 +303,8 @@ def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
     if not len(comparison.step):
         return "no surviving step can be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:
-        return f"{comparison.run_steps - len(comparison.step)} steps are not in the fault-free run"
+        missing = comparison.run_steps - len(comparison.step)
+        return f"{counted(missing, 'step')} {'is' if missing == 1 else 'are'} not in the fault-free run"
     if not np.isfinite(comparison.fault_free.loss).any():
         return "the trainer reports no loss"
     if _never_change(comparison):
@@ -329,7 +331,9 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     """Names the first step and the curves that left the band."""
     found = {curve: np.flatnonzero(rows) for curve, rows in outside.items() if rows.any()}
     if not found:
-        return Expectation(name, bound, f"{len(comparison.step)} steps agree with the fault-free run", Verdict.PASS)
+        agree = "agrees" if len(comparison.step) == 1 else "agree"
+        text = f"{counted(len(comparison.step), 'step')} {agree} with the fault-free run"
+        return Expectation(name, bound, text, Verdict.PASS)
     curve, rows = min(found.items(), key=lambda item: int(item[1][0]))
     row = int(rows[0])
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
@@ -403,7 +407,8 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
             reason = f"{which}; {UNPROVEN}"
             yield Expectation(name, f"≤ {bound}", str(observed), Verdict.INCONCLUSIVE, reason)
         else:
-            reason = which or f"{observed} samples were {what}, first {samples.where}"
+            were = "was" if observed == 1 else "were"
+            reason = which or f"{counted(observed, 'sample')} {were} {what}, first {samples.where}"
             yield at_most(name, observed, bound, str, reason, "samples")
 
 
@@ -420,11 +425,11 @@ def _other_samples(
     bad = np.flatnonzero(differ)
     untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
     if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
-        text = f"{untold} steps do not report their samples, but the fault-free run does"
+        text = f"{counted(untold, 'step')} without their samples in the log, but the fault-free run tells them"
         yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}"
     if len(bad):
         first = comparison.step[bad[0]]
-        text = f"{len(bad)} steps consumed other samples than the fault-free run, first at step {first}"
+        text = f"{counted(len(bad), 'step')} consumed other samples than the fault-free run, first at step {first}"
         yield Verdict.FAIL, f"loss_continuity: {text}"
 
 

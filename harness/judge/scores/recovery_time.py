@@ -17,8 +17,9 @@ from harness.judge import pace, slowdown, tells
 from harness.judge.analysis import Analysis
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.slowdown import Degraded
+from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
-from harness.units import format_duration
+from harness.units import counted, format_duration
 
 Phase = Literal[
     "interrupted_step",
@@ -168,17 +169,18 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Why an episode without an end has none: the phase it was given up in, or the longest of a job that died."""
+    """Why an episode without an end has none: the phase it was given up in, or the longest, by its sum, of a job that
+    died."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
     last = episode.segments[-1]
-    longest = max(episode.segments, key=lambda segment: segment.end - segment.begin)
     if run.aborted is not None:
-        return f"{text}: stuck in {last.phase} for {format_duration(last.end - last.begin)}"
+        return f"{text}: at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}"
     starts = Counter(process.rank for process in run.processes if process.started >= episode.t_stop)
-    tries = f"{max(starts.values())} restarts failed, " if starts else ""
-    return f"{text}: {tries}longest phase {longest.phase} ({format_duration(longest.end - longest.begin)})"
+    tries = f"{counted(max(starts.values()), 'restart')} failed, " if starts else ""
+    longest, spent = max(phase_sums(episode).items(), key=lambda item: item[1], default=(last.phase, 0))
+    return f"{text}: {tries}longest phase {phase_words(longest)} ({format_duration(spent)})"
 
 
 def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasured: str) -> Expectation:

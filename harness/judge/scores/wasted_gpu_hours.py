@@ -12,7 +12,7 @@ from harness.judge.ledger import Band, Ledger
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
-from harness.units import format_duration
+from harness.units import counted, format_duration
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
 
@@ -129,7 +129,7 @@ def _ranks(size: int) -> str:
 
 
 def _steps_of_runs(band: Band) -> str:
-    return f"{band.steps} steps of {band.runs} fault-free run{'' if band.runs == 1 else 's'}"
+    return f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')}"
 
 
 def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:

@@ -4,7 +4,8 @@ A loader says which indices a batch has; the outermost module says which batch i
 may wait (it was fetched ahead) or be passed over (a resumed job that skips). A module's input is the batch that holds
 the same memory, else the one whose content is the same in the places looked at; where no input can be recognised,
 the batches fetched last are taken, as many as there were backward passes. Of loaders that have no indices, and of
-scripts without a loader, a digest of the inputs is told.
+scripts without a loader, a digest of the inputs is told. A step whose inputs are of no loader, in a script that has
+consumed known samples, consumed none: a generator's step on noise.
 
 Compilers trace a module's hook, and find it empty.
 """
@@ -59,6 +60,7 @@ class Batches:
         self._hooks: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
         self._looked: set[str] = set()
         self._backward = 0
+        self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, iterator: Any, data: Any, began_ns: int) -> None:
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
@@ -143,7 +145,9 @@ class Batches:
                 self._consume(batch)
         consumed, self._consumed = self._consumed, []
         digests, self._digests = self._digests, []
-        return _fields(consumed, digests)
+        self._indexed |= any(batch.indices for batch in consumed)
+        none = {"samples": list[Any]()} if self._indexed and not consumed and digests else {}
+        return none | _fields(consumed, digests)
 
 
 def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:

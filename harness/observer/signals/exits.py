@@ -18,6 +18,7 @@ _OF_PEER = re.compile(
     r"failed to (recv|send|connect)|connectFullMesh|store",
     re.IGNORECASE,
 )
+_OF_BACKEND = re.compile(r"gloo/transport/|ProcessGroup(Gloo|NCCL)|\bNCCL |nccl(Remote|System|Internal)Error")
 _PLACES = ("torch/distributed/", "torch/nn/parallel/", "torch/autograd/", "torch/_tensor.py")
 
 
@@ -58,7 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Whether a collective failed: a class of torch's own, or words of a backend from a call into torch."""
+    """Whether a collective failed: a class of torch's own, words that only a backend says, or words of a backend from a
+    call into torch. A script that waits for its own collective has no frame in torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each
@@ -67,7 +69,9 @@ def _of_peer(error: BaseException) -> bool:
     )
     if isinstance(error, classes):
         return True
-    return isinstance(error, RuntimeError) and _from_torch(error) and bool(_OF_PEER.search(str(error)))
+    if not isinstance(error, RuntimeError):
+        return False
+    return bool(_OF_BACKEND.search(str(error)) or (_from_torch(error) and _OF_PEER.search(str(error))))
 
 
 def _from_torch(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from harness.report.charts import lanes as ranks
 from harness.report.charts import svg
+from harness.units import counted
 
 TITLE_GAP = 8.0
 MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
@@ -119,7 +120,9 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     shade = [_recovery_shade(recovery, x, lanes_top - 2, bottom) for recovery in run.recoveries]
     marks += [_injection(fault, x, 30.0, bottom) for fault in run.faults]
     axis = svg.time_axis(x, 0.0, bottom, per_tick=70 if narrow else 110)
-    label = f"Timeline of {cast.total} ranks over {svg.seconds_text(x.high)}, {len(run.recoveries)} recoveries"
+    label = f"Timeline of {counted(cast.total, 'rank')} over {svg.seconds_text(x.high)}"
+    if run.recoveries:
+        label += ", 1 recovery" if len(run.recoveries) == 1 else f", {len(run.recoveries)} recoveries"
     return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks])
 
 
@@ -279,7 +282,7 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))
         parts.append(ranks.draw_lane(lane, x, y, form.lane, cast.usual_s, single))
         y += form.pitch - (CAPTION if captions else 0)
-    return parts, max(y, top + form.pitch) + 2
+    return parts, max(y, top + form.pitch if cast.lanes else top) + 2
 
 
 def _captions(lane: ranks.Lane, x: svg.Scale, y: float) -> Markup:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from harness.report.charts import svg
+from harness.units import counted
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,25 +79,27 @@ def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
         drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
     parts.append(_step_axis(x, bottom))
-    label = f"Loss of {len(ours.step)} steps" + (" against the fault-free run" if fault_free else "")
+    label = f"Loss of {counted(len(ours.step), 'step')}" + (" against the fault-free run" if fault_free else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run."""
+    """How long each surviving step took (the slowest rank's), on a logarithmic scale, run and fault-free run. A step
+    without a duration is a gap. `None` where no step has one."""
     ours, fault_free = curves.ours, curves.fault_free
-    if not len(ours.step):
+    everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
+    everything = everything[everything > 0]
+    if not (ours.took_s > 0).any():
         return None
     x = _step_scale(curves, narrow)
-    everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
-    low, high = math.log10(max(everything.min(), 1e-6)), math.log10(max(everything.max(), 1e-6))
+    low, high = math.log10(everything.min()), math.log10(everything.max())
     room = max((high - low) * 0.1, 0.1)
     panel = Panel(x, svg.Scale(low - room, high + room, 150.0, 6.0), logarithmic=True)
     parts = [_frame(panel, "", svg.seconds_text), _resumes(curves, x, 6.0, 150.0)]
     if fault_free:
         parts.append(svg.polyline(panel.points(fault_free.step, fault_free.took_s), "fault-free"))
     parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
-    return svg.picture(x.stop + 26, 172, f"Time of {len(ours.step)} steps", parts)
+    return svg.picture(x.stop + 26, 172, f"Time of {counted(len(ours.step), 'step')}", parts)
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
@@ -191,7 +194,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
         f"M{panel.x(float(steps[i])) - 3:.1f} {panel.y.stop + 2:.1f}l6 6m0 -6l-6 6"
         for i in bad[:: max(1, len(bad) // 200)]
     )
-    title = svg.tag("title", f"{len(bad):,} steps without a finite loss, first at step {steps[bad[0]]:,.0f}")
+    title = svg.tag("title", f"{counted(len(bad), 'step')} without a finite loss, first at step {steps[bad[0]]:,.0f}")
     return svg.tag("g", title, svg.tag("path", d=path, class_="cross"))
 
 
@@ -199,7 +202,7 @@ def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
     title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")
     if not len(steps) or not apart.any():
-        words = f"0 at each of {len(steps):,} steps" if len(steps) else "no step in common"
+        words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
         if len(steps):
             parts.append(svg.line(x(steps[0]), top + 20, x(steps[-1]), top + 20, "run"))

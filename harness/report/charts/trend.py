@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from harness.report.charts import svg
+from harness.units import counted
 
-HEIGHT = 180.0
+HEIGHT = 196.0
+ROOM = 72.0  # px of a label below the axis
+MARGIN = 26.0  # px to the right of the axis
+_ABOVE = 32.0  # the row of those that have no value and never will
 _SHAPES = {
     "pass": "M{x} {y}m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
     "fail": "M{x} {y}m-4 -4l8 8m0 -8l-8 8",
@@ -22,12 +26,14 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run. `value` is `None` where nothing was measured; its mark then stands at the bottom."""
+    """One run. `value` is `None` where nothing was measured; its mark then stands at the bottom, or above the chart."""
 
     value: float | None
     verdict: str
-    label: str  # of its commit, below the axis where it changes
+    commit: str  # below the axis where it changes, like the day
+    day: str
     story: str
+    above: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,21 +45,30 @@ class Step:
 
 
 def trend_chart(
-    title: str, points: Sequence[Point], steps: Sequence[Step], show: Callable[[float], str], narrow: bool = False
+    title: str,
+    points: Sequence[Point],
+    steps: Sequence[Step],
+    show: Callable[[float], str],
+    above: str,
+    narrow: bool = False,
 ) -> Markup:
-    """Runs from left to right in their order; a line at each level, and a mark where it changed."""
+    """Runs from left to right in their order; a line at each level, and a mark where it changed. `above`: what the
+    row above the chart means."""
     told = [point.value for point in points if point.value is not None]
     high = max([*told, 0.0]) * 1.12 or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
     x = svg.Scale(-0.5, len(points) - 0.5, left, right)
-    y = svg.Scale(0.0, high, HEIGHT - 30, 34.0)
-    parts = [svg.text(left, 12, title, "panel-title"), *_grid(y, left, right, show)]
+    strip = any(point.above for point in points)
+    y = svg.Scale(0.0, high, HEIGHT - 46, 58.0 if strip else 34.0)
+    parts = [svg.text(left, 12, title, "panel-title"), *(_grid(y, left, right, show) if told else [])]
     parts += _levels(points, steps, x, y)
     parts += [_change(step, x, y) for step in steps]
     parts += [_mark(point, x(i), y) for i, point in enumerate(points)]
-    parts.append(_commits(points, x, HEIGHT - 12))
-    label = f"{title} of {len(points)} runs" + "".join(f"; {step.story}" for step in steps)
-    return svg.picture(right + 26, HEIGHT, label, parts)
+    parts += [svg.text(left - 6, _ABOVE + 4, above, "tick", "end")] if strip else []
+    parts.append(_labels([point.day for point in points], x, HEIGHT - 28))
+    parts.append(_labels([point.commit for point in points], x, HEIGHT - 12))
+    label = f"{title} of {counted(len(points), 'run')}" + "".join(f"; {step.story}" for step in steps)
+    return svg.picture(right + MARGIN, HEIGHT, label, parts)
 
 
 def _grid(y: svg.Scale, left: float, right: float, show: Callable[[float], str]) -> list[Markup]:
@@ -83,15 +98,17 @@ def _change(step: Step, x: svg.Scale, y: svg.Scale) -> Markup:
 
 def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
     at = y.start if point.value is None or not math.isfinite(point.value) else y(point.value)
+    at = _ABOVE if point.above else at
     shape = _SHAPES.get(point.verdict, _SHAPES["inconclusive"]).format(x=svg.number(x), y=svg.number(at))
     return svg.tag("g", svg.tag("title", point.story), svg.tag("path", d=shape, class_=f"mark-{point.verdict}"))
 
 
-def _commits(points: Sequence[Point], x: svg.Scale, y: float) -> Markup:
-    """The commit where it changes, as far as there is room for it."""
+def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
+    """Each label where it changes, as far as there is room for it; the last ones end with the chart."""
     parts, free = [], -math.inf
-    for i, point in enumerate(points):
-        if point.label and (i == 0 or points[i - 1].label != point.label) and x(i - 0.4) >= free:
-            parts.append(svg.text(x(i - 0.4), y, point.label, "tick"))
-            free = x(i - 0.4) + 64
+    for i, label in enumerate(labels):
+        at = min(x(i - 0.4), x.stop + MARGIN - ROOM)
+        if label and (i == 0 or labels[i - 1] != label) and at >= free:
+            parts.append(svg.text(at, y, label, "tick"))
+            free = at + ROOM
     return svg.join(parts)
