@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ERROR_CHARS_MAX = 1000
 PATHS_MAX = 1000  # told of one checkpoint
-_TEMPORARY = re.compile(
-    r"^(\.|te?mp)|[._-](te?mp|part|partial|incomplete|writing|saving)([._-]|\d|$)|~$", re.IGNORECASE
+_TEMPORARY = re.compile(  # a file's name
+    r"^(\.|tmp|temp([._-]|\d|$))|[._-](te?mp|part|partial|incomplete|writing|saving)([._-]|\d|$)|~$", re.IGNORECASE
 )
 
 
