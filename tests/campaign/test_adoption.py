@@ -140,7 +140,7 @@ def test_runs_are_kept_where_one_works(folder: pathlib.Path, monkeypatch: pytest
 def test_a_job_that_goes_on_with_fewer_replicas_is_allowed_to() -> None:
     workload = {"trainer": {"command": ["x"]}, "nodes": 2}
     text = propose(workload, replace(FACTS, elastic=True))["rank-kill.yaml"]
-    assert "min_nodes: 1" in text and "loss_continuity: {mode: final, max_final_gap: 5%}" in text
+    assert "min_nodes: 1" in text and "loss_continuity: {mode: final, max_final_gap: 5%, samples: reported}" in text
     assert "min_nodes" not in propose(workload, FACTS)["rank-kill.yaml"]
 
 

@@ -118,6 +118,21 @@ def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
     assert "32 repeated (16 per rank)" in judged.not_judged["sample order"]
 
 
+def test_samples_that_are_only_to_be_reported_fail_nothing() -> None:
+    """As of a replica that comes back and begins its pass again."""
+
+    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return in_order(step - 1, rank, ranks)
+
+    expect = {"loss_continuity": {"mode": "final", "samples": "reported"}}
+    judged = card(run_of(in_order, late, expect=expect), fault_free_of(in_order))
+    assert judged.verdict is Verdict.PASS, judged.reasons
+    assert "32 repeated (16 per rank)" in judged.not_judged["sample order"]
+    clash = {"loss_continuity": {"mode": "final", "samples": "reported", "max_samples_repeated": 1}}
+    wrong = card(run_of(in_order, late, expect=clash), fault_free_of(in_order))
+    assert wrong.verdict is Verdict.INCONCLUSIVE and "samples: reported sets no bound" in wrong.reasons[0]
+
+
 def test_a_pass_that_begins_again_after_the_resume() -> None:
     """A script that saves its model and not its place in the pass."""
 

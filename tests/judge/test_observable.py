@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Logs, expecting, load, remove, steps, trainers
+from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, steps, trainers, verdict
 
 from harness.judge.observable import APART, NO_STEPS
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
@@ -157,6 +157,19 @@ def test_losses_that_differ_before_any_fault_accuse_nobody(first: int, expected:
     judged = card(run, logs, fault_free, usual)
     assert judged.verdict is expected, judged.reasons
     assert any("the trainer is not deterministic" in text for text in judged.reasons) is (first < 3)
+
+
+def test_two_runs_without_a_fault_that_differ_accuse_nobody() -> None:
+    fault_free = fault_free_of(JOB)
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, 14):
+                line["loss"] += 1e-6
+
+    judged = verdict(simulate(JOB, seed=3), bend, {"loss_continuity": {"mode": "exact"}}, fault_free)
+    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
+    assert "the trainer is not deterministic" in " ".join(judged.reasons)
 
 
 def test_nor_do_losses_of_their_own_that_each_rank_tells() -> None:

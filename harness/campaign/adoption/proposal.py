@@ -187,7 +187,9 @@ def _continuity(facts: Facts) -> str:
     if facts.elastic:
         text = "  # With fewer replicas a step has fewer samples, and another loss: the last ones are compared.\n"
         text += "  # 5% is a first guess. Set it from how far runs without a fault differ.\n"
-        return f"{text}  loss_continuity: {{mode: final, max_final_gap: 5%}}"
+        text += "  # A replica that comes back begins its data again: samples are reported, not judged.\n"
+        text += "  # Leave out samples: reported, if your loader keeps its place.\n"
+        return f"{text}  loss_continuity: {{mode: final, max_final_gap: 5%, samples: reported}}"
     return (
         "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
         "  loss_continuity: {mode: exact}"

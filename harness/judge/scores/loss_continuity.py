@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import model_validator
 
 from harness.judge import comparable, deaths, ranks_agree, skipped
 from harness.judge.analysis import Analysis
@@ -30,17 +31,30 @@ BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
 
 
+NO_BOUND = "the scenario sets no bound on it"
+_SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
+
+
 class ContinuityBounds(Bounds):
     """`mode`: `exact` bit for bit · `ulp` within `max_ulp` · `envelope` within the calibrated band · `final`: where a
-    fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`."""
+    fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`.
+
+    `samples`: `judged` · `reported`: which were repeated or never seen is in the report, and not judged."""
 
     mode: Literal["exact", "ulp", "envelope", "final"] = "exact"
     max_ulp: float = 16.0
     max_final_gap: Percent = 1.0
     max_nonfinite_steps: int = 0
+    samples: Literal["judged", "reported"] = "judged"
     max_samples_repeated: int = 0
     max_samples_skipped: int = 0
     max_spike: float | None = None
+
+    @model_validator(mode="after")
+    def _judged_where_bounded(self) -> ContinuityBounds:
+        if self.samples == "reported" and not self.model_fields_set.isdisjoint(_SAMPLE_BOUNDS):
+            raise ValueError("samples: reported sets no bound; leave out max_samples_repeated and max_samples_skipped")
+        return self
 
 
 class LossContinuity(Score):
@@ -59,9 +73,9 @@ class LossContinuity(Score):
             return ScoreResult(values, not_judged=_in_passing(samples))
         line, reach = _curve_line(evidence, bounds, comparison)
         values |= reach
-        asked = not bounds.model_fields_set.isdisjoint(("max_samples_repeated", "max_samples_skipped"))
+        asked, judged = not bounds.model_fields_set.isdisjoint(_SAMPLE_BOUNDS), bounds.samples == "judged"
         lines = [line]
-        if samples.comparable or asked:
+        if judged and (samples.comparable or asked):
             lines += _sample_lines(bounds, samples, line.verdict)
         if bounds.mode == "final":
             lines.append(
@@ -79,8 +93,12 @@ class LossContinuity(Score):
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         same = comparison is None or not len(comparison.step) or not _never_the_same(run, comparison)
         by_rank = bounds.mode if same else "final"  # nothing is held against a rank's own losses then
-        apart = ranks_agree.findings(evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None)
-        if evidence.consumed is None:
+        apart = ranks_agree.findings(
+            evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None or not judged
+        )
+        if not judged:
+            reasons = [*apart]
+        elif evidence.consumed is None:
             reasons = [*apart, *_other_samples(comparison, bounds, evidence.left_out)]
         else:  # other samples are the cause of other losses, so they are named first
             reasons = [*_moved(evidence.consumed, moved), *apart]
@@ -89,6 +107,7 @@ class LossContinuity(Score):
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
         untold = [] if samples.comparable else [("sample order", samples.why)]
+        untold = untold if judged else _in_passing(samples) or [("sample order", NO_BOUND)]
         if run.beside.other_losses:
             lines, reasons = _not_held_against(run.beside.other_losses, lines, reasons)
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
@@ -170,7 +189,7 @@ def _samples(evidence: Analysis) -> Samples:
 def _in_passing(samples: Samples) -> list[tuple[str, str]]:
     """What a scenario that expects nothing of it is told all the same."""
     odd = [text for text in _amounts(samples) if text]
-    return [("sample order", f"the scenario has no bound on loss_continuity, but {'; '.join(odd)}")] if odd else []
+    return [("sample order", f"{NO_BOUND}, but {'; '.join(odd)}")] if odd else []
 
 
 def _amounts(samples: Samples) -> tuple[str, str]:
@@ -233,9 +252,11 @@ def _curve_line(
 def _never_the_same(run: Timeline, comparison: Comparison) -> str:
     """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
     every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
-    from the second step on; steps that differ for a while and then no more are something else.
+    from the second step on; steps that differ for a while and then no more are something else. Where no fault was
+    planned, none struck before the end.
     """
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+    undisturbed = None if run.plan.get("faults") or len(run.epochs) > 1 else run.end + BEFORE_NS + 1
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=undisturbed)
     differ = np.logical_or.reduce(list(comparison.differs.values()))
     odd = np.flatnonzero(differ)
     if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
