@@ -7,7 +7,6 @@ told why not, a fault may have spoilt the checkpoints before, or the job went ba
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from harness.judge import damaged_loads
 from harness.judge.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
+from harness.timeline import saves
 from harness.timeline.lineage import NEVER, step_of
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 
@@ -177,15 +177,12 @@ def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence
 
 
 def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    """What was restored is not what was committed there: damage, or a save that nobody saw. A file that was saved again
-    since may be another by the time when its restore is told."""
+    """What was restored is not what was committed there: damage, or a save that nobody saw."""
     for start in starts[1:]:
         for each in start.members:
             restored = each.restored or {}
-            content, saved, at = restored.get("content"), restored.get("saved"), restored.get("at", run.begin)
-            began = run.processes[each.process].started
-            again = any(began <= e["at"] <= at and e.get("path") == restored.get("source") for e in run.checkpoints)
-            if content and saved and content != saved and not again:
+            content, saved = restored.get("content"), restored.get("saved")
+            if content and saved and content != saved:
                 text = f"rank {run.processes[each.process].rank} restored {restored.get('source') or 'a state'}"
                 yield Verdict.INCONCLUSIVE, f"{text}, which no longer holds what was committed there"
 
@@ -235,7 +232,8 @@ def _begun(run: Timeline, until: int) -> set[int]:
 
 
 def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    commits = _to_be_resumed(run)
+    commits = [event for event in run.checkpoints if event["event"] == saves.COMMITTED and "step" in event]
+    odd = _not_for_a_restart(run, commits)
     left_behind: list[tuple[int, int]] = []  # when the job went back by its own decision, and to which step
     known_bad: list[Mapping[str, Any]] = []
     for start in starts:
@@ -246,51 +244,54 @@ def _not_the_newest(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding
             continue
         there: Sequence[Mapping[str, Any]] = [e for e in commits if e["at"] < start.moment - run.uncertainty_ns]
         there = [e for e in there if not any(e["at"] <= at and int(e["step"]) > to for at, to in left_behind)]
-        there = _unspoilt(run, start, there)
+        there = _to_be_resumed(_unspoilt(run, start, there), odd)
         saved = max((int(event["step"]) for event in there), default=0)
         good = (event for event in there if not any(_same(event, bad) for bad in known_bad))
         newest = max((int(event["step"]) for event in good), default=0)
         yield from _older(run, start, newest, saved)
 
 
-def _to_be_resumed(run: Timeline) -> list[Mapping[str, Any]]:
-    """Commits of checkpoints that a restart is meant for. Exported weights are none, where others hold the optimizer;
-    nor is what a worker dumps when it ends by an error, under a name that no other checkpoint has."""
-    commits = [event for event in run.checkpoints if event["event"] == "checkpoint.committed" and "step" in event]
-    if any("optimizer" in (event.get("holds") or ()) for event in commits):
-        commits = [event for event in commits if event.get("holds") != ["model"]]
-    dumps = [event for event in commits if _is_dump(run, event)]
-    names = {_without_digits(event) for event in commits if event not in dumps}
-    names |= {_without_digits(each.restored, "source") for each in run.stretches if each.restored}
-    return [event for event in commits if event not in dumps or _without_digits(event) in names]
+def _not_for_a_restart(run: Timeline, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Exported weights, and what a worker dumps when it ends by an error, under a name that no other checkpoint has and
+    that nothing was restored from."""
+    dumps = _dumps(run, commits)
+    odd = [event for event in commits if event.get("holds") == ["model"] or event in dumps]
+    names = {saves.family(event.get("path")) for event in commits if event not in odd}
+    names |= {saves.family(each.restored.get("source")) for each in run.stretches if each.restored}
+    return [event for event in odd if saves.family(event.get("path")) not in names]
 
 
-def _is_dump(run: Timeline, event: Mapping[str, Any]) -> bool:
-    """Whether its process did no step after it, and ended over an error or the loss of a peer."""
-    number = int(event["process"])
-    if number < 0 or not event.get("path") or run.processes[number].exit_reason not in ("error", "peer lost"):
-        return False
-    return not bool((run.steps.end[run.steps.process == number] > event["at"]).any())
+def _to_be_resumed(there: Sequence[Mapping[str, Any]], odd: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that a restart is meant for; all of them, where none but odd ones are there."""
+    return [event for event in there if event not in odd] or list(there)
 
 
-def _without_digits(event: Mapping[str, Any], field: str = "path") -> str:
-    return re.sub(r"\d+", "#", str(event.get(field) or "").rstrip("/").rpartition("/")[2])
+def _dumps(run: Timeline, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Commits of processes that did no step after them, and ended over an error or the loss of a peer."""
+    last: dict[int, int] = {}
+    for number in {int(event["process"]) for event in commits}:
+        if number >= 0 and run.processes[number].exit_reason in ("error", "peer lost"):
+            last[number] = int(run.steps.end[run.steps.process == number].max(initial=0))
+    return [event for event in commits if event["at"] >= last.get(int(event["process"]), NEVER)]
 
 
 def _not_the_published(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
-    """The same of a trainer that reports no checkpoints: the harness saw them in their folder. Their names tell the
-    step, unless one tells more than was ever done by then."""
-    told = [event for event in run.published if isinstance(event.get("step"), int)]
-    done = [int(run.steps.step[run.steps.end <= event["at"]].max(initial=0)) for event in told]
-    if run.checkpoints or any(int(event["step"]) > most for event, most in zip(told, done, strict=True)):
+    """The same of a trainer that commits no checkpoint: the harness saw some in their folder, or it began some and went
+    on. Names in the folder tell the step, unless one tells more than was ever done by then."""
+    if any(event["event"] == saves.COMMITTED for event in run.checkpoints):
         return
+    told: list[Mapping[str, Any]] = [event for event in run.published if isinstance(event.get("step"), int)]
+    done = [int(run.steps.step[run.steps.end <= event["at"]].max(initial=0)) for event in told]
+    if any(int(event["step"]) > most for event, most in zip(told, done, strict=True)):
+        told = []
+    told += _open_saves(run)
     for start in starts[1:]:
         there = [event for event in told if event["at"] < start.moment - run.uncertainty_ns]
         newest = max((int(event["step"]) for event in _unspoilt(run, start, there)), default=0)
         for row, step in start.restored.items() if not start.own_decision else ():
             if step < newest and not start.fallback:
                 text = f"rank {run.processes[row].rank} resumed from step {step} and gave no reason"
-                yield Verdict.INCONCLUSIVE, f"{text}, though the harness saw a finished checkpoint of step {newest}"
+                yield Verdict.INCONCLUSIVE, f"{text}, though it had saved step {newest}, as far as is known"
 
 
 def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:

@@ -6,12 +6,11 @@ Judged where all losses are the fault-free run's, bit for bit, and where the che
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from harness.judge.analysis import Analysis
 from harness.judge.score import Finding, Verdict
-from harness.timeline.saves import COMMITTED
+from harness.timeline.saves import COMMITTED, family
 from harness.timeline.timeline import Timeline
 
 Key = tuple[int, int, str]  # rank, step, name without its numbers
@@ -42,7 +41,6 @@ def _tensors(run: Timeline) -> dict[Key, tuple[int, str]]:
     found = {}
     for event in run.checkpoints:
         if event["event"] == COMMITTED and event.get("tensors") and event["process"] >= 0:
-            name = re.sub(r"\d+", "#", str(event.get("path") or "").rpartition("/")[2])
-            key = run.processes[event["process"]].rank, int(event["step"]), name
+            key = run.processes[event["process"]].rank, int(event["step"]), family(event.get("path"))
             found[key] = event["at"], str(event["tensors"])
     return found

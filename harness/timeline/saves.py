@@ -7,6 +7,7 @@ seen from the others: where one rank commits for all, its word is enough.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,6 +34,11 @@ class _Save:
     began: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     commits: list[int] = field(default_factory=list)
+
+
+def family(path: object) -> str:
+    """A checkpoint's own name without its numbers: the same for all of one series."""
+    return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:

@@ -652,7 +652,7 @@ def test_a_checkpoint_that_only_the_harness_saw_was_there_all_the_same(step: int
         seen_only_by_the_harness(logs, step)
 
     card = verdict(simulate(JOB, KILL, seed=5), bend)
-    text = f"{NOT_THE_NEWEST}, though the harness saw a finished checkpoint of step {step}"
+    text = f"{NOT_THE_NEWEST}, though it had saved step {step}, as far as is known"
     assert (text in " ".join(card.reasons)) is told, card.reasons
     assert not told or card.verdict is Verdict.INCONCLUSIVE
 
@@ -676,3 +676,30 @@ def test_state_that_no_loss_shows_is_in_the_checkpoints(other: range, proven: Ve
     card = verdict(history, lambda logs: told(logs, other), EXACT, bent_fault_free(told))
     assert card.verdict is proven, card.reasons
     assert proven is Verdict.PASS or "saved other tensors at step 30" in card.reasons[0]
+
+
+def test_where_only_odd_checkpoints_are_there_they_count() -> None:
+    """Weights alone, in a job that later saves its optimizer, too; and a restart from scratch."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "checkpoint.committed":
+                    late = line["step"] >= 30
+                    line |= {"path": f"/c/{'final' if late else 'step'}{line['step']}.pt"}
+                    line |= {"holds": ["model", "optimizer"] if late else ["model"]}
+        restored_with(step=0, source="scratch")(logs)
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert card.verdict is Verdict.FAIL and "resumed from step 0" in " ".join(card.reasons), card.reasons
+
+
+def test_saves_that_are_begun_and_never_committed_were_perhaps_there() -> None:
+    def bend(logs: Logs) -> None:
+        by_a_command(logs)
+        saved_again_at_15(logs, event="checkpoint.started")
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "checkpoint.committed")
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend)
+    assert f"{NOT_THE_NEWEST}, though it had saved step 15, as far as is known" in " ".join(card.reasons), card.reasons
