@@ -59,7 +59,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by three workers (tests/conftest.py says which one does what): WORKERS=0 for none
-	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
+	@$(VENV)/bin/python -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
@@ -136,9 +136,9 @@ engines: ## Installs what tests need, and starts the real engines (Debian, as ro
 	@for engine in $(ENGINES); do engines/$$engine.sh start || exit 4; done
 
 .PHONY: fresh
-fresh: ## These commands on a machine that has nothing else (Debian, as root): ARGS=--short for what CI runs
-	@engines/provision.sh fresh || exit 4
-	@engines/fresh.sh $(ARGS)
+fresh: ## These commands on a machine that has nothing else (Debian, as root): PYTHON=3.13 ARGS='--only user'
+	@PYTHON= engines/provision.sh fresh || exit 4
+	@PYTHON=$(PYTHON) engines/fresh.sh $(ARGS)
 
 .PHONY: image
 image: $(VENV)/.ready ## The image of Docker nodes: BASE_IMAGE=… for another base than this host's release

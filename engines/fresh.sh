@@ -3,27 +3,38 @@
 # Debian in a folder, with processes, mounts, network, control groups and a host name of its own. Of this host it sees
 # the sources of packages (pip's and apt's settings, and the local folders they name), the CA bundle, and caches kept
 # for it alone. Once as root and once as an ordinary user.
-#   engines/fresh.sh            make chaos, make test; as root then make engines, make image, and tests of the engines
-#   engines/fresh.sh --short    make chaos as an ordinary user, then the quick tests as that user and as root
-#   --only root|user            one of the two            --commit REV   that commit instead of the working tree
-#   --run 'COMMAND'             this instead of the commands above
+#   engines/fresh.sh               make chaos, make test; as root then make engines, make image, and tests of the engines
+#   engines/fresh.sh --ci FOLDER   make chaos and the quick tests as an ordinary user, then make chaos and make test as
+#                                  root; FOLDER gets how each test ended
+#   --tests 'ARGUMENTS'            of pytest, for --ci: not all tests
+#   --only root|user               one of the two            --commit REV   that commit instead of the working tree
+#   --run 'COMMAND'                this instead of the commands above; what it writes to /out is copied to --out FOLDER
+#   PYTHON=3.13                    that Python (of the Debian that has it): the set-up and make fast, without the extra
+#                                  `trainer`, whose PyTorch takes gigabytes for a Python other than the tests' own
 # Whatever kills it, the kernel ends its processes and mounts with it; its folder is removed when the last one is gone.
 . "$(dirname "$0")/common.sh"
 
 SELF=$(readlink -f "$0")
 ROOT=$(dirname "$(dirname "$SELF")")
-PYTHON=${PYTHON:-python3}
+OLDEST=3.11 # of the Pythons that are supported, and the one that tests run on
 STATE=$ENGINES_DIR/fresh
-RELEASE=bookworm # its Python, 3.11, is the oldest that is supported
 PACKAGES=python3,python3-venv,make,git,ca-certificates # what the README names
 USER_ID=59321 # of the ordinary user; nobody of this host is likely to have it
-SHORT_S_MAX=900
 FULL_S_MAX=7200
+LIGHT_EXTRAS=docker,kubernetes,load,gameday,metrics
 # Quick, without an engine, and near to what a machine has or lacks. Picked by name, wherever they are.
 QUICK_TESTS="test_programs test_network test_pod_init test_slurm_storage test_docker_request test_undo"
 ENGINE_TESTS="test_network test_docker test_slurm test_report_browser test_node_control test_pod_init test_prometheus"
 
 # The base, made once ------------------------------------------------------------------------------------------
+
+release_of() { # PYTHON: the Debian that has it
+    case $1 in
+        3.11) echo bookworm ;;
+        3.13) echo trixie ;;
+        *) die "no Debian has Python $1; write 3.11 or 3.13" ;;
+    esac
+}
 
 base() { # prints the folder of the minimal system, and makes it where there is none or it is older than a month
     local mirror folder=$STATE/base-$RELEASE
@@ -36,10 +47,21 @@ base() { # prints the folder of the minimal system, and makes it where there is 
         debootstrap --variant=minbase --include="$PACKAGES" "$RELEASE" "$folder.new" "$mirror" >"$STATE/debootstrap.log" ||
             { tail -n 20 "$STATE/debootstrap.log" >&2; die "debootstrap failed"; }
         rm -rf "$folder.new"/var/cache/apt/archives/*.deb
+        docker_client "$folder.new/usr/local/bin"
         echo "$PACKAGES $mirror" >"$folder.new/.made-of"
         mv "$folder.new" "$folder"
     fi
     echo "$folder"
+}
+
+docker_client() { # FOLDER: the client alone, as on many machines whose daemon is elsewhere or nowhere
+    local package work
+    work=$(mktemp -d "$STATE/docker.XXXXXX")
+    for package in docker-cli docker.io; do
+        (cd "$work" && apt-get download "$package" >/dev/null 2>&1 || { apt-get update && apt-get download "$package"; } >/dev/null 2>&1) && break
+    done
+    dpkg-deb --extract "$work"/docker*.deb "$work" && cp "$work/usr/bin/docker" "$1/" || die "no package has Docker's client"
+    rm -rf "$work"
 }
 
 # What a visit needs, prepared outside -------------------------------------------------------------------------
@@ -94,6 +116,7 @@ visit() { # USER COMMANDS: in a new copy of the base; the folder goes when no pr
     join_network "$machine" "$work" || { kill -9 "$machine"; die "the visit got no network: $(cat "$work/network.log")"; }
     wait "$machine" || status=$?
     kill "$SLIRP" 2>/dev/null || true
+    [ -z "${OUT:-}" ] || { mkdir -p "$OUT" && cp -r --no-preserve=ownership "$work/root/out/." "$OUT/"; }
     exec 8>&-
     wait "$janitor" || true
     return "$status"
@@ -102,8 +125,9 @@ visit() { # USER COMMANDS: in a new copy of the base; the folder goes when no pr
 prepare() { # FOLDER USER COMMANDS
     cp -a --reflink=auto "$BASE" "$1/root" &&
         copy_source "$1/root/home/tester/chaos-harness" &&
-        "$PYTHON" "$ROOT/engines/package_sources.py" "$1/root" >"$1/binds" &&
-        echo "$2" >"$1/owner" && printf '%s\n' "$3" >"$1/root/commands" && : >"$1/groups"
+        python3 "$ROOT/engines/package_sources.py" "$1/root" >"$1/binds" &&
+        echo "$2" >"$1/owner" && printf '%s\n' "$3" >"$1/root/commands" && : >"$1/groups" &&
+        mkdir --mode 1777 "$1/root/out"
 }
 
 machine() { # FOLDER: becomes what the visit hangs on; the new namespaces end with it
@@ -243,9 +267,11 @@ commands() { # USER
     printf '%s' "$PRELUDE"
     if [ -n "${RUN:-}" ]; then
         printf 'as %s %q\n' "$user" "$RUN"
-    elif [ -n "${SHORT:-}" ]; then
+    elif [ "$RELEASE" != "$(release_of $OLDEST)" ]; then
+        printf "as $user %q\n" "make fast EXTRAS='$LIGHT_EXTRAS'"
+    elif [ -n "${CI_RUN:-}" ]; then
         printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='$quick'"
-        printf 'as root %q\n' "make test ARGS='$quick'"
+        printf 'as root %q\n' "make chaos SCENARIO=spot-evict" ".ci/test-twice /out/first.jsonl ${TESTS:-}"
     else
         printf "as $user %q\n" "make chaos SCENARIO=spot-evict" "make test"
         [ "$user" = tester ] || printf 'as root %q\n' "make engines" "make image" "CI=true make test ARGS='$engine'"
@@ -260,13 +286,14 @@ main() { # the visits, one after the other
         command -v "$program" >/dev/null || die "$program is not installed; run engines/provision.sh fresh"
     done
     mkdir -p "$STATE"
+    RELEASE=$(release_of "$WANTED_PYTHON")
     remove_stale
     exec 9>"$STATE/base.lock"
     flock 9
     BASE=$(base)
     exec 9>&-
     users=${ONLY:-root user}
-    [ -z "${SHORT:-}" ] || users=${ONLY:-both}
+    [ -z "${CI_RUN:-}" ] || users=both
     for user in $users; do
         visit "$user" "$(commands "$user")" || failed+=" $user"
     done
@@ -275,14 +302,21 @@ main() { # the visits, one after the other
 }
 
 arguments() { # exports what was asked for
-    unset SHORT ONLY COMMIT RUN
+    unset CI_RUN OUT TESTS ONLY COMMIT RUN
+    case ${PYTHON:-} in # what `make` calls by this name may be a path
+        3.*) export WANTED_PYTHON=$PYTHON ;;
+        *) export WANTED_PYTHON=$OLDEST ;;
+    esac
+    unset PYTHON
     while [ $# -gt 0 ]; do
         case $1 in
-            --short) export SHORT=yes ;;
+            --ci) export CI_RUN=yes OUT=${2:?which folder?}; shift ;;
+            --out) export OUT=${2:?which folder?}; shift ;;
+            --tests) export TESTS=${2-}; shift ;;
             --only) case ${2:-} in root | user) export ONLY=$2 ;; *) die "--only: write root or user" ;; esac; shift ;;
             --commit) git -C "$ROOT" rev-parse --verify --quiet "${2:-}^{commit}" >/dev/null || die "unknown commit '${2:-}'"; export COMMIT=$2; shift ;;
             --run) export RUN=${2:?which command?}; shift ;;
-            *) die "unknown option '$1'; choose from: --short, --only root|user, --commit REV and --run COMMAND" ;;
+            *) die "unknown option '$1'; choose from: --ci FOLDER, --tests ARGUMENTS, --only root|user, --commit REV, --run COMMAND and --out FOLDER" ;;
         esac
         shift
     done
@@ -295,8 +329,6 @@ case ${1:-} in
     _remove) remove "$2" ;;
     *)
         arguments "$@"
-        limit=$FULL_S_MAX
-        [ -z "${SHORT:-}" ] || limit=$SHORT_S_MAX
-        exec timeout --foreground --kill-after 20 "$limit" setpriv --pdeathsig KILL "$SELF" _main
+        exec timeout --foreground --kill-after 20 "$FULL_S_MAX" setpriv --pdeathsig KILL "$SELF" _main
         ;;
 esac

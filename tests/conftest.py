@@ -1,7 +1,7 @@
 """What holds for all tests.
 
-In CI a skipped test is a failed one: what is missing there must not vanish silently. The exceptions are tests of what
-this machine, with all engines installed, cannot have.
+A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
+both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
 
 `make test` has three workers, and three long groups, whose tests go one after the other: whole runs through the command
 line, of which some look for what a run has left behind; single jobs and faults on virtual nodes of this machine; and
@@ -10,11 +10,9 @@ tests of other engines, which mostly wait. All other tests are shared, file by f
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Generator
 from typing import Any
 
+import outcomes
 import pytest
 from hypothesis import settings
 
@@ -22,13 +20,8 @@ if settings().deadline is not None:  # a busy machine breaks no property
     settings.register_profile("no clock", deadline=None)
     settings.load_profile("no clock")
 
-MAY_BE_SKIPPED = {
-    "backends/kubernetes/test_kubernetes.py": "CHAOS_KUBECONFIG names no cluster",
-    "conformance/": "^(?!.*(cannot run here|not root))",  # a verb that a backend lacks; which ones those are is tested there
-    "backends/local/": "a process tree .*",  # the weakest of three ways to be a node
-    "faults/test_node_verbs.py": "control groups for nodes take root",
-    "reference_trainer/test_checkpoint.py": "covered by the others",
-}
+pytest_addoption = outcomes.add_options
+pytest_configure = outcomes.configure
 
 LONG_GROUPS = {
     "runs": ("e2e/",),
@@ -59,31 +52,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With workers, the long groups come first, so that the workers end at about the same time."""
+    outcomes.select(config, items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: group_of(item.nodeid) not in LONG_GROUPS)
-
-
-def _must_run(report: pytest.TestReport | pytest.CollectReport) -> bool:
-    if os.environ.get("CI", "").lower() not in ("true", "1") or not report.skipped or hasattr(report, "wasxfail"):
-        return False
-    place, reason = report.nodeid.removeprefix("tests/"), str(report.longrepr)
-    return not any(place.startswith(where) and re.search(why, reason) for where, why in MAY_BE_SKIPPED.items())
-
-
-def _fail(report: Any) -> None:
-    if _must_run(report):
-        report.outcome, report.longrepr = "failed", f"skipped in CI: {report.longrepr[-1]}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    report = yield
-    _fail(report)
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, Any, Any]:
-    report = yield
-    _fail(report)
-    return report

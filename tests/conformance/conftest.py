@@ -19,6 +19,21 @@ from conformance.places import LIMIT_S, PLACES, ROOT, Job, OpenJob, Place, open_
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A verb that a place has on no machine is not tested there; the table of docs/backends.md says so instead."""
+    items[:] = [item for item in items if not _never_possible(item)]
+
+
+def _never_possible(item: pytest.Item) -> bool:
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    place = parameters.get("place")
+    if not isinstance(place, Place):
+        return False
+    marked = item.get_closest_marker("verbs")
+    used = {parameters.get("verb"), *(marked.args if marked else ())}
+    return not used.isdisjoint(place.backend.lacks().get(place.name, {}))
+
+
 @pytest.fixture(scope="module", params=PLACES, ids=lambda place: place.name.replace(", ", "-"))
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     chosen: Place = request.param

@@ -31,15 +31,6 @@ from harness.errors import NodeGone, UsageError
 from harness.log.events import read_log
 from harness.run.undo import heal
 
-DESTRUCTIVE = {Verb.KILL, Verb.REPLACE}
-
-
-def needs(place: Place, *verbs: Verb) -> None:
-    missing = place.probe().missing
-    for verb in verbs:
-        if verb in missing:
-            pytest.skip(f"{place.name} has no verb {verb.value}: {missing[verb]}")
-
 
 def test_a_job_is_launched_and_ends_and_its_exit_codes_are_told(open_here: OpenJob) -> None:
     job = open_here(worker(steps=8, code=3), nodes=2, control=CONTROL)
@@ -52,8 +43,8 @@ def test_a_job_is_launched_and_ends_and_its_exit_codes_are_told(open_here: OpenJ
     assert "control is up" in job.log("control") + job.log("control.1")
 
 
+@pytest.mark.verbs(Verb.KILL, Verb.REPLACE)
 def test_a_killed_node_leaves_nothing_but_its_log_and_a_replacement_joins(place: Place, open_here: OpenJob) -> None:
-    needs(place, *DESTRUCTIVE)
     job = open_here(worker(), nodes=2, control=CONTROL)
     victim, peer = job.nodes
     for node in job.nodes:

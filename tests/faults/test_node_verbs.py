@@ -77,11 +77,6 @@ def settings(cluster: LocalCluster) -> dict[str, str]:
     return {str(file): file.read_text() for file in files}
 
 
-def only_root(cluster: LocalCluster) -> None:
-    if cluster._mode != "root":
-        pytest.skip("control groups for nodes take root")
-
-
 def states(node: Node) -> set[str]:
     return {each.state for each in node.processes()}
 
@@ -100,8 +95,8 @@ def test_what_is_said_to_be_there_is_there(cluster: LocalCluster, node: Node, mo
             node.limit_memory(MIB, "kernel")
 
 
+@pytest.mark.parametrize("cluster", ["root"], indirect=True)  # control groups of nodes take root
 def test_a_quota_keeps_the_node_from_running_and_goes_without_a_trace(cluster: LocalCluster, node: Node) -> None:
-    only_root(cluster)
     before = settings(cluster)
     assert len(before) >= 2
     node.limit_cpu(0.3)
@@ -178,10 +173,12 @@ def test_strangers_come_and_go_and_affinity_is_as_before(cluster: LocalCluster, 
         node.crowd("disk", 1)
 
 
-@pytest.mark.parametrize("keeper", ["kernel", "watchdog"])
+@pytest.mark.parametrize(
+    ("cluster", "keeper"),
+    [("root", "kernel"), ("root", "watchdog"), ("user", "watchdog"), ("plain", "watchdog")],
+    indirect=["cluster"],
+)
 def test_the_doomed_process_is_killed_for_memory(cluster: LocalCluster, node: Node, keeper: str) -> None:
-    if keeper == "kernel":
-        only_root(cluster)
     before, limits = node.memory_use(), settings(cluster)
     doomed = min(node.processes(), key=lambda each: -each.cpu_ns).pid  # not the largest one: the one that burns
     node.doom(doomed)

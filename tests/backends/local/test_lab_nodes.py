@@ -17,6 +17,7 @@ from harness.backends.contract import Exit
 from harness.backends.local.backend import MODES
 from harness.errors import BackendError, NodeGone, UsageError
 
+NAMESPACES = [mode for mode in MODES if mode != "plain"]  # a process tree sees what its user sees
 SLEEP = ("sleep", "300")
 SERVER = """
 import pathlib, socket, sys
@@ -270,9 +271,8 @@ def _nodes_left(lab: Opened) -> list[undo.Leftover]:
     return [item for item in undo.leftovers(lab.run_id) if item.node.startswith(("node", "control"))]
 
 
-def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab, mode: str) -> None:
-    if mode == "plain":
-        pytest.skip("a process tree has no view of its own")
+@pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
+def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab) -> None:
     code = (
         "import os, pathlib, socket, time\n"
         "print(sorted(p.name for p in pathlib.Path('/proc').glob('[0-9]*')), os.getpid())\n"
@@ -288,12 +288,11 @@ def test_namespaces_hide_the_rest_of_the_machine(open_lab: OpenLab, mode: str) -
     assert lab.log("node0.1").splitlines() == wanted
 
 
+@pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
 @pytest.mark.parametrize("around", [".fault-free/0123", "."], ids=["kept fault-free run", "run of a drill"])
 def test_a_node_writes_nothing_of_the_history_it_is_compared_with(
-    open_lab: OpenLab, mode: str, tmp_path: pathlib.Path, around: str
+    open_lab: OpenLab, tmp_path: pathlib.Path, around: str
 ) -> None:
-    if mode == "plain":
-        pytest.skip("a process tree sees everything as its user does")
     kept = tmp_path / around / "events" / "node0" / "w.jsonl"
     kept.parent.mkdir(parents=True)
     for ours in (kept, tmp_path / around / "undo.jsonl"):
@@ -305,9 +304,8 @@ def test_a_node_writes_nothing_of_the_history_it_is_compared_with(
     assert (lab.run_dir / "checkpoints" / "x").read_text() == "x"
 
 
-def test_a_lookup_of_an_unknown_name_does_not_wait(open_lab: OpenLab, mode: str) -> None:
-    if mode == "plain":
-        pytest.skip("a process tree resolves names like the machine")
+@pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
+def test_a_lookup_of_an_unknown_name_does_not_wait(open_lab: OpenLab) -> None:
     code = (
         "import pathlib, socket\n"
         "print(pathlib.Path('/etc/resolv.conf').read_text().split()[1], socket.getnameinfo(('10.77.0.9', 1), 0)[0])"

@@ -1,0 +1,106 @@
+"""Were all tests run? Reads the outcomes of CI's two halves, prints the counts, and fails by the rules of CI.
+
+    python -m halves FIRST SECOND      both as `--outcomes` wrote them (tests/outcomes.py)
+
+`tests/ci.yaml` holds what CI knows of its tests: how many there are, which of them neither half can run, and which
+failed once and passed when they ran again.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import outcomes
+import yaml
+from outcomes import Outcome
+
+KNOWN = pathlib.Path(__file__).with_name("ci.yaml")
+FLAKY_MAX = 2
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How the tests ended, by name."""
+
+    passed: Sequence[str]
+    failed: Sequence[str]
+    flaky: Sequence[str]  # failed, and passed when they ran again; among the passed ones, too
+    skipped: Mapping[str, str]  # in both halves, with the reason
+
+    @classmethod
+    def of(cls, first: Sequence[Outcome], second: Sequence[Outcome]) -> Ends:
+        told = collections.defaultdict[str, list[Outcome]](list)
+        for each in (*first, *second):
+            told[each["test"]].append(each)
+        for file in [test for test in told if "::" not in test]:  # skipped as a whole, and then run test by test
+            if told[file][-1]["outcome"] == "skipped" and any(test.startswith(f"{file}::") for test in told):
+                del told[file]
+        last = {test: each[-1]["outcome"] for test, each in told.items()}
+        ever_failed = {test for test, each in told.items() if any(one["outcome"] == "failed" for one in each)}
+        return cls(
+            passed=[test for test, outcome in last.items() if outcome == "passed"],
+            failed=[test for test in last if test in ever_failed and last[test] != "passed"],
+            flaky=[test for test in last if test in ever_failed and last[test] == "passed"],
+            skipped={
+                test: told[test][-1]["reason"]
+                for test, outcome in last.items()
+                if outcome == "skipped" and test not in ever_failed
+            },
+        )
+
+    @property
+    def collected(self) -> int:
+        return sum("::" in test for test in {*self.passed, *self.failed, *self.skipped})
+
+
+def problems(ends: Ends, known: Mapping[str, Any], whole: bool = True) -> Iterator[str]:
+    """What fails CI. `whole`: all tests were asked for, so that a count and a list can be held against them."""
+    yield from (f"failed: {test}" for test in ends.failed)
+    rows = known["not_run"]
+    unlisted = [test for test in ends.skipped if not any(_names(row, test, ends.skipped[test]) for row in rows)]
+    yield from (f"skipped in both halves, and not listed: {test}: {ends.skipped[test]}" for test in unlisted)
+    before = {row["test"]: row["date"] for row in known["flaky"]}
+    yield from (f"flaky again, first on {before[test]}: {test}" for test in ends.flaky if test in before)
+    if len(ends.flaky) > FLAKY_MAX:
+        yield f"{len(ends.flaky)} tests are flaky; {FLAKY_MAX} at most may be"
+    if whole:
+        unused = [row for row in rows if not any(_names(row, test, why) for test, why in ends.skipped.items())]
+        yield from (f"not_run lists {row['tests']}, but no test there was skipped: remove the row" for row in unused)
+        if ends.collected != known["collected"]:
+            yield (
+                f"{ends.collected} tests were collected; ci.yaml says {known['collected']}. Write the new number there,"
+                " and where it fell, say why in the commit"
+            )
+
+
+def _names(row: Mapping[str, str], test: str, reason: str) -> bool:
+    return test.startswith(row["tests"]) and re.search(row["reason"], reason) is not None
+
+
+def main(first: str, second: str, scope: str = "") -> int:
+    """`scope`: what was asked for, where that was not all tests."""
+    ends = Ends.of(outcomes.read(pathlib.Path(first)), outcomes.read(pathlib.Path(second)))
+    known = yaml.safe_load(KNOWN.read_text())
+    found = list(problems(ends, known, whole=not scope))
+    in_first = len({each["test"] for each in outcomes.read(pathlib.Path(first)) if each["outcome"] != "skipped"})
+    print(f"tests run without engines: {in_first}; with engines: {len(ends.passed) + len(ends.failed) - in_first}")
+    print(f"skipped in both halves: {len(ends.skipped)}; flaky: {len(ends.flaky)}; collected: {ends.collected}")
+    for row in known["not_run"]:
+        count = sum(_names(row, test, reason) for test, reason in ends.skipped.items())
+        print(f"  {count} of {row['tests']}: {row['reason']}; run them by: {row['command']}")
+    for test in ends.flaky:
+        print(f"  flaky (add it to tests/ci.yaml with today's date): {test}")
+    for problem in found:
+        print(f"PROBLEM {problem}")
+    print(f"{len(ends.passed)} passed, {len(ends.failed)} failed, {len(ends.skipped)} skipped")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,68 @@
+"""Notes how each test ended, and picks those that another run skipped: CI runs its tests in two halves.
+
+The first half runs all tests where no engine is, the second one only what was skipped there (`tests/halves.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+Outcome = dict[str, str]  # test (its node id, or a file that was skipped as a whole), outcome, reason
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--outcomes", metavar="FILE", help="add a line to FILE for each test: its name, outcome and reason"
+    )
+    parser.addoption("--skipped-in", metavar="FILE", help="run only the tests that were skipped in these outcomes")
+
+
+def configure(config: pytest.Config) -> None:
+    if (file := config.getoption("--outcomes")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Writer(pathlib.Path(file)))
+
+
+def read(file: pathlib.Path) -> list[Outcome]:
+    """In the order in which they came: a test that ran again is there again."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def skipped(outcomes: list[Outcome]) -> dict[str, str]:
+    """The tests and the whole files that were skipped in the end, each with its reason."""
+    last = {each["test"]: each for each in outcomes}
+    return {test: each["reason"] for test, each in last.items() if each["outcome"] == "skipped"}
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what `--skipped-in` names."""
+    if file := config.getoption("--skipped-in"):
+        wanted = skipped(read(pathlib.Path(file)))
+        chosen = [item for item in items if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+class Writer:
+    """One line a test, written by the process that the user started and not by its workers."""
+
+    def __init__(self, file: pathlib.Path):
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self._write(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self._write(report)
+
+    def _write(self, report: Any) -> None:
+        outcome = "passed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
+        reason = str(report.longrepr[-1]) if outcome == "skipped" else ""
+        line = {"test": report.nodeid, "outcome": outcome, "reason": reason.removeprefix("Skipped: ")}
+        with self._file.open("a") as out:
+            out.write(json.dumps(line) + "\n")
