@@ -33,7 +33,7 @@ class Finding:
 def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
     """Facts about the machine, and each backend's probed capability."""
     findings = [
-        Finding("Python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"),
+        Finding("Python", (3, 11) <= sys.version_info < (3, 14), f"{platform.python_version()} (3.11 to 3.13 is needed)"),
         _package("torch", f"the reference trainer needs it: {how_to_install('trainer')}"),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         _disk(),
