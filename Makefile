@@ -119,7 +119,7 @@ league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks d
 
 .PHONY: docs
 docs: $(VENV)/.ready-dev ## Writes again what is generated of the pages in docs/
-	@PYTHONPATH=tests $(PY) -m docs
+	@PYTHONPATH=tests $(PY) -m docs.pages
 
 .PHONY: fuzz-inputs
 fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
