@@ -8,7 +8,12 @@ import pytest
 import yaml
 from docs.pages import DOCS, PAGES
 
+from harness.backends import run_folder
+from harness.campaign import attached, baseline, gameday
 from harness.faults.contract import fault_names, load_fault
+from harness.report.gameday import PLAN, REPORT
+from harness.run.attached import LOG
+from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
 SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
@@ -70,6 +75,14 @@ def test_the_gate_holds_what_its_page_says() -> None:
     named = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
     suite = yaml.safe_load((ROOT / "scenarios" / "suites" / "pre-launch.yaml").read_text())
     assert named == set(suite["scenarios"])
+
+
+def test_what_is_in_the_folder_of_a_run_is_told() -> None:
+    """What a real run leaves there is compared by tests/e2e/test_scenarios.py."""
+    text = (ROOT / "reports" / "README.md").read_text()
+    names = [run_folder.KEY, run_folder.EVENTS, run_folder.LOGS, run_folder.ANSWERS, *run_folder.FOR_NODES, FOLDER]
+    names += [PLAN, REPORT, gameday.REHEARSALS, LOG, attached.REPORT, baseline.FIGURES]
+    assert [name for name in names if f"`{name}" not in text] == []
 
 
 def test_every_alert_is_on_the_page() -> None:
