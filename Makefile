@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
-CHAOS := $(VENV)/bin/chaos
+PY := $(VENV)/bin/python
+CHAOS := $(PY) -m harness
 SCENARIO ?= spot-evict
 BACKEND ?= local
 SUITE ?= pre-launch
@@ -21,16 +22,26 @@ help: ## This list
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
-PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
 EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow
 
-$(VENV)/.ready: pyproject.toml constraints.txt requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version). Say which: make PYTHON=python3.12 …"; exit 4; }
+# An environment holds the path of the checkout that it was made in: in its scripts, and where it finds this package.
+# .ready tells that path. In a copied or moved checkout it is another one, and all of that is written again.
+MADE_IN := $(shell cat $(VENV)/.ready 2>/dev/null)
+
+$(VENV)/.ready: pyproject.toml constraints.txt requirements.txt $(if $(filter $(CURDIR),$(MADE_IN)),,another-place)
+	@$(PIP) --version >/dev/null 2>&1 || { \
+		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
+			{ echo "Python 3.11, 3.12 or 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 …"; exit 4; }; \
+		$(PYTHON) -m venv --clear $(VENV); }
 	@echo "Setting up $(VENV) (once; PyTorch is large)"
-	@$(PYTHON) -m venv $(VENV)
+	@[ -z "$(MADE_IN)" ] || grep -lIrF '$(MADE_IN)/$(VENV)' $(VENV)/bin | xargs --no-run-if-empty sed -i 's|$(MADE_IN)/$(VENV)|$(CURDIR)/$(VENV)|'
 	@$(PIP) install --require-hashes -r requirements.txt
 	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'
-	@touch $@
+	@pwd >$@
+
+.PHONY: another-place
+another-place:
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS),dev]'
@@ -38,8 +49,8 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 
 .PHONY: lock
 lock: ## Writes requirements.txt again: the core dependencies with their digests
-	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet --disable-pip-version-check uv
-	@{ head -n 1 requirements.txt; $(VENV)-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate; } > requirements.new
+	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@{ head -n 1 requirements.txt; $(VENV)-lock/bin/python -m uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate; } > requirements.new
 	@mv requirements.new requirements.txt && rm -rf $(VENV)-lock
 
 .PHONY: setup
@@ -59,68 +70,60 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by three workers (tests/conftest.py says which one does what): WORKERS=0 for none
-	@$(VENV)/bin/python -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
+	@$(PY) -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
-	@$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist loadscope -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
 
 .PHONY: format
 format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself
-	@$(VENV)/bin/ruff check --quiet --fix . || true
-	@$(VENV)/bin/ruff format --quiet .
+	@$(PY) -m ruff check --quiet --fix . || true
+	@$(PY) -m ruff format --quiet .
 
 .PHONY: check
 check: $(VENV)/.ready-dev ## Style, types and import rules
-	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
-	@$(VENV)/bin/python -m pytest tests/test_import_rules.py
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest tests/test_import_rules.py
 
 .PHONY: verdict-matrix
 verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judged rightly? RUNS=folder keeps the runs
-	@PYTHONPATH=tests $(VENV)/bin/python -m mutants.matrix $(RUNS)
+	@PYTHONPATH=tests $(PY) -m mutants.matrix $(RUNS)
 
 .PHONY: mutation
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
-	@PYTHONPATH=tests $(VENV)/bin/python -m mutation $(ARGS)
+	@PYTHONPATH=tests $(PY) -m mutation $(ARGS)
 
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
-	@PYTHONPATH=tests $(VENV)/bin/python -m kills $(ARGS)
+	@PYTHONPATH=tests $(PY) -m kills $(ARGS)
 
 .PHONY: alerting-day
 alerting-day: $(VENV)/.ready-dev ## Real faults under a real Prometheus: does each alert fire and resolve? Takes 3 minutes
-	@PYTHONPATH=tests $(VENV)/bin/python -m monitoring.alerting_day
+	@PYTHONPATH=tests $(PY) -m monitoring.alerting_day
 
 .PHONY: stacks
 stacks: $(VENV)/.ready-dev ## Example trainers killed and resumed under observation: STACKS=a virtual environment with them
-	@PYTHONPATH=tests $(VENV)/bin/python -m observer.stacks $(STACKS) $(ARGS)
+	@PYTHONPATH=tests $(PY) -m observer.stacks $(STACKS) $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
-	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(VENV)/bin/python benches/scoring.py --steps $$steps; done
-	@$(VENV)/bin/python benches/restart.py
+	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(PY) benches/scoring.py --steps $$steps; done
+	@$(PY) benches/restart.py
 
 .PHONY: league
 league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks dcp --tries 1'
-	@$(VENV)/bin/python benches/league.py $(ARGS)
+	@$(PY) benches/league.py $(ARGS)
 
-.PHONY: backends
-backends: $(VENV)/.ready-dev ## Writes docs/backends.md again: which backend can do what
-	@PYTHONPATH=tests $(VENV)/bin/python -m conformance.table
-
-.PHONY: events-doc
-events-doc: $(VENV)/.ready-dev ## Writes docs/events.md again: the vocabulary of the event log
-	@PYTHONPATH=tests $(VENV)/bin/python -m docs.events_page
-
-.PHONY: metrics-doc
-metrics-doc: $(VENV)/.ready-dev ## Writes the table of live metrics in docs/metrics.md again
-	@PYTHONPATH=tests $(VENV)/bin/python -m docs.metrics_table
+.PHONY: docs
+docs: $(VENV)/.ready-dev ## Writes again what is generated of the pages in docs/
+	@PYTHONPATH=tests $(PY) -m docs.pages
 
 .PHONY: fuzz-inputs
 fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
-	@PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
+	@PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
 
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind

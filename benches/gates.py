@@ -114,29 +114,41 @@ def recoveries(figures: dict[str, Any]) -> list[float]:
     return [run["recovery_time"] for run in runs if run["recovery_time"] is not None]
 
 
+def kept() -> dict[str, Any]:
+    """What each gate answered, from docs/gates.json."""
+    found: dict[str, Any] = json.loads(KEPT.read_text())
+    return found
+
+
+def table(answers: dict[str, Any]) -> str:
+    """How many gates gave each answer, for docs/gate.md."""
+    lines = ["| trainer | green | red | inconclusive |", "|---|---|---|---|"]
+    for slower, name in ((False, "the same"), (True, f"recovery {answers['slower']:g} × slower")):
+        count = Counter(each["verdict"] for each in answers["gates"] if each["slower"] is slower)
+        lines.append(f"| {name} | {count['pass']} | {count['fail']} | {count['inconclusive']} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=20, help="half of them on the slower trainer")
     parser.add_argument("--slower", type=float, default=1.5, help="times the baseline's median recovery")
     given = parser.parse_args()
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"slower": given.slower, "gates": []}
+    answers = kept() if KEPT.exists() else {"slower": given.slower, "gates": []}
     if not (PLACE / ".baselines" / f"{BASELINE}.json").exists():
         first = gate(0, against=False)
         chaos("baseline", "set", BASELINE)
         (PLACE / "usual.json").write_text(json.dumps(first["recovery_s"]))
     usual = statistics.median(json.loads((PLACE / "usual.json").read_text()))
-    for number in range(len(kept["gates"]), given.gates):
+    for number in range(len(answers["gates"]), given.gates):
         slower = number % 2 == 1
         answer = gate(usual * (given.slower - 1) if slower else 0, against=True)
         one = {"slower": slower, **{name: answer[name] for name in ("verdict", "reason", "recovery_s")}}
-        kept["gates"].append(one)
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        answers["gates"].append(one)
+        KEPT.write_text(json.dumps(answers, indent=1) + "\n")
         which = "slower" if slower else "the same"
         print(f"gate {number + 1}, {which} trainer: {one['verdict']}: {one['reason']}", flush=True)
-    for slower in (False, True):
-        mine = [each["verdict"] for each in kept["gates"] if each["slower"] is slower]
-        told = ", ".join(f"{count} {verdict}" for verdict, count in Counter(mine).items())
-        print(f"{given.slower if slower else 1:g} times the recovery time: {told} of {len(mine)} gates")
+    print(table(answers))
 
 
 if __name__ == "__main__":

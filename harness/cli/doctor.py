@@ -33,7 +33,7 @@ class Finding:
 def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
     """Facts about the machine, and each backend's probed capability."""
     findings = [
-        Finding("Python", sys.version_info >= (3, 11), f"{platform.python_version()} (3.11 or newer is needed)"),
+        _python(),
         _package("torch", f"the reference trainer needs it: {how_to_install('trainer')}"),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
         _disk(),
@@ -95,6 +95,11 @@ def programs_found() -> list[Finding]:
         detail = f"not found: {', '.join(lacking)}" if lacking else "all found"
         findings.append(Finding(f"programs for {purpose}", not lacking, detail, needed=False))
     return findings
+
+
+def _python() -> Finding:
+    supported = (3, 11) <= sys.version_info < (3, 14)
+    return Finding("Python", supported, f"{platform.python_version()} (3.11, 3.12 or 3.13 is needed)")
 
 
 def _package(name: str, why: str) -> Finding:

@@ -1,7 +1,4 @@
-"""docs/backends.md: which backend has which verb, as they declare it, and how the conformance suite measures each.
-
-python -m conformance.table        writes it (`make backends`)
-"""
+"""docs/backends.md: which backend has which verb, as they declare it, and how the conformance suite measures each."""
 
 from __future__ import annotations
 
@@ -9,11 +6,10 @@ import inspect
 from collections.abc import Mapping
 
 from conformance.checks import CHECKS
-from conformance.places import PLACES, ROOT
+from conformance.places import PLACES
 
 from harness.backends.contract import Verb, load_backend
 
-PAGE = ROOT / "docs" / "backends.md"
 IN_THE_LIFE_OF_A_RUN = {
     Verb.KILL: "processes left of the node, and steps in its name, after the kill: none",
     Verb.REPLACE: "a new incarnation of the place, which steps",
@@ -22,7 +18,7 @@ UNPROVEN = {"kubernetes": {Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NE
 HEAD = """\
 # Backends and what they can do to a node
 
-Made by `make backends` from what the backends declare; a test fails when it is out of date. `chaos doctor` tells what
+Made by `make docs` from what the backends declare; a test fails when it is out of date. `chaos doctor` tells what
 this very machine takes away besides (no `/dev/fuse`, no C compiler, a kernel without a module …), with the remedy.
 
 ✓: the conformance suite (`tests/conformance/`) uses the verb on a real node of this backend, measures that it acts, undoes
@@ -88,7 +84,3 @@ def _cell(verb: Verb, column: str, lacks: Mapping[Verb, str], reasons: list[str]
 
 def measured(verb: Verb) -> str:
     return IN_THE_LIFE_OF_A_RUN.get(verb) or inspect.getdoc(CHECKS[verb]) or ""
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from conformance.checks import CHECKS
-from conformance.table import IN_THE_LIFE_OF_A_RUN, PAGE, declared, page
+from conformance.table import IN_THE_LIFE_OF_A_RUN, declared
 
 from harness.backends.contract import Verb
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run `make backends`"
 
 
 def test_every_verb_has_a_check_of_its_own() -> None:

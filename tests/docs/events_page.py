@@ -1,22 +1,17 @@
-"""docs/events.md: the vocabulary of the event log as a page.
-
-python -m docs.events_page        writes it (`make events-doc`)
-"""
+"""docs/events.md: the vocabulary of the event log as a page."""
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator, Sequence
 
 from harness.emitter import vocabulary
 from harness.emitter.vocabulary import Event, Field
 from harness.log import records
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "events.md"
 HEAD = """\
 # The event log
 
-Made by `make events-doc` from `harness/emitter/vocabulary.py`; a test fails when it is out of date.
+Made by `make docs` from `harness/emitter/vocabulary.py`; a test fails when it is out of date.
 `chaos schema --events` prints the same as a JSON Schema.
 
 A run's event log is the folder `events/` of the run. It is all that is judged.
@@ -101,7 +96,3 @@ def _holds(field: Field) -> str:
 def _meaning(field: Field) -> str:
     known = ", ".join(f"`{value}`" for value in field.values)
     return field.meaning + (f": {known}" if known and not field.closed else "")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -29,6 +29,8 @@ def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
     assert sum(wasted["accounts"].values()) == pytest.approx(wasted["gpu_seconds_allocated"], abs=1e-6)
     for name in ("report.html", "report.md", "plan.json", "undo.jsonl"):
         assert (run_dir / name).stat().st_size > 0
+    page = (pathlib.Path(__file__).resolve().parents[2] / "reports" / "README.md").read_text()
+    assert [path.name for path in run_dir.iterdir() if f"`{path.name}" not in page] == []
     cases = xml.etree.ElementTree.parse(run_dir / "junit.xml").getroot().iter("testcase")
     assert len(list(cases)) >= 4
     assert '"closed": true' in (run_dir / "undo.jsonl").read_text().splitlines()[-1]

@@ -1,4 +1,5 @@
 """`make verdict-matrix`: every mutant and every healthy control, what the harness must say, and what it says.
+What the real runs showed is kept in docs/verdict-matrix.json; `make docs` writes the page again from it.
 
 python -m mutants.matrix [FOLDER for runs] [PATTERN of names]      --stored: judges what is there, runs nothing
 """
@@ -6,12 +7,13 @@ python -m mutants.matrix [FOLDER for runs] [PATTERN of names]      --stored: jud
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 
 from mutants.bent import BROKEN
 from mutants.catalogue import CONTROLS, MUTANTS, Real
@@ -25,6 +27,7 @@ from harness.judge.score import Scorecard, Verdict
 from harness.report import markdown
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"
+KEPT = PAGE.with_suffix(".json")  # what the real runs showed; logs are judged anew for each page
 INTRODUCTION = """\
 # Verdict matrix
 
@@ -81,6 +84,21 @@ def real_rows(folder: pathlib.Path, pattern: str, stored_only: bool) -> Iterator
             yield Row(_words(mutant.name), how, mutant.verdict, card.verdict.value, reason, mutant.accepts(card))
 
 
+def kept_rows() -> list[Row]:
+    """A row of each real run, as it was when all of them were last made."""
+    kept = {(each["name"], each["how"]): each for each in json.loads(KEPT.read_text())}
+    found = []
+    for mutant in [*CONTROLS, *MUTANTS]:
+        row = Row(_words(mutant.name), f"run: {mutant.rehearsal}", mutant.verdict, NOT_RUN, "", False)
+        found.append(replace(row, **kept.get((row.name, row.how), {})))
+    return found
+
+
+def keep(rows: Iterable[Row]) -> None:
+    ran = [asdict(row) for row in rows if row.how != "log" and row.found != NOT_RUN]
+    KEPT.write_text(json.dumps([{k: v for k, v in row.items() if k != "expected"} for row in ran], indent=1) + "\n")
+
+
 def _reason(mutant: Real, card: Scorecard) -> str:
     return next((text for text in card.reasons if re.search(mutant.reason, text)), card.reasons[0])
 
@@ -103,6 +121,11 @@ def page(rows: list[Row]) -> str:
     return f"{INTRODUCTION}\n{summary}\n\n{tables[0]}\n\n{HEALTHY}\n{tables[1]}\n"
 
 
+def stored() -> str:
+    """The page of what is kept."""
+    return page([*bent_rows(), *kept_rows()])
+
+
 def main() -> int:
     given = [argument for argument in sys.argv[1:] if argument != "--stored"]
     folder = pathlib.Path(given[0]) if given else pathlib.Path(tempfile.mkdtemp(prefix="mutants-"))
@@ -118,6 +141,7 @@ def main() -> int:
         table.add_row(*map(escape, row.cells), style=None if row.right else "bold red")
     console.print(table)
     if not pattern:
+        keep(rows)
         PAGE.write_text(page(rows))
     return 0 if all(row.right for row in rows) else 1
 

@@ -1,0 +1,45 @@
+"""What is generated of the pages in docs/, each part from its one source.
+
+python -m docs.pages        writes it again (`make docs`)
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable
+
+from conformance import table as backends
+from mutants import matrix
+
+from benches import gates, league
+from docs import events_page
+from harness.monitoring import metrics
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+
+def _with_table(name: str, table: str) -> str:
+    """The page with this table in the place of the one that has the same head."""
+    head = table.splitlines()[0]
+    text, count = re.subn(
+        rf"^{re.escape(head)}\n.*?(?=\n\n)", lambda _: table, (DOCS / name).read_text(), flags=re.S | re.M
+    )
+    if count != 1:
+        raise ValueError(f"docs/{name}: {count} tables have the head {head!r}; one is allowed")
+    return text
+
+
+PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a generated table, as it should be
+    "backends.md": backends.page,
+    "events.md": events_page.page,
+    "gate.md": lambda: _with_table("gate.md", gates.table(gates.kept())),
+    "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
+    "metrics.md": lambda: _with_table("metrics.md", metrics.table()),
+    "verdict-matrix.md": matrix.stored,
+}
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page())

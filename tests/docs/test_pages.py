@@ -1,0 +1,91 @@
+"""The pages agree with the code, with what was measured, and with each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+from docs.pages import DOCS, PAGES
+
+from harness.backends import run_folder
+from harness.campaign import attached, baseline, gameday
+from harness.faults.contract import fault_names, load_fault
+from harness.report.gameday import PLAN, REPORT
+from harness.run.attached import LOG
+from harness.run.drill import FOLDER
+
+ROOT = DOCS.parent
+SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
+ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *DOCS.rglob("*.md")]
+NUMBER = r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve) "
+FIGURES = {  # each is on one page; the others link to it
+    NUMBER + r"(?:of \d+ )?mutants are caught": "verdict-matrix.md",
+    NUMBER + r"(?:of \d+ )?healthy runs": "verdict-matrix.md",
+    NUMBER + r"(?:of (?:the )?\d+ )?scenarios (?:in|of) `scenarios/`": "trust.md",
+    NUMBER + r"(?:training )?stacks": "league.md",
+    NUMBER + r"of 20\b": "trust.md",
+    NUMBER + r"scenarios with comments": "bring-your-own-trainer.md",
+    NUMBER + r"s with the reference trainer, [\d.]+ s with plain": "README.md",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_its_source_says(name: str) -> None:
+    assert (DOCS / name).read_text() == PAGES[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_is_on_one_page(figure: str) -> None:
+    found = {path.name for path in ALL if re.search(figure, path.read_text().replace("\n", " "), re.IGNORECASE)}
+    assert found <= {FIGURES[figure]}
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its head."""
+    section = (DOCS / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def test_every_fault_is_in_the_row_of_its_runbook() -> None:
+    named = {row[0]: set(re.findall(r"`(\w+)`", row[2])) for row in rows("coverage.md", "Failure modes")}
+    assert set().union(*named.values()) == set(fault_names())
+    for kind in fault_names():
+        assert kind in named[load_fault(kind).runbook], kind
+
+
+def test_every_scenario_is_covered() -> None:
+    named = [row[3].split(", ") for row in rows("coverage.md", "Failure modes")]
+    assert {name for names in named for name in names} == SCENARIOS
+
+
+def test_scenarios_that_were_repeated_less_often_are_named() -> None:
+    """Who adds a scenario changes the count or the list."""
+    text = (DOCS / "trust.md").read_text().replace("\n", " ")
+    ((repeated, shipped, names),) = re.findall(
+        r"(\d+) of the (\d+) scenarios in `scenarios/` .*?\(less often: (.*?)\)", text
+    )
+    others = re.findall(r"[\w-]{3,}", names)
+    assert set(others) <= SCENARIOS
+    assert (int(shipped), int(repeated)) == (len(SCENARIOS), len(SCENARIOS) - len(set(others)))
+
+
+def test_the_gate_holds_what_its_page_says() -> None:
+    named = {name for row in rows("gate.md", "What `pre-launch` holds") for name in re.findall(r"`([\w-]+)`", row[1])}
+    suite = yaml.safe_load((ROOT / "scenarios" / "suites" / "pre-launch.yaml").read_text())
+    assert named == set(suite["scenarios"])
+
+
+def test_what_is_in_the_folder_of_a_run_is_told() -> None:
+    """What a real run leaves there is compared by tests/e2e/test_scenarios.py."""
+    text = (ROOT / "reports" / "README.md").read_text()
+    names = [run_folder.KEY, run_folder.EVENTS, run_folder.LOGS, run_folder.ANSWERS, *run_folder.FOR_NODES, FOLDER]
+    names += [PLAN, REPORT, gameday.REHEARSALS, LOG, attached.REPORT, baseline.FIGURES]
+    assert [name for name in names if f"`{name}" not in text] == []
+
+
+def test_every_alert_is_on_the_page() -> None:
+    rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
+    assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts
