@@ -7,6 +7,7 @@ SCENARIO ?= spot-evict
 BACKEND ?= local
 SUITE ?= pre-launch
 PLAN ?= pre-launch
+OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 3
@@ -84,6 +85,10 @@ verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judg
 .PHONY: mutation
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
 	@PYTHONPATH=tests $(VENV)/bin/python -m mutation $(ARGS)
+
+.PHONY: ruler
+ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
+	@PYTHONPATH=tests $(VENV)/bin/python -m ruler --old $(OLD) $(ARGS)
 
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
