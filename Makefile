@@ -8,6 +8,7 @@ SCENARIO ?= spot-evict
 BACKEND ?= local
 SUITE ?= pre-launch
 PLAN ?= pre-launch
+OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 3
@@ -95,6 +96,14 @@ verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judg
 .PHONY: mutation
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
 	@PYTHONPATH=tests $(PY) -m mutation $(ARGS)
+
+.PHONY: ruler
+ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
+	@PYTHONPATH=tests $(VENV)/bin/python -m ruler --old $(OLD) $(ARGS)
+
+.PHONY: house
+house: ## How the code stands: rooms, places that decide a verdict, helpers, names. ARGS=other checkouts
+	@$(PYTHON) benches/house.py $(ARGS)
 
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'

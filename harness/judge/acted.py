@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -31,33 +32,39 @@ def findings(run: Timeline) -> Iterator[Finding]:
         held_back = next((record.held_back for record in found if record.held_back), "")
         why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
         untold = "measured an effect, but did not report when it began"
-        yield Verdict.INVALID, f"fault {name} {untold if told else f'never struck: {why}'}"
+        yield Finding(
+            Verdict.INVALID,
+            f"fault {name} {untold if told else f'never struck: {why}'}",
+            Code.FAULT_BEGIN_UNTOLD if told else Code.FAULT_NEVER_STRUCK,
+        )
     for record in run.faults:
         if record.id in run.beside.faults:
             continue
-        yield from ((Verdict.INVALID, f"fault {record.id} {text}") for text in _flaws(run, record))
+        yield from (Finding(Verdict.INVALID, f"fault {record.id} {text}", code) for code, text in _flaws(run, record))
         yield from _too_late(run, record)
         yield from _wrong_target(run, record, planned.get(record.id, {}))
         yield from _otherwise(run, record, planned.get(record.id, {}))
         yield from _healed_early(run, record, planned.get(record.id, {}))
 
 
-def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[str]:
+def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[tuple[Code, str]]:
     if fault.error:
-        yield f"failed: {fault.error}"
+        yield Code.FAULT_FAILED, f"failed: {fault.error}"
     if fault.injected is None:
         return
     if not fault.effects and not fault.error:
-        yield "was injected, but no effect was measured"
+        yield Code.FAULT_NO_EFFECT, "was injected, but no effect was measured"
     for effect in fault.effects:
         if effect["at"] < fault.injected - run.uncertainty_ns:
-            yield f"acted only {format_duration(fault.injected - effect['at'])} after its effect was measured"
+            early = format_duration(fault.injected - effect["at"])
+            yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
         if not effect.get("ok", False):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
-            yield f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
+            text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
+            yield Code.FAULT_NOT_AS_PLANNED, text
     for rank in _outliving(run, fault) if fault.kills else ():
-        yield f"killed rank {rank}, but the rank did steps afterwards"
+        yield Code.FAULT_VICTIM_WENT_ON, f"killed rank {rank}, but the rank did steps afterwards"
 
 
 def _outliving(run: Timeline, fault: FaultRecord) -> Iterator[int]:
@@ -81,10 +88,12 @@ def _too_late(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
     others = [event["at"] for event in run.checkpoints] + [process.started for process in run.processes]
     struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
     if struck > max([last, *others]):
-        yield Verdict.INVALID, f"fault {fault.id} struck after the job had done all its work"
+        yield Finding(
+            Verdict.INVALID, f"fault {fault.id} struck after the job had done all its work", Code.FAULT_STRUCK_AFTER_END
+        )
     elif not (fault.kills or fault.stops or fault.spoils) and _had_no_time(run, struck):
         text = f"struck {format_duration(max(last - struck, 0))} before the end of the last step"
-        yield Verdict.INVALID, f"fault {fault.id} {text}: too late to have an effect"
+        yield Finding(Verdict.INVALID, f"fault {fault.id} {text}: too late to have an effect", Code.FAULT_NO_TIME_LEFT)
 
 
 def _had_no_time(run: Timeline, struck: int) -> bool:
@@ -101,13 +110,14 @@ def _wrong_target(run: Timeline, record: FaultRecord, planned: dict[str, Any]) -
         nodes = f"{struck.total()} nodes, not {meant.total()}"
         names = f"{_names(struck)}, not {_names(meant).removeprefix('ranks ')}"
         text = nodes if struck.total() != meant.total() and "rank" not in names else names
-        yield Verdict.INVALID, f"fault {record.id} struck {text}"
+        yield Finding(Verdict.INVALID, f"fault {record.id} struck {text}", Code.FAULT_WRONG_TARGET)
     had = {(s.node, s.incarnation) for s in run.slots if s.allocated <= record.injected <= s.released}
     for target in record.targets:
         if (target.get("node"), target.get("incarnation", 1)) not in had:
-            yield (
+            yield Finding(
                 Verdict.INVALID,
                 f"fault {record.id} struck {target.get('node')}, which was not part of the job at that time",
+                Code.FAULT_NOT_OF_JOB,
             )
 
 
@@ -147,10 +157,18 @@ def _otherwise(run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) ->
         kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
         for target in fault.targets:
             if target.get("rank") is None and place_of(target) in kept:
-                yield Verdict.INVALID, f"fault {fault.id} gave {target.get('node')} a notice, but never took the node"
+                yield Finding(
+                    Verdict.INVALID,
+                    f"fault {fault.id} gave {target.get('node')} a notice, but never took the node",
+                    Code.FAULT_NODE_NOT_TAKEN,
+                )
     elif parameters.get("signal") != "SIGTERM":
         for rank in _left_by_themselves(run, fault):
-            yield Verdict.INVALID, f"fault {fault.id} should have killed rank {rank}, but the rank exited by itself"
+            yield Finding(
+                Verdict.INVALID,
+                f"fault {fault.id} should have killed rank {rank}, but the rank exited by itself",
+                Code.FAULT_VICTIM_LEFT,
+            )
 
 
 def _left_by_themselves(run: Timeline, fault: FaultRecord) -> Iterator[int]:
@@ -173,7 +191,11 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
         return  # it has no duration, or never acted
     if fault.healed is None:
         if run.outcome is not None and not fault.error:
-            yield Verdict.INVALID, f"fault {fault.id} was never undone; its planned duration is {asked}"
+            yield Finding(
+                Verdict.INVALID,
+                f"fault {fault.id} was never undone; its planned duration is {asked}",
+                Code.FAULT_NEVER_UNDONE,
+            )
         return
     lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
     nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
@@ -186,7 +208,7 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
     over = not len(run.steps) or int(run.steps.end.max()) <= fault.healed
     if lasted < duration and not victim_gone and not over:
         text = f"was undone after {format_duration(lasted)}; its planned duration is {asked}"
-        yield Verdict.INVALID, f"fault {fault.id} {text}"
+        yield Finding(Verdict.INVALID, f"fault {fault.id} {text}", Code.FAULT_UNDONE_EARLY)
 
 
 def place_of(target: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.judge.codes import Code, Doubt
 from harness.judge.score import Finding, Verdict, merge
 from harness.units import counted
 
@@ -33,9 +34,9 @@ def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
     for record in records:
         struck |= record["what"] == "struck"
         findings += _of_probe(record, struck) if record["what"] == "probe" else _of(record)
-    verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
-    reasons = [text for found, text in findings if found is verdict]
-    reasons += [text for found, text in findings if found is not verdict]
+    verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
+    reasons = [finding.text for finding in findings if finding.verdict is verdict]
+    reasons += [finding.text for finding in findings if finding.verdict is not verdict]
     return AttachedResult(verdict, reasons or [f"each of {planned} strikes acted, was undone, and the job went on"])
 
 
@@ -44,23 +45,35 @@ def _of_the_schedule(records: Sequence[Record], planned: int) -> Iterator[Findin
     struck = sum(record["what"] == "struck" for record in records)
     watched = sum(record["what"] == "after" for record in records)
     if last.get("what") != "finished":
-        yield Verdict.INCONCLUSIVE, "the harness ended before the schedule was over"
+        yield Finding(Verdict.INCONCLUSIVE, "the harness ended before the schedule was over", Code.STRIKES_NO_END)
     elif last["outcome"] == "not_steady" and struck:
-        yield Verdict.FAIL, f"after {counted(struck, 'strike')}: {last['reason']}"
+        yield Finding(Verdict.FAIL, f"after {counted(struck, 'strike')}: {last['reason']}", Code.STRIKES_NOT_STEADY)
     elif last["outcome"] != "completed":
-        yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {last['reason']}"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"the schedule was not completed: {last['outcome']}: {last['reason']}",
+            Code.STRIKES_NOT_COMPLETED,
+        )
     if watched < planned:
-        yield Verdict.INCONCLUSIVE, f"only {watched} of {planned} strikes were seen to their end"
+        yield Finding(
+            Verdict.INCONCLUSIVE, f"only {watched} of {planned} strikes were seen to their end", Code.STRIKES_NOT_SEEN
+        )
 
 
 def _of(record: Record) -> Iterator[Finding]:
     number = int(record.get("entry", 0)) + 1
     if record["what"] == "struck":
         for node in (node for node, acted in record["acted"].items() if not acted):
-            yield Verdict.INVALID, f"entry {number}: {record['verb']} did not act on {node}"
+            yield Finding(
+                Verdict.INVALID, f"entry {number}: {record['verb']} did not act on {node}", Code.STRIKE_NO_EFFECT
+            )
     elif record["what"] == "undone":
         for node in (node for node, healed in record["healed"].items() if not healed):
-            yield Verdict.INVALID, f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`"
+            yield Finding(
+                Verdict.INVALID,
+                f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`",
+                Code.STRIKE_NOT_HEALED,
+            )
     elif record["what"] == "after":
         yield from _went_on(record, f"entry {number}")
 
@@ -71,7 +84,12 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
         text = (
             f"entry {int(record['entry']) + 1}: probe {record['name']} failed ({record['moment']}): {record['detail']}"
         )
-        yield Verdict.FAIL if struck else Verdict.INCONCLUSIVE, text
+        yield Finding(
+            Verdict.FAIL if struck else Verdict.INCONCLUSIVE,
+            text,
+            Code.PROBE_FAILED,
+            "" if struck else Doubt.NOTHING_STRUCK,
+        )
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
@@ -79,17 +97,25 @@ def _went_on(record: Record, entry: str) -> Iterator[Finding]:
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:
-            yield Verdict.FAIL, f"{entry}: {node} ended with {code}"
+            yield Finding(Verdict.FAIL, f"{entry}: {node} ended with {code}", Code.STRIKE_NODE_ENDED)
     lost = [f"{node} is {seen['state']}" for node, seen in record["seen"].items() if seen["state"] not in GOOD]
     if lost:
-        yield Verdict.FAIL, f"{entry}: the job is not whole again: {', '.join(lost)}"
+        yield Finding(Verdict.FAIL, f"{entry}: the job is not whole again: {', '.join(lost)}", Code.STRIKE_NOT_WHOLE)
     if codes and not any(codes.values()) and len(codes) == len(record["seen"]):
         return
     highest, now = record["highest"], record["now"]
     if highest is None or now is None:
-        yield Verdict.INCONCLUSIVE, f"{entry}: nothing shows whether the job went on; the plan's progress: can"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"{entry}: nothing shows whether the job went on; the plan's progress: can",
+            Code.STRIKE_UNKNOWN_PROGRESS,
+        )
     elif now <= highest and not any(codes.values()):
-        yield Verdict.FAIL, f"{entry}: no progress for {record['took_s']:.0f} s after it was undone: still at {now:g}"
+        yield Finding(
+            Verdict.FAIL,
+            f"{entry}: no progress for {record['took_s']:.0f} s after it was undone: still at {now:g}",
+            Code.STRIKE_NO_PROGRESS,
+        )
 
 
 GOOD = ("running", "ended")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.timeline.saves import COMMITTED, PART, STARTED
 from harness.timeline.timeline import FaultRecord, Stretch, Timeline
@@ -34,11 +35,11 @@ def findings(run: Timeline, starts: Sequence[Start]) -> Iterator[Finding]:
                 restores = (each.restored for each in start.members if each.restored)
                 known = any(_names(run, damage, passed_over) for passed_over in start.fallback)
                 if not known and any(_loaded(run, damage, event) for event in restores):
-                    yield Verdict.FAIL, _in_words(fault, damage)
+                    yield Finding(Verdict.FAIL, _in_words(fault, damage), Code.RESTART_DAMAGED_LOAD)
     for fault in run.faults:
         if fault.damaged and not any(_may_have_met(run, damage, starts) for damage in fault.damaged):
             text = f"the checkpoint that `{fault.id}` damaged was never needed: the job went on from a newer one"
-            yield Verdict.INCONCLUSIVE, text
+            yield Finding(Verdict.INCONCLUSIVE, text, Code.FAULT_DAMAGE_NEVER_MET)
 
 
 def steps_damaged(run: Timeline, fault: FaultRecord) -> set[int] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.judge.codes import Code, Doubt
 from harness.judge.score import Finding, Scorecard, Verdict, merge
 from harness.units import format_duration
 
@@ -153,17 +154,17 @@ def judge_day(
     machine = [*_of_the_schedule(events), *_of_the_acts(acts), *_cut_entries(events, acts), *_of_the_job(job, acts)]
     machine += _unanswered(events, acts, probes)
     if not acts:
-        machine.append((Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven"))
-    findings = [*machine, *((watch.verdict, watch.reason) for watch in (*alerts, *people))]
+        machine.append(Finding(Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven", Code.DAY_EMPTY))
+    findings = [*machine, *(Finding(watch.verdict, watch.reason, Code.DAY_WATCH) for watch in (*alerts, *people))]
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
     sides = {
-        "machine": merge([Verdict.PASS, *(verdict for verdict, _ in machine)]),
+        "machine": merge([Verdict.PASS, *(finding.verdict for finding in machine)]),
         "alerts": merge(watch.verdict for watch in alerts) if alerts else None,
         "people": merge(watch.verdict for watch in people) if people else None,
     }
     verdict = merge([side for side in sides.values() if side is not None])
-    reasons = [text for found, text in findings if found is verdict and found is not Verdict.PASS]
-    reasons += [text for found, text in findings if found not in (verdict, Verdict.PASS)]
+    reasons = [each.text for each in findings if each.verdict is verdict and verdict is not Verdict.PASS]
+    reasons += [each.text for each in findings if each.verdict not in (verdict, Verdict.PASS)]
     moments = sorted(_moments(events, begin), key=lambda moment: moment.at_ns)
     headline = [] if reasons else [_headline(acts, sides, job)]
     return DayResult(verdict, headline + reasons, sides, acts, moments, str(last.get("outcome", "")), job)
@@ -421,7 +422,7 @@ def _of_the_acts(acts: Sequence[ActResult]) -> list[Finding]:
     for act in acts:
         name = act.expected.name
         if act.machine is not Verdict.PASS:
-            found.append((act.machine, f"{name}: {act.reasons[0]}"))
+            found.append(Finding(act.machine, f"{name}: {act.reasons[0]}", Code.DAY_REHEARSAL))
     return found
 
 
@@ -429,33 +430,51 @@ def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Findin
     """A fault that was cut short, by a person or by the death of the harness, did not act as planned; that makes its
     rehearsal inconclusive, and not the job invalid."""
     if job is None:
-        return [(Verdict.INCONCLUSIVE, "the job as a whole could not be judged")]
+        return [Finding(Verdict.INCONCLUSIVE, "the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
     verdict = Verdict.INCONCLUSIVE if cut else job.verdict
-    return [] if verdict is Verdict.PASS else [(verdict, f"the job as a whole: {job.reasons[0]}")]
+    return [] if verdict is Verdict.PASS else [Finding(verdict, f"the job as a whole: {job.reasons[0]}", Code.DAY_JOB)]
 
 
 def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), None)
     struck = any(e["event"] == "fault.injected" for e in events)
     if last is None:
-        yield Verdict.INCONCLUSIVE, "the schedule is incomplete: the harness ended before it was over"
+        yield Finding(
+            Verdict.INCONCLUSIVE, "the schedule is incomplete: the harness ended before it was over", Code.DAY_NO_END
+        )
     elif last["outcome"] == "budget":
-        yield Verdict.FAIL, f"the error budget is spent: {last.get('reason')}"
+        yield Finding(Verdict.FAIL, f"the error budget is spent: {last.get('reason')}", Code.DAY_BUDGET)
     elif last["outcome"] == "not_steady":
-        yield (Verdict.FAIL if struck else Verdict.INCONCLUSIVE), str(last.get("reason"))
+        yield Finding(
+            Verdict.FAIL if struck else Verdict.INCONCLUSIVE,
+            str(last.get("reason")),
+            Code.DAY_NOT_STEADY,
+            "" if struck else Doubt.NOTHING_STRUCK,
+        )
     elif last["outcome"] != COMPLETED:
         why = _why_job_ended(events) if last["outcome"] == "job_ended" else ""
         why = ": ".join(filter(None, [str(last.get("reason") or "no reason is given"), why]))
-        yield Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}"
+        yield Finding(
+            Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}", Code.DAY_NOT_COMPLETED
+        )
     unsteady = next((e for e in events if e["event"] == "gameday.steady" and not e["ok"]), None)
     if unsteady and last is not None and last["outcome"] != "not_steady":
-        yield Verdict.INCONCLUSIVE, f"the job was not steady ({unsteady.get('reason')}), and yet the day went on"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"the job was not steady ({unsteady.get('reason')}), and yet the day went on",
+            Code.DAY_WENT_ON_UNSTEADY,
+        )
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} failed ({event['moment']}): {event.get('detail')}"
-            yield (Verdict.INCONCLUSIVE if early else Verdict.FAIL), text
+            yield Finding(
+                Verdict.INCONCLUSIVE if early else Verdict.FAIL,
+                text,
+                Code.PROBE_FAILED,
+                Doubt.NOTHING_STRUCK if early else "",
+            )
 
 
 def _why_job_ended(events: Sequence[Event]) -> str:
@@ -473,7 +492,9 @@ def _unanswered(
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
         for name, moment in probes:
             if (name, moment, names) not in answered:
-                yield Verdict.INCONCLUSIVE, f"probe {name} never answered ({moment} {names})"
+                yield Finding(
+                    Verdict.INCONCLUSIVE, f"probe {name} never answered ({moment} {names})", Code.PROBE_UNANSWERED
+                )
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
@@ -484,7 +505,11 @@ def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
             cut = sorted(set(str(event.get("reason") or "").split(", ")) - {"", SETTLED})
             if cut:
-                yield Verdict.INCONCLUSIVE, f"entry {int(event['entry']) + 1}: the {event['kind']} was {', '.join(cut)}"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"entry {int(event['entry']) + 1}: the {event['kind']} was {', '.join(cut)}",
+                    Code.DAY_ENTRY_CUT,
+                )
 
 
 # The timeline

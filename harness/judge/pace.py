@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from harness.judge import undisturbed
+from harness.judge.codes import Code, Doubt
 from harness.judge.evidence import Evidence
-from harness.judge.score import Verdict
+from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Floats, Ints, Timeline
 
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
@@ -57,25 +58,48 @@ class _Times:
     taken: Floats
 
 
-def judge(pace: Pace, bound: float) -> tuple[Verdict, str]:
+def judge(pace: Pace, bound: float) -> Finding:
     """The verdict and why."""
     allowed = pace.allowed(bound)
     slow = f"{pace.slowdown:.2f} times slower than the fault-free run in the same {pace.steps} steps after the recovery"
     if pace.at_least <= allowed:
         if pace.tail > TAIL_FACTOR * allowed:
-            return Verdict.INCONCLUSIVE, f"the job was {pace.tail:.2f} times slower again in its last steps"
+            return Finding(
+                Verdict.INCONCLUSIVE,
+                f"the job was {pace.tail:.2f} times slower again in its last steps",
+                Code.PACE_SLOW_AGAIN,
+            )
         if pace.before < FAST_BEFORE and pace.slowdown > TAIL_FACTOR * bound * pace.before:
-            return Verdict.INCONCLUSIVE, "the fault-free run was much slower than this run before its first fault"
-        return Verdict.PASS, ""
+            return Finding(
+                Verdict.INCONCLUSIVE,
+                "the fault-free run was much slower than this run before its first fault",
+                Code.PACE_SLOW,
+                Doubt.FAULT_FREE_SLOW,
+            )
+        return Finding(Verdict.PASS, "", "")
     if not pace.known:
-        return Verdict.INCONCLUSIVE, f"{slow}, but no fault-free run had as many ranks"
+        return Finding(
+            Verdict.INCONCLUSIVE, f"{slow}, but no fault-free run had as many ranks", Code.PACE_SLOW, Doubt.NO_SAME_SIZE
+        )
     if pace.best <= allowed:
-        return Verdict.INCONCLUSIVE, f"{slow}, but not all the time: the host may have been busy"
+        return Finding(
+            Verdict.INCONCLUSIVE,
+            f"{slow}, but not all the time: the host may have been busy",
+            Code.PACE_SLOW,
+            Doubt.NOT_ALL_THE_TIME,
+        )
     if pace.at_least <= allowed * max(pace.worst, HOST_FACTOR):
-        return Verdict.INCONCLUSIVE, f"{slow}, but a busy host could also explain it"
+        return Finding(
+            Verdict.INCONCLUSIVE, f"{slow}, but a busy host could also explain it", Code.PACE_SLOW, Doubt.HOST_BUSY
+        )
     if pace.others > OTHERS_MAX:
-        return Verdict.INCONCLUSIVE, f"{slow}, but other programs took {pace.others:.0%} more of the host's CPUs then"
-    return Verdict.FAIL, f"still {slow}"
+        return Finding(
+            Verdict.INCONCLUSIVE,
+            f"{slow}, but other programs took {pace.others:.0%} more of the host's CPUs then",
+            Code.PACE_SLOW,
+            Doubt.OTHER_PROGRAMS,
+        )
+    return Finding(Verdict.FAIL, f"still {slow}", Code.PACE_SLOW)
 
 
 def measure(evidence: Evidence) -> Pace | str:

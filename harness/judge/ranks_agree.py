@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.curves import CURVES, HOLES_MAX, WORDS, bits, by_rank, distance, ulps
 from harness.judge.score import Finding, Verdict
 from harness.timeline.lineage import cells
@@ -31,9 +32,13 @@ def findings(evidence: Analysis, mode: str, max_ulp: float, moved: bool, followe
             if row is not None:
                 whose = f"the {words} of rank {run.steps.rank[row]}"
                 text = f"at step {run.steps.step[row]} {whose} differs from the same rank of the fault-free run"
-                yield Verdict.FAIL, f"loss_continuity: {text}"
+                yield Finding(Verdict.FAIL, f"loss_continuity: {text}", Code.LOSS_RANK_DIFFERS)
         elif bad := _split(run.steps, name, telling):
-            yield Verdict.FAIL, f"loss_continuity: at step {bad[0]} ranks {bad[1]} disagree on the {words}"
+            yield Finding(
+                Verdict.FAIL,
+                f"loss_continuity: at step {bad[0]} ranks {bad[1]} disagree on the {words}",
+                Code.RANKS_DISAGREE,
+            )
 
 
 def own_losses(evidence: Analysis) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.judge import damaged_loads
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
 from harness.timeline import saves
@@ -98,7 +99,7 @@ def _of_other_steps(run: Timeline, starts: Sequence[_Start], strides: Mapping[in
                 step = step_of(event)
                 if step is not None and not step < went_on <= step + (stride or 1):
                     text = f"rank {process.rank} said it restored step {step}, but went on with step {went_on}"
-                    yield Verdict.FAIL, text
+                    yield Finding(Verdict.FAIL, text, Code.RESTART_OTHER_STEP)
 
 
 def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -106,7 +107,7 @@ def _unlike(starts: Sequence[_Start]) -> Iterator[Finding]:
         states = sorted(set(start.restored.values()))
         if len(states) > 1:
             shown = ", ".join(str(step) for step in states)
-            yield Verdict.FAIL, f"ranks of one world restored different steps: {shown}"
+            yield Finding(Verdict.FAIL, f"ranks of one world restored different steps: {shown}", Code.RESTART_UNLIKE)
 
 
 def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -123,11 +124,19 @@ def _contradicted(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             held = [number for at, number in saved.get(source, ()) if at <= latest]
             if step is not None and held and step not in held:
                 text = f"rank {run.processes[each.process].rank} said it restored step {step}"
-                yield Verdict.INCONCLUSIVE, f"{text}, but from {source}, which is of step {held[-1]}"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, but from {source}, which is of step {held[-1]}",
+                    Code.RESTART_OTHER_SOURCE,
+                )
             passed_over = {str(item.get("source")) for item in restored.get("fallback") or ()}
             if source and source in passed_over:
                 rank = run.processes[each.process].rank
-                yield Verdict.INCONCLUSIVE, f"rank {rank} said it passed {source} over, and that it restored it"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"rank {rank} said it passed {source} over, and that it restored it",
+                    Code.RESTART_TOOK_PASSED_OVER,
+                )
 
 
 def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -140,7 +149,7 @@ def _untold(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
             silent = each.process not in start.restored and (each.before is None or start.own_decision)
             if silent and process.rank in tellers and not process.dropped:
                 text = f"rank {process.rank} began again with step {each.first} and did not report what it restored"
-                yield Verdict.INCONCLUSIVE, f"{text}, though it reports it elsewhere"
+                yield Finding(Verdict.INCONCLUSIVE, f"{text}, though it reports it elsewhere", Code.RESTART_UNTOLD)
 
 
 def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -153,9 +162,10 @@ def _never_saved(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
         for row, step in start.restored.items():
             if 0 < step < start.epoch.first and step not in begun and not any(before >= step for before in alive):
                 text = f"rank {run.processes[row].rank} said it restored step {step}"
-                yield (
+                yield Finding(
                     Verdict.INCONCLUSIVE,
                     f"{text}, but no checkpoint of that step was ever started: its state is not known",
+                    Code.RESTART_NEVER_SAVED,
                 )
 
 
@@ -173,7 +183,11 @@ def _without_an_end(run: Timeline, fault_free: Timeline | None, starts: Sequence
             if save["at"] < start.moment and int(save["step"]) >= min(steps) and not passed_over:
                 rank = run.processes[save["process"]].rank
                 text = f"rank {rank} never reported whether its checkpoint of step {save['step']} was committed"
-                yield Verdict.INCONCLUSIVE, f"{text}, and the job restarted from step {min(steps)} after it"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, and the job restarted from step {min(steps)} after it",
+                    Code.SAVE_WITHOUT_END,
+                )
 
 
 def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -184,7 +198,11 @@ def _other_content(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]
             content, saved = restored.get("content"), restored.get("saved")
             if content and saved and content != saved:
                 text = f"rank {run.processes[each.process].rank} restored {restored.get('source') or 'a state'}"
-                yield Verdict.INCONCLUSIVE, f"{text}, which no longer holds what was committed there"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, which no longer holds what was committed there",
+                    Code.RESTART_OTHER_CONTENT,
+                )
 
 
 def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterator[Finding]:
@@ -195,7 +213,11 @@ def _optimizer_not_seen(evidence: Analysis, starts: Sequence[_Start]) -> Iterato
             restored = each.restored or {}
             if restored.get("entered") == ["model"]:
                 text = f"rank {evidence.run.processes[each.process].rank} restored its model"
-                yield Verdict.INCONCLUSIVE, f"{text}, and nothing shows that its optimizer's state was restored"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, and nothing shows that its optimizer's state was restored",
+                    Code.RESTART_NO_OPTIMIZER,
+                )
 
 
 def _punctual(run: Timeline) -> set[int]:
@@ -291,7 +313,11 @@ def _not_the_published(run: Timeline, starts: Sequence[_Start]) -> Iterator[Find
         for row, step in start.restored.items() if not start.own_decision else ():
             if step < newest and not start.fallback:
                 text = f"rank {run.processes[row].rank} resumed from step {step} and gave no reason"
-                yield Verdict.INCONCLUSIVE, f"{text}, though it had saved step {newest}, as far as is known"
+                yield Finding(
+                    Verdict.INCONCLUSIVE,
+                    f"{text}, though it had saved step {newest}, as far as is known",
+                    Code.RESTART_NOT_PUBLISHED,
+                )
 
 
 def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Finding]:
@@ -302,9 +328,10 @@ def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Fi
         if (step < newest and not start.fallback) or lost_all:
             why = "and skipped all saved checkpoints" if start.fallback else "and gave no reason"
             text = f"rank {run.processes[row].rank} resumed from step {step} {why}"
-            yield (
+            yield Finding(
                 Verdict.FAIL,
                 f"{text}, though a checkpoint of step {max(newest, saved if lost_all else 0)} had been committed",
+                Code.RESTART_NOT_NEWEST,
             )
     told = any(each.restored for each in start.members)  # perhaps without its step
     if start.number and start.newcomers and not told and start.epoch.first <= newest:
@@ -312,7 +339,11 @@ def _older(run: Timeline, start: _Start, newest: int, saved: int) -> Iterator[Fi
         rank = run.processes[start.newcomers[0].process].rank
         if not alive:
             text = f"rank {rank} began with step {start.epoch.first} and did not report what it restored"
-            yield Verdict.FAIL, f"{text}, though a checkpoint of step {newest} had been committed"
+            yield Finding(
+                Verdict.FAIL,
+                f"{text}, though a checkpoint of step {newest} had been committed",
+                Code.RESTART_BEGAN_UNTOLD,
+            )
 
 
 def _same(event: Mapping[str, Any], passed_over: Mapping[str, Any]) -> bool:
@@ -356,4 +387,8 @@ def _from_scratch(run: Timeline, starts: Sequence[_Start]) -> Iterator[Finding]:
         allowed = every if again < run.stride else IN_FLIGHT * every
         if start.number and start.newcomers and lost > allowed and not _may_be_spoilt(run, start):
             text = f"the job restarted at step {start.epoch.first} and lost {lost} steps, though it should save"
-            yield Verdict.INCONCLUSIVE, f"{text} every {every} steps; it reported no saves and no restores"
+            yield Finding(
+                Verdict.INCONCLUSIVE,
+                f"{text} every {every} steps; it reported no saves and no restores",
+                Code.RESTART_FROM_SCRATCH,
+            )

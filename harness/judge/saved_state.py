@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.timeline.saves import COMMITTED, family
 from harness.timeline.timeline import Timeline
@@ -30,9 +31,10 @@ def findings(evidence: Analysis) -> Iterator[Finding]:
         text = (
             f"rank {rank} saved other tensors at step {step} than in the fault-free run, though all losses are the same"
         )
-        yield (
+        yield Finding(
             Verdict.INCONCLUSIVE,
             f"{text}: some state may not have been restored (averaged weights, running statistics)",
+            Code.SAVE_OTHER_TENSORS,
         )
 
 

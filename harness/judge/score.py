@@ -12,12 +12,13 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 
 from harness import units
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code, Doubt
 from harness.judge.evidence import Evidence as Evidence
 from harness.judge.observable import blindness
 from harness.parameters import Parameters
@@ -43,7 +44,14 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_PRIORITY.index, default=Verdict.INCONCLUSIVE)
 
 
-Finding = tuple[Verdict, str]  # and why
+class Finding(NamedTuple):
+    """A verdict and why: in words, and by the codes of what is claimed and of what makes it doubtful."""
+
+    verdict: Verdict
+    text: str
+    code: str  # a `Code`, or the name of an expectation
+    doubt: str = ""  # a `Doubt`
+
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
 
@@ -65,6 +73,8 @@ class Expectation:
     bound_value: float | None = None
     observed_value: float | None = None
     unit: str = ""
+    code: str = ""  # of what is claimed; empty: its name
+    doubt: str = ""  # code of what makes it inconclusive
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,7 @@ def at_most(
     numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
         reason = reason or "there is nothing to measure"
+        numbers["doubt"] = Doubt.UNMEASURED
         return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
     verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
     text = reason or f"{show(observed)} is more than {show(bound)}"
@@ -147,6 +158,7 @@ def at_least(
     numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
         reason = "there is nothing to measure"
+        numbers["doubt"] = Doubt.UNMEASURED
         return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
     verdict = Verdict.PASS if observed >= bound else Verdict.FAIL
     text = "" if verdict is Verdict.PASS else f"{show(observed)} is less than {show(bound)}"
@@ -181,6 +193,7 @@ class Scorecard:
     environment: Mapping[str, Any]
     evidence: Analysis = field(repr=False)
     not_judged: Mapping[str, str] = field(default_factory=dict)  # item → why
+    findings: Sequence[Finding] = ()  # all but passes, in the order in which they were found
 
 
 def judge(evidence: Evidence, run_id: str) -> Scorecard:
@@ -194,8 +207,12 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         results = {name: each if name == "job" else _unaccused(each, blind) for name, each in results.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
-    findings += [(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}") for name in expect if name not in results]
-    verdict = merge([Verdict.PASS, *(found for found, _ in findings)])
+    findings += [
+        Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
+        for name in expect
+        if name not in results
+    ]
+    verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     reasons = _reasons(findings)
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
@@ -224,6 +241,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
         evidence=analysis,
+        findings=findings,
     )
 
 
@@ -246,35 +264,47 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
         return score.score(evidence, score.Bounds.model_validate(written or {}))
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}")])
+        return ScoreResult(
+            {},
+            reasons=[
+                Finding(
+                    Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}", Code.EXPECT_UNREADABLE
+                )
+            ],
+        )
     except Exception as error:
         reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
-        return ScoreResult({}, reasons=[(Verdict.INCONCLUSIVE, reason)])
+        return ScoreResult({}, reasons=[Finding(Verdict.INCONCLUSIVE, reason, Code.SCORER_CRASHED)])
 
 
 def _unaccused(result: ScoreResult, why: str) -> ScoreResult:
     """What would fail by its steps is not known."""
     told = f"not judged: {why}"
     lines = [
-        replace(e, verdict=Verdict.INCONCLUSIVE, reason=told) if e.verdict is Verdict.FAIL else e
+        replace(e, verdict=Verdict.INCONCLUSIVE, reason=told, doubt=Doubt.BLIND) if e.verdict is Verdict.FAIL else e
         for e in result.expectations
     ]
     reasons = [
-        (Verdict.INCONCLUSIVE, f"{text} ({told})") if verdict is Verdict.FAIL else (verdict, text)
-        for verdict, text in result.reasons
+        Finding(Verdict.INCONCLUSIVE, f"{each.text} ({told})", each.code, Doubt.BLIND)
+        if each.verdict is Verdict.FAIL
+        else each
+        for each in result.reasons
     ]
     return replace(result, expectations=lines, reasons=reasons)
 
 
 def _findings(result: ScoreResult) -> list[Finding]:
-    lines = [(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}") for e in result.expectations]
-    return [finding for finding in [*result.reasons, *lines] if finding[0] is not Verdict.PASS]
+    lines = [
+        Finding(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}", e.code or e.name, e.doubt)
+        for e in result.expectations
+    ]
+    return [finding for finding in [*result.reasons, *lines] if finding.verdict is not Verdict.PASS]
 
 
 def _reasons(findings: Sequence[Finding]) -> list[str]:
     """The worst first; among equals in the order in which they were found."""
-    ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding[0]))
-    return list(dict.fromkeys(text for _, text in ordered))
+    ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding.verdict))
+    return list(dict.fromkeys(finding.text for finding in ordered))
 
 
 def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:

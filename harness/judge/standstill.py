@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from harness.judge import undisturbed
+from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.judge.slowdown import step_times
 from harness.timeline.timeline import Timeline
@@ -32,4 +33,4 @@ def findings(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Fin
         step = int(run.progress.step[rows[longest] - 1])
         text = f"the job stood still for {format_duration(int(times[longest]))} after step {step}"
         longer = f"at most {format_duration(usual)} in the fault-free run"
-        yield Verdict.INCONCLUSIVE, f"{text}, while no fault was at work ({longer})"
+        yield Finding(Verdict.INCONCLUSIVE, f"{text}, while no fault was at work ({longer})", Code.JOB_STOOD_STILL)

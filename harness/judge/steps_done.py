@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code, Doubt
 from harness.judge.curves import MISSING_MAX
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
@@ -45,13 +46,17 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding
     if len(apart):
         ranks = sorted(set(steps.rank[rows[steps.step[rows] == apart[0]]].tolist()))
         text = f"at step {apart[0]} rank {ranks[0]} left its update out, and others did not"
-        yield Verdict.INCONCLUSIVE, f"{text}: their weights differ"
+        yield Finding(Verdict.INCONCLUSIVE, f"{text}: their weights differ", Code.STEP_APART_UPDATES)
     done = len(np.unique(steps.step[steps.survives]))
     usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
     left_out = len(np.unique(steps.step[rows]))
     if left_out - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
         text = f"{counted(left_out, 'step')} left their update out, first step {steps.step[rows].min()}"
-        yield Verdict.INCONCLUSIVE, f"{text}; the fault-free run {usual}: not all that was counted was done"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"{text}; the fault-free run {usual}: not all that was counted was done",
+            Code.STEP_UPDATES_LEFT_OUT,
+        )
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
@@ -81,11 +86,20 @@ def _missing(run: Timeline, missing: Ints) -> Iterator[Finding]:
     seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
     if run.dropped:
         text = f"{named(missing)}: no event in the log; {run.dropped} events were lost to a full disk"
-        yield Verdict.INCONCLUSIVE, text
+        yield Finding(Verdict.INCONCLUSIVE, text, Code.STEP_MISSING, Doubt.LINES_DROPPED)
     elif all(step in seams and step - 1 not in missing for step in missing.tolist()):
-        yield Verdict.INCONCLUSIVE, f"{named(missing)}: its event was lost when its workers died"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"{named(missing)}: its event was lost when its workers died",
+            Code.STEP_MISSING,
+            Doubt.TORN_TAIL,
+        )
     else:
-        yield Verdict.FAIL, f"{named(missing)}: never done in the surviving history, though later steps were"
+        yield Finding(
+            Verdict.FAIL,
+            f"{named(missing)}: never done in the surviving history, though later steps were",
+            Code.STEP_MISSING,
+        )
 
 
 def named(numbers: Ints) -> str:
@@ -107,11 +121,16 @@ def _went_ahead(run: Timeline) -> Iterator[Finding]:
         if _lost_their_last_lines(run, number, last, int(steps.begin[rows].max())):
             if epoch.kept > last:
                 text = f"it is not known whether all ranks did step {last + 1}: the log of a killed rank"
-                yield Verdict.INCONCLUSIVE, f"{text} ends before it"
+                yield Finding(Verdict.INCONCLUSIVE, f"{text} ends before it", Code.STEP_WENT_AHEAD, Doubt.TORN_TAIL)
             continue
         ahead = np.unique(steps.rank[rows]).tolist()
         text = f"ranks {ahead} of {epoch.size} went on to step {epoch.last} alone; the others stopped at step {last}"
-        yield (Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL), text
+        yield Finding(
+            Verdict.INCONCLUSIVE if run.dropped else Verdict.FAIL,
+            text,
+            Code.STEP_WENT_AHEAD,
+            Doubt.LINES_DROPPED if run.dropped else "",
+        )
 
 
 def _lost_their_last_lines(run: Timeline, number: int, last: int, begun: int) -> bool:
@@ -152,7 +171,11 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         ranks = sorted({run.processes[row].rank for row in rows})
         text = f"ranks {ranks} of {run.epochs[number].size} did not do {which}, but other ranks did"
         why = f"{text}; events were lost to a full disk"
-        yield (Verdict.INCONCLUSIVE, why) if lost else (Verdict.FAIL, text)
+        yield (
+            Finding(Verdict.INCONCLUSIVE, why, Code.STEP_LEFT_OUT, Doubt.LINES_DROPPED)
+            if lost
+            else Finding(Verdict.FAIL, text, Code.STEP_LEFT_OUT)
+        )
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
@@ -175,7 +198,11 @@ def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Fin
     last = int(run.steps.step.max())
     if last > planned:
         were = "was" if planned == 1 else "were"
-        yield Verdict.FAIL, f"step {last} was done, but only {counted(planned, 'step')} {were} planned"
+        yield Finding(
+            Verdict.FAIL,
+            f"step {last} was done, but only {counted(planned, 'step')} {were} planned",
+            Code.STEP_BEYOND_PLAN,
+        )
 
 
 def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
@@ -185,5 +212,5 @@ def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     for epoch in run.epochs:
         if epoch.unheard:
             text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
-            yield Verdict.INCONCLUSIVE, f"{text}: what they did is not known"
+            yield Finding(Verdict.INCONCLUSIVE, f"{text}: what they did is not known", Code.STEP_UNHEARD)
             return

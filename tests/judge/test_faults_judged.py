@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from harness.judge.acted import _healed_early, _outliving, _too_late, _wrong_target
+from harness.judge.codes import Code
 from harness.judge.score import Verdict
 from harness.judge.scores.job import _left_without_notice
 from harness.judge.scores.metrics import _detection
@@ -82,7 +83,7 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
     fault: Any = SimpleNamespace(id="kill", injected=at, targets=[target])
     found = list(_wrong_target(run, fault, {"targets": [{"rank": None}]}))
     text = f"fault kill struck {target['node']}, which was not part of the job at that time"
-    assert found == ([] if had else [(Verdict.INVALID, text)])
+    assert found == ([] if had else [(Verdict.INVALID, text, Code.FAULT_NOT_OF_JOB, "")])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,8 @@ def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, er
     run: Any = SimpleNamespace(outcome=outcome)
     fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[])
     found = list(_healed_early(run, fault, {"parameters": {"duration": "8s"}}))
-    assert found == ([(Verdict.INVALID, "fault full was never undone; its planned duration is 8s")] if told else [])
+    finding = (Verdict.INVALID, "fault full was never undone; its planned duration is 8s", Code.FAULT_NEVER_UNDONE, "")
+    assert found == ([finding] if told else [])
     assert list(_healed_early(run, fault, {"parameters": {}})) == []
 
 
@@ -130,9 +132,9 @@ def test_a_fault_acts_as_long_as_it_was_to(
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
     found = list(_healed_early(run, fault, EIGHT_SECONDS))
-    assert [verdict for verdict, _ in found] == [Verdict.INVALID] * too_short
-    assert all(text.startswith("fault slow was undone after ") for _, text in found)
-    assert all(text.endswith("; its planned duration is 8s") for _, text in found)
+    assert [each.verdict for each in found] == [Verdict.INVALID] * too_short
+    assert all(each.text.startswith("fault slow was undone after ") for each in found)
+    assert all(each.text.endswith("; its planned duration is 8s") for each in found)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,8 @@ def test_a_fault_that_came_when_all_was_done(
     )
     struck = None if injected is None else injected + uncertain
     fault: Any = SimpleNamespace(id="late", injected=struck, strikes=(), kills=True)
-    told = [(Verdict.INVALID, "fault late struck after the job had done all its work")]
+    text = "fault late struck after the job had done all its work"
+    told = [(Verdict.INVALID, text, Code.FAULT_STRUCK_AFTER_END, "")]
     assert list(_too_late(run, fault)) == (told if too_late else [])
 
 
@@ -217,7 +220,7 @@ def test_a_node_leaves_for_a_reason(
     run.progress.begin = np.array([20, 60])
     found = [
         verdict
-        for verdict, text in _left_without_notice(run)
+        for verdict, text, _, _ in _left_without_notice(run)
         if text.startswith(f"a left the job with exit code {code} at ")
     ]
     assert found == ([] if told else [Verdict.FAIL])

@@ -13,6 +13,7 @@ from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import curves, steps_done
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.curves import Curve, compare
 from harness.judge.score import Verdict
 from harness.judge.scores import loss_continuity
@@ -73,7 +74,7 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
     comparison = curves.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
     text = "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 1"
-    assert found == [(Verdict.FAIL, text)]
+    assert found == [(Verdict.FAIL, text, Code.SAMPLES_OTHER, "")]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         bounds = loss_continuity.ContinuityBounds(**allowed)
         assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"

@@ -10,7 +10,8 @@ from mutants.bent import JOB, KILL
 
 from harness.errors import UsageError
 from harness.judge import score
-from harness.judge.score import EXIT_CODES, Expectation, ScoreResult, Verdict, at_least, at_most, merge
+from harness.judge.codes import Doubt
+from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import FaultRecord
 
@@ -50,10 +51,14 @@ def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
 
 
 def test_what_cannot_be_measured_is_no_pass() -> None:
-    nothing = "there is nothing to measure"
-    assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0)
+    nothing, unmeasured = "there is nothing to measure", Doubt.UNMEASURED
+    assert at_most("x", None, 4.0, str) == Expectation(
+        "x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0, doubt=unmeasured
+    )
     assert at_most("x", None, 4.0, str, "no fault-free run").reason == "no fault-free run"
-    assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0)
+    assert at_least("x", None, 4.0, str) == Expectation(
+        "x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0, doubt=unmeasured
+    )
 
 
 def test_a_score_that_is_not_there() -> None:
@@ -66,14 +71,16 @@ def test_a_score_that_is_not_there() -> None:
 
 
 def test_the_worst_is_said_first_and_nothing_twice() -> None:
-    findings = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
-    assert score._reasons([*findings, (Verdict.FAIL, "c")]) == ["c", "a", "d", "b"]
+    told = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
+    findings = [Finding(verdict, text, "") for verdict, text in told]
+    assert score._reasons([*findings, Finding(Verdict.FAIL, "c", "")]) == ["c", "a", "d", "b"]
 
 
 def test_a_finding_without_a_reason_says_what_was_observed() -> None:
     line = Expectation("x", "≤ 4", "5", Verdict.FAIL)
-    told = score._findings(ScoreResult({}, [line, Expectation("y", "", "", Verdict.PASS)], [(Verdict.PASS, "fine")]))
-    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)")]
+    lines = [line, Expectation("y", "", "", Verdict.PASS)]
+    told = score._findings(ScoreResult({}, lines, [Finding(Verdict.PASS, "fine", "")]))
+    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)", "x", "")]
 
 
 def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:

@@ -16,6 +16,7 @@ from timeline.test_phases_edge import Logs, S, phases
 from harness.errors import EventLogError
 from harness.judge import ledger, slowdown
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.score import Evidence, Verdict, judge
 from harness.judge.scores import wasted_gpu_hours
 from harness.log import reading
@@ -53,7 +54,7 @@ def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
     told = wasted_gpu_hours.SCORE.score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
-    nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")
+    nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log", Code.LEDGER_NO_GPU, "")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
     assert not wasted_gpu_hours.SCORE.score(Analysis(run), None).reasons, "nobody asked"
 

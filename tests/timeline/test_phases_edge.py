@@ -158,7 +158,7 @@ def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) ->
 
 def deaths(run: Timeline) -> list[str]:
     reasons = JOB.score(Analysis(run), None).reasons
-    return [text for verdict, text in reasons if verdict is Verdict.INCONCLUSIVE and "death" in text]
+    return [each.text for each in reasons if each.verdict is Verdict.INCONCLUSIVE and "death" in each.text]
 
 
 def killed_once(tmp_path: pathlib.Path) -> Logs:

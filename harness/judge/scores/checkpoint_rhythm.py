@@ -14,6 +14,7 @@ from pydantic import Field
 
 from harness.emitter import abnormal
 from harness.judge import comparable, tells, undisturbed
+from harness.judge.codes import Doubt
 from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Bools, Ints, Timeline
 
@@ -72,7 +73,8 @@ def _lines(run: Timeline, made: Bools, bounds: RhythmBounds) -> list[Expectation
 
 
 def _line(name: str, bound: str, observed: str, good: bool, worse: Verdict, reason: str) -> Expectation:
-    return Expectation(f"{NAME}.{name}", bound, observed, Verdict.PASS if good else worse, reason)
+    doubt = "" if good or worse is Verdict.FAIL else Doubt.LINES_DROPPED
+    return Expectation(f"{NAME}.{name}", bound, observed, Verdict.PASS if good else worse, reason, doubt=doubt)
 
 
 def _committed(run: Timeline) -> Ints:

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.emitter import abnormal
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.judge.spikes import Spike, alarms, seldom
 from harness.timeline.timeline import Timeline
@@ -35,8 +36,13 @@ class Divergence(Score):
         values = {"loss_spikes": len(found), "samples_left_out": sum(count for _, count in left_out.accepted)}
         if bounds is None:
             return ScoreResult(values)
-        reasons: list[Finding] = [(Verdict.FAIL, f"divergence: {text}") for text in left_out.wrong]
-        reasons += [(Verdict.INCONCLUSIVE, f"divergence: {text}") for text in left_out.unproven]
+        reasons: list[Finding] = [
+            Finding(Verdict.FAIL, f"divergence: {text}", Code.SAMPLES_LEFT_OUT_WRONG) for text in left_out.wrong
+        ]
+        reasons += [
+            Finding(Verdict.INCONCLUSIVE, f"divergence: {text}", Code.SAMPLES_LEFT_OUT_UNPROVEN)
+            for text in left_out.unproven
+        ]
         struck = any(fault.diverges and fault.injected is not None for fault in run.faults)
         not_judged = [(ITEM, f"the loss is not told in {UNSEEN}")] if struck and seldom(run) else []
         return ScoreResult(values, reasons=[*_unanswered(run, found), *reasons][:1], not_judged=not_judged)
@@ -49,9 +55,13 @@ def _unanswered(run: Timeline, found: Sequence[Spike]) -> Iterator[Finding]:
         if not struck or spike.end < min(struck):
             continue
         if not any(_answers(run, alarm, spike) for alarm in alarms(run)):
-            yield Verdict.FAIL, f"divergence: {spike}, and the trainer did not say so"
+            yield Finding(Verdict.FAIL, f"divergence: {spike}, and the trainer did not say so", Code.SPIKE_UNTOLD)
         elif run.steps.survives[list(spike.rows)].any():
-            yield Verdict.FAIL, f"divergence: {spike}; the trainer said so, and went on with these steps"
+            yield Finding(
+                Verdict.FAIL,
+                f"divergence: {spike}; the trainer said so, and went on with these steps",
+                Code.SPIKE_WENT_ON,
+            )
 
 
 def _answers(run: Timeline, alarm: Mapping[str, Any], spike: Spike) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from harness.judge.codes import Doubt
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
@@ -37,8 +38,11 @@ class FailFast(Score):
         values = {"seconds": None if taken is None else taken / S, "gpu_seconds": _gpu_seconds(run, ended)}
         if reason := _did_not_fail(run):
             verdict = Verdict.FAIL if run.outcome in ("completed", "aborted") else Verdict.INCONCLUSIVE
+            doubt = "" if verdict is Verdict.FAIL else Doubt.RUN_CUT_SHORT
             limit = f"≤ {format_duration(bounds.max)}"
-            return ScoreResult(values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason)])
+            return ScoreResult(
+                values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
+            )
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
         lines = [at_most("fail_fast.max", taken, bounds.max, _shown, late if (taken or 0) > bounds.max else "")]
         if bounds.says is not None:

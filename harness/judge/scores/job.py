@@ -13,6 +13,7 @@ import numpy as np
 from harness.emitter import EXIT_LEFT
 from harness.judge import acted, deaths, restores, saved_state, standstill, steps_done
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code, Doubt
 from harness.judge.deaths import Death
 from harness.judge.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
@@ -51,7 +52,9 @@ class JobScore(Score):
             *_without_a_launcher(run, evidence.fault_free),
             *_ledger(run),
         ]
-        reasons += [(Verdict.INCONCLUSIVE, text) for text in _unexplained(run, unexplained)]
+        reasons += [
+            Finding(Verdict.INCONCLUSIVE, text, Code.END_UNEXPLAINED) for text in _unexplained(run, unexplained)
+        ]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -95,11 +98,15 @@ def _never_past(run: Timeline) -> FaultRecord | None:
 
 def _blind_ending(run: Timeline, blind: str) -> Iterator[Finding]:
     """Of a job whose steps are not known: a command that failed has failed, all else is not known."""
-    yield Verdict.INCONCLUSIVE, blind
+    yield Finding(Verdict.INCONCLUSIVE, blind, Code.JOB_BLIND)
     if run.outcome == "failed":
-        yield Verdict.FAIL, f"the job failed: {run.outcome_reason}"
+        yield Finding(Verdict.FAIL, f"the job failed: {run.outcome_reason}", Code.JOB_FAILED)
     elif run.outcome != "completed":
-        yield Verdict.INCONCLUSIVE, f"the run ended as {run.outcome or 'unknown'}: {run.outcome_reason}"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"the run ended as {run.outcome or 'unknown'}: {run.outcome_reason}",
+            Code.JOB_ENDED_OTHERWISE,
+        )
 
 
 def _ending(run: Timeline) -> Iterator[Finding]:
@@ -107,31 +114,56 @@ def _ending(run: Timeline) -> Iterator[Finding]:
     stuck = f", at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}" if last else ""
     done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
     if run.outcome is None:
-        yield Verdict.INCONCLUSIVE, "the harness's log has no end: the harness was killed, or its log was cut"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            "the harness's log has no end: the harness was killed, or its log was cut",
+            Code.JOB_NO_END,
+        )
     elif run.outcome == "interrupted":
-        yield Verdict.INCONCLUSIVE, f"the run was interrupted at {done}: {run.outcome_reason or 'stopped by the user'}"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"the run was interrupted at {done}: {run.outcome_reason or 'stopped by the user'}",
+            Code.JOB_INTERRUPTED,
+        )
     elif run.outcome == "aborted" and (run.plan.get("faults") and not any(f.injected is not None for f in run.faults)):
         reason = f"{run.outcome_reason or 'the run was aborted'} before any fault had struck; reached {done}"
-        yield Verdict.INCONCLUSIVE, f"{reason}{stuck}"
+        yield Finding(Verdict.INCONCLUSIVE, f"{reason}{stuck}", Code.JOB_ABORTED, Doubt.NOTHING_STRUCK)
     elif run.outcome == "aborted":
-        yield Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}{stuck}"
+        yield Finding(
+            Verdict.FAIL, f"{run.outcome_reason or 'the run was aborted'}; reached {done}{stuck}", Code.JOB_ABORTED
+        )
     elif run.outcome == "failed":
         if "fail_fast" not in (run.plan.get("expect") or {}):
             spoiler = _never_past(run)
             after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-            yield Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}{after}"
+            yield Finding(Verdict.FAIL, f"the job failed at {done}: {run.outcome_reason}{after}", Code.JOB_FAILED)
     elif run.outcome == "completed" and run.aborted is not None:
-        yield Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was completed"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            "the harness gave the job up, and yet its log says that the job was completed",
+            Code.JOB_CONTRADICTED_END,
+        )
     elif run.outcome == "completed" and not len(run.steps):
-        yield Verdict.INCONCLUSIVE, NO_STEPS
+        yield Finding(Verdict.INCONCLUSIVE, NO_STEPS, Code.JOB_NO_STEPS)
     elif not run.finished and run.dropped:
-        yield Verdict.INCONCLUSIVE, f"the log ends at {done}, and {run.dropped} events were lost to a full disk"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"the log ends at {done}, and {run.dropped} events were lost to a full disk",
+            Code.JOB_UNFINISHED,
+            Doubt.LINES_DROPPED,
+        )
     elif run.outcome != "completed":
-        yield Verdict.INCONCLUSIVE, f"the run ended with the unknown outcome {run.outcome!r}"
+        yield Finding(
+            Verdict.INCONCLUSIVE, f"the run ended with the unknown outcome {run.outcome!r}", Code.JOB_ENDED_OTHERWISE
+        )
     elif not run.finished:
-        yield Verdict.FAIL, f"the job ended without an error, but only reached {done}"
+        yield Finding(Verdict.FAIL, f"the job ended without an error, but only reached {done}", Code.JOB_UNFINISHED)
     elif len(run.steps) and (kept := _kept_step(run)) < (run.last_told_step or 0):
-        yield Verdict.FAIL, f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
+        yield Finding(
+            Verdict.FAIL,
+            f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}",
+            Code.JOB_WENT_BACK,
+        )
 
 
 def _kept_step(run: Timeline) -> int:
@@ -151,7 +183,7 @@ def _left_without_notice(run: Timeline) -> Iterator[Finding]:
         if exit_["rank"] is None and left and place in kept - told:
             at = format_duration(exit_["at"] - run.begin)
             text = f"{exit_['node']} left the job with exit code {exit_['code']} at {at}, without a notice"
-            yield Verdict.FAIL, text
+            yield Finding(Verdict.FAIL, text, Code.END_WITHOUT_NOTICE)
 
 
 def _worlds(run: Timeline) -> Iterator[Finding]:
@@ -159,7 +191,11 @@ def _worlds(run: Timeline) -> Iterator[Finding]:
     least = run.planned_size.min_world_size or 0
     for number, epoch in enumerate(run.epochs):
         if epoch.size < least and (run.progress.epoch == number).any():
-            yield Verdict.FAIL, f"the job went on with {epoch.size} ranks; it needs at least {least}"
+            yield Finding(
+                Verdict.FAIL,
+                f"the job went on with {epoch.size} ranks; it needs at least {least}",
+                Code.WORLD_TOO_SMALL,
+            )
 
 
 def _absent(run: Timeline) -> Iterator[Finding]:
@@ -169,18 +205,22 @@ def _absent(run: Timeline) -> Iterator[Finding]:
     known = {slot.node for slot in run.slots}
     kept = {slot.node for slot in run.slots if slot.kept and slot.incarnation == 1}
     for node in sorted(kept - worked - aimed) if run.finished and worked <= known else ():
-        yield Verdict.INCONCLUSIVE, f"{node} was allocated from start to end, but took part in no step"
+        yield Finding(
+            Verdict.INCONCLUSIVE, f"{node} was allocated from start to end, but took part in no step", Code.NODE_UNUSED
+        )
 
 
 def _evidence(run: Timeline) -> Iterator[Finding]:
     if not run.plan:
-        yield Verdict.INCONCLUSIVE, "the log holds no plan: what was asked for is not known"
+        yield Finding(
+            Verdict.INCONCLUSIVE, "the log holds no plan: what was asked for is not known", Code.EVIDENCE_NO_PLAN
+        )
     for problem in run.problems:
-        yield Verdict.INCONCLUSIVE, problem
+        yield Finding(Verdict.INCONCLUSIVE, problem, Code.EVIDENCE_PROBLEM)
     for process in run.processes:
         if process.cut:
             text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
-            yield Verdict.INCONCLUSIVE, text
+            yield Finding(Verdict.INCONCLUSIVE, text, Code.EVIDENCE_CUT_LOG)
 
 
 def _without_an_end(run: Timeline) -> Iterator[Finding]:
@@ -190,7 +230,7 @@ def _without_an_end(run: Timeline) -> Iterator[Finding]:
     ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None} & kept
     over = run.outcome == "completed" and not run.beside.job_goes_on
     for node, _ in sorted(kept - ended) if over else ():
-        yield Verdict.INCONCLUSIVE, f"how the command on {node} ended is not known"
+        yield Finding(Verdict.INCONCLUSIVE, f"how the command on {node} ended is not known", Code.END_COMMAND_UNKNOWN)
 
 
 def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
@@ -201,7 +241,11 @@ def _without_a_launcher(run: Timeline, fault_free: Timeline | None) -> Iterator[
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():
         if node not in usual:
-            yield Verdict.INCONCLUSIVE, f"the launcher on {node} left no log: how its workers ended is not known"
+            yield Finding(
+                Verdict.INCONCLUSIVE,
+                f"the launcher on {node} left no log: how its workers ended is not known",
+                Code.END_NO_LAUNCHER,
+            )
 
 
 def _ledger(run: Timeline) -> Iterator[Finding]:
@@ -219,7 +263,7 @@ def _ledger(run: Timeline) -> Iterator[Finding]:
             text = f"rank {process.rank} did steps on {process.node} after the node was given back"
         else:
             continue
-        yield Verdict.INCONCLUSIVE, f"{text}: the ledger is incomplete"
+        yield Finding(Verdict.INCONCLUSIVE, f"{text}: the ledger is incomplete", Code.LEDGER_INCOMPLETE)
         return
 
 

@@ -12,21 +12,21 @@ from typing import Any
 from pydantic import Field
 
 from harness.judge import undisturbed
+from harness.judge.codes import Code, Doubt
 from harness.judge.drill import DrillLog
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
+from harness.judge.score import Bounds, Evidence, Expectation, Finding, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
-Finding = tuple[Verdict, str]
 _SPOILING = ("checkpoint_corruption", "checkpoint_torn_write")
 _BAD = {
-    "scratch": (Verdict.FAIL, "the restore drill started from scratch"),
-    "failed": (Verdict.FAIL, "the restore drill ended before it had restored anything"),
-    "timeout": (Verdict.INCONCLUSIVE, "the restore drill restored nothing in time"),
-    "error": (Verdict.INCONCLUSIVE, "the restore drill could not be run"),
+    "scratch": Finding(Verdict.FAIL, "the restore drill started from scratch", Code.DRILL_FROM_SCRATCH),
+    "failed": Finding(Verdict.FAIL, "the restore drill ended before it had restored anything", Code.DRILL_FAILED),
+    "timeout": Finding(Verdict.INCONCLUSIVE, "the restore drill restored nothing in time", Code.DRILL_TIMEOUT),
+    "error": Finding(Verdict.INCONCLUSIVE, "the restore drill could not be run", Code.DRILL_ERROR),
 }
 
 
@@ -57,10 +57,14 @@ class LastCheckpoint(Score):
             finding = _from_the_log(run)
             if finding is None:
                 return ScoreResult(values, not_judged=[(ITEM, "no restore drill was run")])
-            return ScoreResult(values, [Expectation(NAME, bound, "—", *finding)])
-        verdict, reason = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
+            return ScoreResult(values, [_line(bound, "—", finding)])
+        finding = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
-        return ScoreResult(values, [Expectation(NAME, bound, observed, verdict, reason)])
+        return ScoreResult(values, [_line(bound, observed, finding)])
+
+
+def _line(bound: str, observed: str, finding: Finding) -> Expectation:
+    return Expectation(NAME, bound, observed, *finding[:2], code=finding.code, doubt=finding.doubt)
 
 
 def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Finding:
@@ -69,33 +73,48 @@ def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind:
     outcome, step = told.get("outcome"), told.get("restored_step")
     detail = f": {told['reason']}" if told.get("reason") else ""
     if outcome in _BAD:
-        verdict, text = _BAD[outcome]
+        verdict, text, code, _ = _BAD[outcome]
         if outcome != "error" and not newest:
-            return Verdict.INCONCLUSIVE, f"{text}, and no checkpoint had been committed"
-        return verdict, f"{text}{detail}, though a checkpoint of step {newest} had been committed" * bool(
-            newest
-        ) or text
+            return Finding(
+                Verdict.INCONCLUSIVE, f"{text}, and no checkpoint had been committed", code, Doubt.NOTHING_COMMITTED
+            )
+        said = f"{text}{detail}, though a checkpoint of step {newest} had been committed" * bool(newest) or text
+        return Finding(verdict, said, code)
     if outcome != "restored" or isinstance(step, bool) or not isinstance(step, int):
-        return Verdict.INCONCLUSIVE, "the restore drill has no end in the log"
+        return Finding(Verdict.INCONCLUSIVE, "the restore drill has no end in the log", Code.DRILL_NO_END)
     if drill is None or drill.problem:
-        return Verdict.INCONCLUSIVE, f"the restore drill left no log that can be read{': ' * bool(drill)}" + (
-            drill.problem if drill else ""
+        return Finding(
+            Verdict.INCONCLUSIVE,
+            f"the restore drill left no log that can be read{': ' * bool(drill)}" + (drill.problem if drill else ""),
+            Code.DRILL_NO_LOG,
         )
     if not drill.restored or {found for _, found in drill.restored} != {step}:
-        return Verdict.INCONCLUSIVE, f"the restore drill's workers do not say that they restored step {step}"
+        return Finding(
+            Verdict.INCONCLUSIVE,
+            f"the restore drill's workers do not say that they restored step {step}",
+            Code.DRILL_UNCONFIRMED,
+        )
     if step < newest - behind:
         text = f"only the checkpoint of step {step} could be loaded"
-        return Verdict.FAIL, f"{text}, though one of step {newest} had been committed"
+        return Finding(Verdict.FAIL, f"{text}, though one of step {newest} had been committed", Code.DRILL_OLDER)
     ranks = drill.world_size if drill.world_size > 0 else run.planned_size.world_size
     if ranks is None:
-        return Verdict.INCONCLUSIVE, "the number of ranks in the restore drill is not known"
+        return Finding(
+            Verdict.INCONCLUSIVE, "the number of ranks in the restore drill is not known", Code.DRILL_UNKNOWN_RANKS
+        )
     if len({rank for rank, _ in drill.restored}) < ranks:
         told_by = len({rank for rank, _ in drill.restored})
-        return Verdict.INCONCLUSIVE, f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
+        return Finding(
+            Verdict.INCONCLUSIVE,
+            f"only {told_by} of the restore drill's {ranks} ranks say that they restored",
+            Code.DRILL_FEW_RANKS,
+        )
     if step not in committed:
         text = f"the restore drill loaded a checkpoint of step {step}"
-        return Verdict.INCONCLUSIVE, f"{text}, which the job did not report as committed"
-    return Verdict.PASS, ""
+        return Finding(
+            Verdict.INCONCLUSIVE, f"{text}, which the job did not report as committed", Code.DRILL_NOT_COMMITTED
+        )
+    return Finding(Verdict.PASS, "", "")
 
 
 def _from_the_log(run: Timeline) -> Finding | None:
@@ -108,16 +127,21 @@ def _from_the_log(run: Timeline) -> Finding | None:
     after = [event for event in saves if _is(event, "failed") and event["at"] > (run.begin if last is None else last)]
     disturbed = undisturbed.windows(run)
     if any(not any(begin <= event["at"] <= end for begin, end in disturbed) for event in after):
-        return Verdict.FAIL, f"the last checkpoint, of step {_step(after[-1])}, failed"
+        return Finding(Verdict.FAIL, f"the last checkpoint, of step {_step(after[-1])}, failed", Code.SAVE_LAST_FAILED)
     begun = _never_ended(run)
     if begun is not None:
-        return Verdict.FAIL, f"the last checkpoint, of step {begun}, was started but never committed"
+        return Finding(
+            Verdict.FAIL,
+            f"the last checkpoint, of step {begun}, was started but never committed",
+            Code.SAVE_LAST_NEVER_ENDED,
+        )
     spoilt = [fault for fault in run.faults if fault.kind in _SPOILING and fault.injected is not None]
     for fault in spoilt:
         if last is not None and last <= (fault.injected or 0):
-            return (
+            return Finding(
                 Verdict.INCONCLUSIVE,
                 f"{fault.id} damaged the last checkpoint, and no other was committed afterwards",
+                Code.SAVE_LAST_DAMAGED,
             )
     return None
 

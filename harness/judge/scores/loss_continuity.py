@@ -16,6 +16,7 @@ from pydantic import model_validator
 
 from harness.judge import comparable, deaths, ranks_agree, skipped
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code, Doubt
 from harness.judge.consumed import Consumed
 from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
@@ -122,12 +123,14 @@ def _not_held_against(
         f"rehearsal {other} changes what the job computes from there on: rehearse it on another day, or after this one"
     )
     found = [
-        replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"{line.reason}; {why}")
+        replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"{line.reason}; {why}", doubt=Doubt.OTHER_REHEARSAL)
         if line.verdict is not Verdict.PASS and not line.name.startswith("loss_continuity.max_samples")
         else line
         for line in lines
     ]
-    return found, [(Verdict.INCONCLUSIVE, f"{text}; {why}") for _, text in reasons]
+    return found, [
+        Finding(Verdict.INCONCLUSIVE, f"{each.text}; {why}", each.code, Doubt.OTHER_REHEARSAL) for each in reasons
+    ]
 
 
 def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
@@ -209,9 +212,11 @@ def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
         what = f"{counted(found.moved, 'step')} consumed other samples than the fault-free run"
         text = f"{what}, first at step {found.first_moved}"
         if found.unproven:
-            yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}"
+            yield Finding(
+                Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}", Code.SAMPLES_MOVED, Doubt.ORDER_UNPROVEN
+            )
         else:
-            yield Verdict.FAIL, f"loss_continuity: {text}"
+            yield Finding(Verdict.FAIL, f"loss_continuity: {text}", Code.SAMPLES_MOVED)
 
 
 def sample_ledger(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Samples:
@@ -235,16 +240,16 @@ def _curve_line(
     name = "loss_continuity.mode"
     problem = _no_comparison(evidence, comparison)
     if comparison is None or problem:
-        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, problem), {}
+        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, problem, doubt=Doubt.NOT_COMPARABLE), {}
     if bounds.mode == "exact":
         if reason := _never_the_same(evidence.run, comparison):
-            return Expectation(name, "exact", "—", Verdict.INCONCLUSIVE, reason), {}
+            return Expectation(name, "exact", "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NEVER_THE_SAME), {}
         return _judged(name, "exact", comparison, comparison.differs), {}
     if bounds.mode == "final":
         return _final(name, bounds, comparison), {}
     band, source = _band(evidence, bounds, comparison)
     if band is None:
-        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source), {}
+        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source, doubt=Doubt.NO_BAND), {}
     outside = {c: distance(getattr(comparison.run, c), getattr(comparison.fault_free, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
 
@@ -280,11 +285,10 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
         gap = comparison.final_gap_percent
     if comparison.near_zero:
         reason = "the final loss is too close to zero for a gap in percent"
-        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason)
+        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NEAR_ZERO)
     if gap is None:
-        return Expectation(
-            name, bound, "—", Verdict.INCONCLUSIVE, "the last steps cannot be compared with the fault-free run"
-        )
+        reason = "the last steps cannot be compared with the fault-free run"
+        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NOT_COMPARABLE)
     numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
@@ -292,7 +296,7 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     scatter = comparison.final_scatter_percent
     if abs(gap) - scatter <= bounds.max_final_gap:
         reason += f", but such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap"
-        return Expectation(name, bound, _percent(gap), Verdict.INCONCLUSIVE, reason, **numbers)
+        return Expectation(name, bound, _percent(gap), Verdict.INCONCLUSIVE, reason, doubt=Doubt.SCATTER, **numbers)
     return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
 
 
@@ -421,12 +425,14 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
             text = "the losses equal the fault-free run's, bit for bit"
             yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
-            yield Expectation(
-                name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, samples.why, bound_value=bound, unit="samples"
-            )
+            numbers: dict[str, Any] = {"bound_value": bound, "unit": "samples"}
+            doubt = Doubt.UNMEASURED
+            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, samples.why, doubt=doubt, **numbers)
         elif observed > bound and samples.unproven:
             reason = f"{which}; {UNPROVEN}"
-            yield Expectation(name, f"≤ {bound}", str(observed), Verdict.INCONCLUSIVE, reason)
+            yield Expectation(
+                name, f"≤ {bound}", str(observed), Verdict.INCONCLUSIVE, reason, doubt=Doubt.ORDER_UNPROVEN
+            )
         else:
             were = "was" if observed == 1 else "were"
             reason = which or f"{counted(observed, 'sample')} {were} {what}, first {samples.where}"
@@ -447,11 +453,11 @@ def _other_samples(
     untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
     if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
         text = f"{counted(untold, 'step')} without their samples in the log, but the fault-free run tells them"
-        yield Verdict.INCONCLUSIVE, f"loss_continuity: {text}"
+        yield Finding(Verdict.INCONCLUSIVE, f"loss_continuity: {text}", Code.SAMPLES_UNTOLD)
     if len(bad):
         first = comparison.step[bad[0]]
         text = f"{counted(len(bad), 'step')} consumed other samples than the fault-free run, first at step {first}"
-        yield Verdict.FAIL, f"loss_continuity: {text}"
+        yield Finding(Verdict.FAIL, f"loss_continuity: {text}", Code.SAMPLES_OTHER)
 
 
 def _moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:

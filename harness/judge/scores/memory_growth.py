@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.emitter import abnormal
+from harness.judge.codes import Doubt
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -37,7 +38,9 @@ class MemoryGrowth(Score):
             return ScoreResult(values)
         if not leaks:
             reason = "no rank's memory leaked"
-            return ScoreResult(values, [Expectation(NAME, "each leak", "—", Verdict.INCONCLUSIVE, reason)])
+            return ScoreResult(
+                values, [Expectation(NAME, "each leak", "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.UNMEASURED)]
+            )
         unseen = [rank for rank in sorted(seen) if seen[rank] is None]
         told = f"{len(seen) - len(unseen)} of {len(seen)} ranks"
         if unseen:

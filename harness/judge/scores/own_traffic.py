@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -55,7 +56,7 @@ def _missed(fault: FaultRecord) -> Iterator[Finding]:
         if each.get("ok") is False:
             counted = f"{each.get('measured', 0)} bytes in {each.get('seconds', 0):g} s, at least {each.get('least')}"
             text = f"fault {fault.id} did not meet the training's own traffic on {each.get('node')}: {counted} expected"
-            yield Verdict.INVALID, f"{text} ({each.get('detail', '')})"
+            yield Finding(Verdict.INVALID, f"{text} ({each.get('detail', '')})", Code.FAULT_MISSED_TRAFFIC)
 
 
 def _lost_no_time(evidence: Analysis, fault: FaultRecord) -> str:

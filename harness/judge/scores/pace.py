@@ -33,12 +33,14 @@ class PaceScore(Score):
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         if bounds is None:
             return ScoreResult(values)
-        verdict, reason = judge(found, bounds.max_slowdown)
-        why = _unmeasurable(found, bounds.max_slowdown) if verdict is Verdict.PASS else ""
+        judged = judge(found, bounds.max_slowdown)
+        why = _unmeasurable(found, bounds.max_slowdown) if judged.verdict is Verdict.PASS else ""
         if why:
             return ScoreResult(values, not_judged=[(ITEM, why)])
         observed = f"{found.slowdown:.2f} ×, at least {found.at_least:.2f} ×"
-        line = Expectation(NAME, f"≤ {bounds.max_slowdown:g} ×", observed, verdict, reason)
+        line = Expectation(
+            NAME, f"≤ {bounds.max_slowdown:g} ×", observed, *judged[:2], code=judged.code, doubt=judged.doubt
+        )
         return ScoreResult(values, [line])
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.judge.codes import Code
 from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
@@ -99,7 +100,7 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     if not _tells(run.steps).any():
         if usual is not None and _tells(usual).any():
             text = "the ranks did not report their samples, but those of the fault-free run did"
-            yield Verdict.INCONCLUSIVE, f"rank_samples: {text}"
+            yield Finding(Verdict.INCONCLUSIVE, f"rank_samples: {text}", Code.RANK_SAMPLES_MISSING)
         return
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~_tells(run.steps))
     if usual is not None and _tells(usual).any():  # who is silent there is silent by rule
@@ -107,7 +108,11 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
     if len(silent):
         first = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
         who = f"at step {run.steps.step[first]} rank {run.steps.rank[first]}"
-        yield Verdict.INCONCLUSIVE, f"rank_samples: {who} did not report its samples, but others were reported"
+        yield Finding(
+            Verdict.INCONCLUSIVE,
+            f"rank_samples: {who} did not report its samples, but others were reported",
+            Code.RANK_SAMPLES_UNTOLD,
+        )
 
 
 def _tells(steps: Steps) -> Bools:
@@ -118,7 +123,7 @@ def _findings(run: Timeline, short: list[Short]) -> Iterator[Finding]:
     for each in short:
         said = [a for a in run.anomalies if a.get("kind") == "data_skew" and a.get("at_step") == each.step]
         word = "the trainer said so, and went on" if said else "the trainer did not say so"
-        yield Verdict.FAIL, f"rank_samples: {each}; {word}"
+        yield Finding(Verdict.FAIL, f"rank_samples: {each}; {word}", Code.RANK_SAMPLES_SHORT)
 
 
 SCORE = RankSamples()

@@ -15,7 +15,8 @@ import numpy as np
 
 from harness.judge import pace, slowdown, tells
 from harness.judge.analysis import Analysis
-from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict
+from harness.judge.codes import Doubt
+from harness.judge.score import Bounds, DurationNs, Expectation, Finding, S, Score, ScoreResult, Verdict
 from harness.judge.slowdown import Degraded
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
@@ -112,6 +113,7 @@ class _Span(NamedTuple):
     ended: bool
     why: str  # it did not end
     doubt: str = ""  # why nothing follows from its length
+    code: str = ""  # of the doubt
 
 
 def _expectations(
@@ -120,22 +122,29 @@ def _expectations(
     run = evidence.run
     lines, doubt = [], _given_up_before(run)
     if bounds.max is not None:
-        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e), doubt) for e in run.episodes]
+        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e), doubt, Doubt.NOTHING_STRUCK) for e in run.episodes]
         busy = _busy_host(evidence) if any(not d.recovered for d in slow) else ""
-        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt or busy) for d in slow]
+        spans += [
+            _Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt or busy, _code(d)) for d in slow
+        ]
         lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
     if bounds.first_step_max is not None:
-        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e), doubt) for e in run.episodes]
-        spans += [_Span(_standstill(run, d), True, "", d.doubt) for d in slow]
+        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e), doubt, Doubt.NOTHING_STRUCK) for e in run.episodes]
+        spans += [_Span(_standstill(run, d), True, "", d.doubt, _code(d)) for d in slow]
         lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
     for phase, bound in bounds.phases.items():
         spans = [
-            _Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e), doubt) for e in run.episodes
+            _Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e), doubt, Doubt.NOTHING_STRUCK)
+            for e in run.episodes
         ]
         why = unmeasured or ("" if run.episodes else "progress slowed but never stopped, so no phase was measured")
         why = why or tells.unmeasured_phase(run, phase)
         lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
     return lines
+
+
+def _code(interval: Degraded) -> Doubt:
+    return Doubt.SLOW_BEFORE if interval.doubt else Doubt.HOST_BUSY
 
 
 def _given_up_before(run: Timeline) -> str:
@@ -149,8 +158,8 @@ def _busy_host(evidence: Analysis) -> str:
     found = pace.measure(evidence)
     if isinstance(found, str):
         return ""
-    verdict, reason = pace.judge(found, pace.SLOWDOWN_MAX)
-    return reason if verdict is Verdict.INCONCLUSIVE else ""
+    judged = pace.judge(found, pace.SLOWDOWN_MAX)
+    return judged.text if judged.verdict is Verdict.INCONCLUSIVE else ""
 
 
 def _standstill(run: Timeline, interval: Degraded) -> int:
@@ -188,35 +197,38 @@ def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasu
     text = f"≤ {format_duration(bound)}"
     numbers: dict[str, Any] = {"bound_value": bound / S, "unit": "s"}
     if not spans and unmeasured:
-        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured, **numbers)
+        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured, doubt=Doubt.UNMEASURED, **numbers)
     if not spans:
         return Expectation(name, text, "0 s", Verdict.PASS, share=0.0, observed_value=0.0, **numbers)
     worst = max(spans, key=lambda s: (not s.doubt and (not s.ended or s.length > bound), not s.ended, s.length))
-    length, ended, why, doubt = worst
+    length, ended, why, doubt, code = worst
     observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
     numbers["observed_value"] = length / S if ended else None
     if doubt and (not ended or length > bound):
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, **numbers)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, doubt=code, **numbers)
     if not ended:
-        return Expectation(name, text, observed, *_never(evidence, why, length, bound), **numbers)
+        never = _never(evidence, why, length, bound)
+        return Expectation(name, text, observed, *never[:2], doubt=never.doubt, **numbers)
     if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts
         doubt = f"the clocks are only known to within {format_duration(evidence.run.uncertainty_ns)}"
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, **numbers)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, doubt=Doubt.CLOCKS, **numbers)
     if length > bound:
         reason = f"{observed} is more than {format_duration(bound)}"
         return Expectation(
             name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None, **numbers
         )
     if unmeasured:
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured, **numbers)
+        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured, doubt=Doubt.UNMEASURED, **numbers)
     return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None, **numbers)
 
 
-def _never(evidence: Analysis, why: str, length: int, bound: int) -> tuple[Verdict, str]:
+def _never(evidence: Analysis, why: str, length: int, bound: int) -> Finding:
     """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
     if evidence.run.outcome in (None, "interrupted") and length <= bound:
-        return Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery"
-    return Verdict.FAIL, why
+        return Finding(
+            Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery", "", Doubt.RUN_CUT_SHORT
+        )
+    return Finding(Verdict.FAIL, why, "")
 
 
 def _unmeasured(evidence: Analysis) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge import tells
+from harness.judge.codes import Code
 from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import FaultRecord, Ints, Steps, Timeline
@@ -95,9 +96,11 @@ def _apart(run: Timeline, apart: Sequence[Apart]) -> Iterator[Finding]:
     """Weights that differ, by the digests in the log."""
     for each in apart:
         if not _alarms(run, each.begin):
-            yield Verdict.FAIL, f"replicas: {each}, and the trainer did not say so"
+            yield Finding(Verdict.FAIL, f"replicas: {each}, and the trainer did not say so", Code.REPLICAS_UNTOLD)
         elif each.survives:
-            yield Verdict.FAIL, f"replicas: {each}; the trainer said so, and went on with them"
+            yield Finding(
+                Verdict.FAIL, f"replicas: {each}; the trainer said so, and went on with them", Code.REPLICAS_WENT_ON
+            )
 
 
 def _unnoticed(run: Timeline, struck: Sequence[FaultRecord]) -> Iterator[Finding]:
@@ -110,13 +113,21 @@ def _unnoticed(run: Timeline, struck: Sequence[FaultRecord]) -> Iterator[Finding
         shown = ", ".join(map(str, sorted(victims)))
         if alarms and victims and not named <= victims:
             wrong = ", ".join(map(str, sorted(named - victims)))
-            yield Verdict.FAIL, f"replicas: the trainer named rank {wrong}, but fault {fault.id} changed rank {shown}"
+            yield Finding(
+                Verdict.FAIL,
+                f"replicas: the trainer named rank {wrong}, but fault {fault.id} changed rank {shown}",
+                Code.REPLICAS_WRONG_RANK,
+            )
         checked = [
             step for rank in victims if acted and (step := _checked_after(run.steps, rank, acted[0])) is not None
         ]
         if not alarms and checked:
             text = f"fault {fault.id} changed the weights of rank {shown}, and the trainer did not say so"
-            yield Verdict.FAIL, f"replicas: {text}, though it took digests at step {min(checked)}"
+            yield Finding(
+                Verdict.FAIL,
+                f"replicas: {text}, though it took digests at step {min(checked)}",
+                Code.REPLICAS_UNNOTICED,
+            )
 
 
 def _checked_after(steps: Steps, rank: int, at: int) -> int | None:

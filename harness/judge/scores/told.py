@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.emitter.vocabulary import TELLS
 from harness.judge import tells
-from harness.judge.score import Bounds, Evidence, Score, ScoreResult, Verdict
+from harness.judge.codes import Code
+from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 
 
 class ToldBounds(Bounds):
@@ -20,11 +21,11 @@ class ToldScore(Score):
     def score(self, evidence: Evidence, bounds: ToldBounds | None) -> ScoreResult:
         here = tells.told(evidence.run)
         reasons = [
-            (Verdict.INCONCLUSIVE, f"evidence is missing: {tells.ITEMS[kind]}: {why}")
+            Finding(Verdict.INCONCLUSIVE, f"evidence is missing: {tells.ITEMS[kind]}: {why}", Code.EVIDENCE_MISSING)
             for kind, why in tells.missing(evidence)
         ]
         scratch = tells.from_scratch(evidence.run)
-        reasons += [(Verdict.INCONCLUSIVE, scratch)] if scratch else []
+        reasons += [Finding(Verdict.INCONCLUSIVE, scratch, Code.RESTART_TOLD_SCRATCH)] if scratch else []
         untold = list(tells.not_judged(evidence, evidence.run.plan.get("expect") or {}))
         return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
 

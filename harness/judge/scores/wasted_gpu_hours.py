@@ -8,8 +8,9 @@ from typing import Any
 
 from harness.judge import forecast, slowdown
 from harness.judge.analysis import Analysis
+from harness.judge.codes import Code, Doubt
 from harness.judge.ledger import Band, Ledger
-from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.judge.score import Bounds, Expectation, Finding, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
@@ -40,7 +41,12 @@ class WastedGpuHours(Score):
             return ScoreResult(values)
         if not booked.allocated:
             return ScoreResult(
-                values, reasons=[(Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log")]
+                values,
+                reasons=[
+                    Finding(
+                        Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log", Code.LEDGER_NO_GPU
+                    )
+                ],
             )
         # Each window may begin by one host's clock and end by another's, on every GPU.
         doubt_s = 2 * run.uncertainty_ns * len(evidence.windows) * run.largest_world / S
@@ -75,11 +81,13 @@ def _line(
     not have caused."""
     line = at_most(name, observed, bound, show, unit="GPU-s" if "gpu_seconds" in name else "%")
     reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
+    code = Doubt.SLOW_BEFORE
     if abs(observed - bound) < doubt:
+        code = Doubt.CLOCKS
         reason = f"the clocks are only known to within {format_duration(run.uncertainty_ns)}"
     if not reason:
         return line
-    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None)
+    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None, doubt=code)
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
@@ -132,18 +140,18 @@ def _steps_of_runs(band: Band) -> str:
     return f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')}"
 
 
-def _doubts(booked: Ledger) -> list[tuple[Verdict, str]]:
+def _doubts(booked: Ledger) -> list[Finding]:
     share = 100 * booked.accounts["unattributed"] / booked.allocated
     if share <= UNATTRIBUTED_PERCENT_MAX:
         return []
     reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-    return [(Verdict.INCONCLUSIVE, reason)]
+    return [Finding(Verdict.INCONCLUSIVE, reason, Code.LEDGER_UNATTRIBUTED)]
 
 
-def _unmeasurable(faults: Sequence[FaultRecord]) -> list[tuple[Verdict, str]]:
+def _unmeasurable(faults: Sequence[FaultRecord]) -> list[Finding]:
     names = ", ".join(fault.id for fault in faults)
     reason = f"wasted_gpu_hours: the slowdown by {names} {slowdown.UNMEASURABLE}"
-    return [(Verdict.INCONCLUSIVE, reason)] if names else []
+    return [Finding(Verdict.INCONCLUSIVE, reason, Code.LEDGER_SLOWDOWN_UNKNOWN)] if names else []
 
 
 def _percent(value: float) -> str:

@@ -1,0 +1,41 @@
+"""Each reason has a code of its own, and each code is some reason's."""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+import re
+
+import pytest
+from judging import Logs, remove, trainers, verdict
+
+import harness.judge
+from harness.judge.codes import Code, Doubt
+from harness.judge.score import Verdict
+from harness.theory.simulator import Job, simulate
+
+JOB = Job(nodes=2, steps=40)
+FOLDER = pathlib.Path(harness.judge.__file__).parent
+
+
+@pytest.mark.parametrize("codes", [Code, Doubt])
+def test_each_code_is_used_and_names_one_thing(codes: type[enum.StrEnum]) -> None:
+    source = "\n".join(path.read_text() for path in FOLDER.rglob("*.py") if path.name != "codes.py")
+    used = set(re.findall(rf"\b{codes.__name__}\.([A-Z_]+)\b", source))
+    assert used == set(codes.__members__), "an alias of another code is no member of its own"
+    assert all(re.fullmatch(r"[a-z-]+\.[a-z_-]+", code) for code in codes)
+    assert len(set(codes)) == len(codes.__members__)
+
+
+def test_a_scorecard_tells_the_codes_of_its_reasons() -> None:
+    """The last rank did the step that all others did, too, but did not say so; no fault struck, but a bound waits."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=1):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] == 20)
+
+    card = verdict(simulate(JOB), bend)
+    told = [(each.verdict, each.code, each.doubt) for each in card.findings]
+    assert (Verdict.FAIL, "step.left-out", "") in told
+    assert (Verdict.INCONCLUSIVE, "recovery_time.max", "doubt.unmeasured") in told
+    assert {each.text for each in card.findings} == set(card.reasons)
