@@ -205,6 +205,15 @@ class Timeline:
         """How far apart two steps are that are told one after the other, at the least."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
+    @cached_property
+    def rows_by_process(self) -> tuple[Ints, Ints]:
+        """Rows of the steps, process by process and in order of time; and where the rows of each process begin there,
+        with the end of the last ones."""
+        few = len(self.processes) < 2**15
+        owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
+        order = np.argsort(owner, kind="stable")
+        return order, np.searchsorted(owner[order], np.arange(len(self.processes) + 1))
+
     @property
     def last_told_step(self) -> int | None:
         """The last of the planned steps that a trainer tells which tells each fifth."""
