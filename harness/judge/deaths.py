@@ -22,10 +22,11 @@ import itertools
 import signal
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
+from harness.judge.by_time import Moments, Spans
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -54,11 +55,6 @@ class Death:
     processes: tuple[int, ...]  # rows in Timeline.processes
     met: str = ""  # the first error that the worker met, in its own words
     error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
-
-    def was_alive(self, run: Timeline, moment: int) -> bool:
-        """As far as the clocks of its host and of the harness can be compared."""
-        doubt = _doubt(run)
-        return self.started - doubt <= moment <= self.at + doubt
 
     @property
     def crashed(self) -> bool:
@@ -250,49 +246,24 @@ class _Stopper:
     survived: int | None
 
 
-_Timed = TypeVar("_Timed")
-
-
-class _ByTime(Generic[_Timed]):
-    """Things that have a moment, found by a stretch of time."""
-
-    def __init__(self, things: Iterable[tuple[int, _Timed]]):
-        self._things = sorted(things, key=lambda each: each[0])
-        self._moments = [at for at, _ in self._things]
-
-    def within(self, first: int, last: int) -> Iterator[_Timed]:
-        low, high = bisect.bisect_left(self._moments, first), bisect.bisect_right(self._moments, last)
-        return (self._things[place][1] for place in range(low, high))
-
-
 class _Lives:
-    """Deaths by place, so that those who were alive at a moment are found without a look at all others."""
+    """Deaths by place."""
 
     def __init__(self, run: Timeline, everyone: Iterable[Death]):
-        self._run = run
-        self._ranks: dict[tuple[str, int], dict[int | None, list[Death]]] = {}
-        for death in sorted(everyone, key=lambda death: death.at):
-            self._ranks.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
-        self._first_start: dict[int, list[int]] = {}  # by list: the earliest start of this death and all later ones
-        for ranks in self._ranks.values():
-            for deaths_there in ranks.values():
-                earliest = itertools.accumulate((death.started for death in reversed(deaths_there)), min)
-                self._first_start[id(deaths_there)] = list(earliest)[::-1]
+        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[Death]]]()
+        for death in everyone:
+            found.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
+        self._ranks = {
+            node: {rank: Spans((d.started - doubt, d.at + doubt, d) for d in mine) for rank, mine in ranks.items()}
+            for node, ranks in found.items()
+        }
 
     def alive(self, places: Set[_Place], moment: int) -> Iterator[Death]:
         """Those in these places that were alive then, as far as the clocks tell."""
         for node, incarnation, rank in places:
             ranks = self._ranks.get((node, incarnation), {})
             for each in ranks if rank is None else ranks.keys() & {rank}:
-                yield from self._of(ranks[each], moment)
-
-    def _of(self, deaths_there: Sequence[Death], moment: int) -> Iterator[Death]:
-        doubt, first_start = _doubt(self._run), self._first_start[id(deaths_there)]
-        place = bisect.bisect_left(deaths_there, moment - doubt, key=lambda death: death.at)
-        while place < len(deaths_there) and first_start[place] <= moment + doubt:
-            if deaths_there[place].was_alive(self._run, moment):
-                yield deaths_there[place]
-            place += 1
+                yield from ranks[each].at(moment)
 
 
 class _Inquest:
@@ -311,15 +282,15 @@ class _Inquest:
         self._starts = [at for at, _ in starts]
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
-        self._notices = _ByTime((notice["at"], notice) for notice in run.notices)
-        self._arrivals = _ByTime({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
+        self._notices = Moments((notice["at"], notice) for notice in run.notices)
+        self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers = [fault for fault in struck if fault.kills]
         self._strikes: dict[_Place, list[int]] = {}  # when the place was struck by a fault that kills
         for at, place in sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)):
             self._strikes.setdefault(place, []).append(at)
         roots = [root for fault in killers for root in self._roots_of(fault)]
-        self._roots = _ByTime((root.at, root) for root in roots)
+        self._roots = Moments((root.at, root) for root in roots)
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         stoppers = [self._stopper(fault) for fault in struck if fault.stops]
         self._stops = _Stops(stoppers)
@@ -418,7 +389,7 @@ class _Stops:
         spans = sorted((stopper.begin, stopper.healed) for stopper in stoppers)
         self._begins = [begin for begin, _ in spans]
         self._healed = list(itertools.accumulate((healed for _, healed in spans), max))  # of this one or one before
-        self.roots = _ByTime((root.at, (stopper, root)) for stopper in stoppers for root in stopper.roots)
+        self.roots = Moments((root.at, (stopper, root)) for stopper in stoppers for root in stopper.roots)
 
     def at_work(self, at: int) -> bool:
         place = bisect.bisect_right(self._begins, at) - 1
