@@ -456,12 +456,15 @@ def _named(
 ) -> list[Episode]:
     """Episodes with their segments and the ids of the faults that caused or met them."""
     result: list[Episode] = []
+    first_start: dict[Key, int] = {}
+    for process in timeline.processes:
+        first_start.setdefault((process.node, process.incarnation), process.started)
     waiting = [fault for fault in timeline.faults if fault.injected is not None]
     for episode in episodes:
         end = timeline.end if episode.t_regained is None else episode.t_regained
         faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
         waiting = [fault for fault in waiting if fault not in faults]
-        back = _brought_back(timeline, episode, end, gone)
+        back = _brought_back(timeline, episode, end, gone, first_start)
         ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
     return result
@@ -480,12 +483,11 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
     return fault.injected <= end and taken <= end
 
 
-def _brought_back(timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int]) -> list[FaultRecord]:
+def _brought_back(
+    timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
+) -> list[FaultRecord]:
     """Faults whose lost node comes back into the job in this episode: growing again is their doing, too. Not those that
     were over when the node was lost."""
-    first_start: dict[Key, int] = {}
-    for process in timeline.processes:
-        first_start.setdefault((process.node, process.incarnation), process.started)
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault
