@@ -20,12 +20,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from harness.judge.by_time import Moments, Spans
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -55,18 +56,18 @@ class Death:
     met: str = ""  # the first error that the worker met, in its own words
     error: bool = False  # that is how the worker itself called its end: not a peer's, not asked for
 
-    def was_alive(self, run: Timeline, moment: int) -> bool:
-        """As far as the clocks of its host and of the harness can be compared."""
-        doubt = min(run.uncertainty_ns, _DOUBT_NS_MAX)
-        return self.started - doubt <= moment <= self.at + doubt
-
     @property
     def crashed(self) -> bool:
         """By a signal that no peer's end causes; launchers behind a shell tell 128 more than its number."""
         return self.code is not None and (self.code in _OWN_CRASHES or 128 - self.code in _OWN_CRASHES)
 
+    @property
+    def places(self) -> frozenset[_Place]:
+        """What a fault may be aimed at to hit it: the whole node, or its rank there."""
+        return frozenset((self.node, self.incarnation, rank) for rank in (None, self.rank))
+
     def is_in(self, places: Set[_Place]) -> bool:
-        return any((self.node, self.incarnation, rank) in places for rank in (None, self.rank))
+        return not self.places.isdisjoint(places)
 
     def last_word(self, run: Timeline) -> int:
         """When it was still there for certain: exits are seen later than they happen."""
@@ -139,10 +140,8 @@ def unexplained(run: Timeline) -> Iterator[Death]:
 
 def _ends(run: Timeline) -> list[Death]:
     """Of all commands and workers, also those that ended well."""
-    places: dict[tuple[str, int], list[int]] = {}
-    for row, process in enumerate(run.processes):
-        places.setdefault((process.node, process.incarnation), []).append(row)
-    return [*(_end(run, exit_, places) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
+    looked_up = _Places(run)
+    return [*(looked_up.end(exit_) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
@@ -164,14 +163,16 @@ def _vanished(run: Timeline) -> Iterator[Death]:
         place = exit_["node"], exit_["incarnation"]
         if exit_["rank"] is None:
             over[place] = min(exit_["at"], over.get(place, exit_["at"]))
-    worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
+    worlds = sorted(((epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs), key=lambda world: world[0])
+    begins = [begin for begin, _ in worlds]
     for row, gone in enumerate(run.processes):
         if gone.first_step is None:
             continue
-        later = [(begin, world) for begin, world in worlds if begin > gone.last_seen and row not in world]
+        later = (each for each in worlds[bisect.bisect_right(begins, gone.last_seen) :] if row not in each[1])
         if gone.exited is not None:  # it was told of, but only long after another had taken its place
-            later = [each for each in later if each[0] < gone.exited and _taken_over(run, gone, each[1])]
-        without = min((begin for begin, _ in later), default=None)
+            soon = itertools.takewhile(lambda each, until=gone.exited: each[0] < until, later)  # type: ignore[misc]
+            later = (each for each in soon if _taken_over(run, gone, each[1]))
+        without = next((begin for begin, _ in later), None)
         if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
             at = without - 1  # before their world's first step was done
             yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
@@ -184,20 +185,33 @@ def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
     return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
 
 
-def _end(run: Timeline, exit_: dict[str, Any], places: Mapping[tuple[str, int], Sequence[int]]) -> Death:
-    """When what ended had been started, and which workers went with it."""
-    node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
-    there = places.get((node, incarnation), ())
-    if rank is None:
-        started = next((s.allocated for s in run.slots if (s.node, s.incarnation) == (node, incarnation)), at)
-        rows = [i for i in there if run.processes[i].started <= at]
-    else:
-        rows = [i for i in there if run.processes[i].exited == at]
-        started = min((run.processes[i].launched for i in rows), default=run.begin)  # one that never said a word
-    error = rank is not None and any(run.processes[i].exit_reason == "error" for i in rows)
-    met = next((text for i in rows if rank is not None and (text := run.processes[i].exit_error)), "")
-    code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
-    return Death(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
+class _Places:
+    """Who was where: what an exit needs to be told from when it had been started, and who went with it."""
+
+    def __init__(self, run: Timeline):
+        self._run = run
+        self._there: dict[tuple[str, int], list[int]] = {}
+        self._ended: dict[tuple[str, int, int | None], list[int]] = {}
+        for row, process in enumerate(run.processes):
+            self._there.setdefault((process.node, process.incarnation), []).append(row)
+            self._ended.setdefault((process.node, process.incarnation, process.exited), []).append(row)
+        self._allocated: dict[tuple[str, int], int] = {}
+        for slot in run.slots:
+            self._allocated.setdefault((slot.node, slot.incarnation), slot.allocated)
+
+    def end(self, exit_: dict[str, Any]) -> Death:
+        processes = self._run.processes
+        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
+        if rank is None:
+            started = self._allocated.get((node, incarnation), at)
+            rows = [i for i in self._there.get((node, incarnation), ()) if processes[i].started <= at]
+        else:
+            rows = self._ended.get((node, incarnation, at), [])
+            started = min((processes[i].launched for i in rows), default=self._run.begin)  # one that never said a word
+        error = rank is not None and any(processes[i].exit_reason == "error" for i in rows)
+        met = next((text for i in rows if rank is not None and (text := processes[i].exit_error)), "")
+        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
+        return Death(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
 
 
 def _on_one_line(text: str) -> str:
@@ -205,40 +219,16 @@ def _on_one_line(text: str) -> str:
     return line if len(line) <= ERROR_CHARS else f"{line[: ERROR_CHARS - 1]}…"
 
 
-class _Root(NamedTuple):
-    """A moment from which on peers may die: those that were there, but for those in the places named."""
+@dataclass(frozen=True)
+class _Root:
+    """A moment from which on peers may die: those that were there, but for those in the places `beyond`.
+
+    `unsettled`: worlds in which a victim took part itself. Who stepped in such a world has not survived yet.
+    """
 
     at: int
     beyond: Set[_Place] = frozenset()
-
-
-def _ends_of(targets: Sequence[Death], aim: Set[_Place]) -> Iterator[_Root]:
-    """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
-    return (_Root(other.at, aim) for other in targets if other.rank is not None)
-
-
-def _aim(fault: FaultRecord) -> Set[_Place]:
-    return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
-
-
-class _Killer:
-    """A fault that kills: whom it took, and the moments at which others may have gone with them."""
-
-    def __init__(self, run: Timeline, fault: FaultRecord, everyone: Collection[Death]):
-        assert fault.injected is not None
-        self._run = run
-        self._moments = (fault.injected, *fault.strikes)
-        self._aim = _aim(fault)
-        targets = [other for other in everyone if self.is_target(other)]
-        self.victims = {row for other in targets for row in other.processes}
-        first = min(fault.strikes, default=fault.injected)
-        left = [max(fault.injected, other.last_word(run)) for other in targets if other.at < first]
-        self.roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
-        self.roots += _ends_of([other for other in targets if other.at >= first], self._aim)
-
-    def is_target(self, death: Death) -> bool:
-        """Alive at one of the moments at which the fault acted, in a place it was aimed at."""
-        return death.is_in(self._aim) and any(death.was_alive(self._run, moment) for moment in self._moments)
+    unsettled: Set[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -256,22 +246,59 @@ class _Stopper:
     survived: int | None
 
 
+class _Lives:
+    """Deaths by place."""
+
+    def __init__(self, run: Timeline, everyone: Iterable[Death]):
+        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[Death]]]()
+        for death in everyone:
+            found.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
+        self._ranks = {
+            node: {rank: Spans((d.started - doubt, d.at + doubt, d) for d in mine) for rank, mine in ranks.items()}
+            for node, ranks in found.items()
+        }
+
+    def alive(self, places: Set[_Place], moment: int) -> Iterator[Death]:
+        """Those in these places that were alive then, as far as the clocks tell."""
+        for node, incarnation, rank in places:
+            ranks = self._ranks.get((node, incarnation), {})
+            for each in ranks if rank is None else ranks.keys() & {rank}:
+                yield from ranks[each].at(moment)
+
+
 class _Inquest:
     """The rules, and what they look up for every death."""
 
     def __init__(self, run: Timeline, everyone: Collection[Death]):
         self._run = run
-        struck = [fault for fault in run.faults if fault.injected is not None]
-        self._killers = [_Killer(run, fault, everyone) for fault in struck if fault.kills]
-        self._worlds = [(epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs]
-        self._arrivals = [slot for slot in run.slots if slot.incarnation > 1]
-        starts = sorted((process.started, process.world_size) for process in run.processes)
-        self._starts = [at for at, _ in starts]
+        self._lives = _Lives(run, everyone)
+        self._worlds: dict[int, list[tuple[int, int]]] = {}  # by process: when each of its worlds began, and which
+        for number, epoch in enumerate(run.epochs):
+            for row in epoch.processes:
+                self._worlds.setdefault(row, []).append((epoch.begin, number))
         self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
         self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
-        self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
-        self._stoppers = [self._stopper(fault, everyone) for fault in struck if fault.stops]
+        starts = sorted((process.started, process.world_size) for process in run.processes)
+        self._starts = [at for at, _ in starts]
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
+        self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
+        self._notices = Moments((notice["at"], notice) for notice in run.notices)
+        self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
+        struck = [fault for fault in run.faults if fault.injected is not None]
+        killers = [fault for fault in struck if fault.kills]
+        self._strikes: dict[_Place, list[int]] = {}  # when the place was struck by a fault that kills
+        for at, place in sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)):
+            self._strikes.setdefault(place, []).append(at)
+        roots = [root for fault in killers for root in self._roots_of(fault)]
+        self._roots = Moments((root.at, root) for root in roots)
+        self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
+        stoppers = [self._stopper(fault) for fault in struck if fault.stops]
+        self._stops = _Stops(stoppers)
+        by_place: dict[_Place, list[_Stopper]] = {}
+        for stopper in stoppers:
+            for place in stopper.aim:
+                by_place.setdefault(place, []).append(stopper)
+        self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
 
     def accounts_for(self, death: Death) -> bool:
         return self._left_in_peace(death) or self._explained(death)
@@ -279,7 +306,7 @@ class _Inquest:
     def _left_in_peace(self, death: Death) -> bool:
         if death.code is not None and death.code not in CLEAN_CODES:
             return False
-        if any(death.started <= notice["at"] <= death.at for notice in self._run.notices):
+        if any(self._notices.within(death.started, death.at)):
             return True
         if death.code is None:
             return False
@@ -288,41 +315,100 @@ class _Inquest:
         return any(size < largest for size in sizes for largest in later)
 
     def _explained(self, death: Death) -> bool:
-        if any(killer.is_target(death) for killer in self._killers):
+        if self._is_target(death):
             return True
         if death.crashed:
             return False
         if death.error:
-            return any(death.is_in(stopper.aim) and self._stopped_by(stopper, death) for stopper in self._stoppers)
-        if any(self._went_with(death, root, killer.victims) for killer in self._killers for root in killer.roots):
+            return any(self._stopped_by(self._stops_at[place], death) for place in death.places & self._stops_at.keys())
+        since, until = self._settled(death, self._unsettled), death.at + _doubt(self._run)
+        if any(self._went_with(death, root) for root in self._roots.within(since, until)):
             return True
         own = (death.node, death.incarnation)  # whose own arrival excuses nothing
-        arrivals = [slot.allocated for slot in self._arrivals if (slot.node, slot.incarnation) != own]
-        if any(self._went_with(death, _Root(at), frozenset()) for at in arrivals):
-            return True
-        return any(self._stopped_by(stopper, death) for stopper in self._stoppers)
+        arrived = self._arrivals.within(self._settled(death), until)
+        return any(place != own for place in arrived) or self._stopped_by(self._stops, death)
 
-    def _went_with(self, death: Death, root: _Root, victims: Set[int]) -> bool:
+    def _is_target(self, death: Death) -> bool:
+        """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
+        doubt = _doubt(self._run)
+        for strikes in (self._strikes.get(place, []) for place in death.places):
+            first = bisect.bisect_left(strikes, death.started - doubt)
+            if first < len(strikes) and strikes[first] <= death.at + doubt:
+                return True
+        return False
+
+    def _settled(self, death: Death, unsettled: Set[int] = frozenset()) -> int:
+        """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
+        alive = death.started - _doubt(self._run)
+        worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
+        return max([alive, *(at for at, number in worlds if at <= death.at and number not in unsettled)])
+
+    def _went_with(self, death: Death, root: _Root) -> bool:
         """Alive at `root`, and dead without having stepped in a world that began after it and was without the
         victims."""
-        if not death.was_alive(self._run, root.at) or death.is_in(root.beyond):
-            return False
-        later = (members for begin, members in self._worlds if root.at < begin <= death.at)
-        return not any(not m.isdisjoint(death.processes) and m.isdisjoint(victims) for m in later)
+        return self._settled(death, root.unsettled) <= root.at and not death.is_in(root.beyond)
 
-    def _stopper(self, fault: FaultRecord, everyone: Collection[Death]) -> _Stopper:
+    def _roots_of(self, fault: FaultRecord) -> list[_Root]:
+        """The moments at which others may have gone with those whom this fault took."""
+        assert fault.injected is not None
+        alive = (death for moment in _moments(fault) for death in self._lives.alive(_aim(fault), moment))
+        targets = list({id(death): death for death in alive}.values())
+        first = min(fault.strikes, default=fault.injected)
+        left = [max(fault.injected, other.last_word(self._run)) for other in targets if other.at < first]
+        roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
+        roots += _ends_of([other for other in targets if other.at >= first], _aim(fault))
+        victims = {row for other in targets for row in other.processes}
+        unsettled = frozenset(number for row in victims for _, number in self._worlds.get(row, ()))
+        return [replace(root, unsettled=unsettled) for root in roots]
+
+    def _stopper(self, fault: FaultRecord) -> _Stopper:
         assert fault.injected is not None
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
-        left = [other for other in everyone if other.is_in(aim) and self._went_with(other, _Root(healed), frozenset())]
+        left = [other for other in self._lives.alive(aim, healed) if self._went_with(other, _Root(healed))]
         roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
         return _Stopper(aim, fault.injected, healed, roots, survived)
 
-    def _stopped_by(self, fault: _Stopper, death: Death) -> bool:
-        """While the fault was at work; or at work still when it was healed, and in no new world since."""
-        if fault.begin <= death.at <= fault.healed:
+    def _stopped_by(self, stops: _Stops, death: Death) -> bool:
+        """While such a fault was at work; or at work still when it was healed, and in no new world since."""
+        if stops.at_work(death.at):
             return True
-        if fault.survived is not None and any(self._last_step[row] >= fault.survived for row in death.processes):
-            return False
-        return any(self._went_with(death, root, frozenset()) for root in fault.roots)
+        last = max((int(self._last_step[row]) for row in death.processes), default=0)
+        roots = stops.roots.within(self._settled(death), death.at + _doubt(self._run))
+        return any(
+            (stopper.survived is None or last < stopper.survived) and not death.is_in(root.beyond)
+            for stopper, root in roots
+        )
+
+
+class _Stops:
+    """Faults over which a healthy job may have to stop, by time."""
+
+    def __init__(self, stoppers: Sequence[_Stopper]):
+        spans = sorted((stopper.begin, stopper.healed) for stopper in stoppers)
+        self._begins = [begin for begin, _ in spans]
+        self._healed = list(itertools.accumulate((healed for _, healed in spans), max))  # of this one or one before
+        self.roots = Moments((root.at, (stopper, root)) for stopper in stoppers for root in stopper.roots)
+
+    def at_work(self, at: int) -> bool:
+        place = bisect.bisect_right(self._begins, at) - 1
+        return place >= 0 and self._healed[place] >= at
+
+
+def _moments(fault: FaultRecord) -> tuple[int, ...]:
+    assert fault.injected is not None
+    return (fault.injected, *fault.strikes)
+
+
+def _aim(fault: FaultRecord) -> Set[_Place]:
+    return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
+
+
+def _ends_of(targets: Sequence[Death], aim: Set[_Place]) -> Iterator[_Root]:
+    """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
+    return (_Root(other.at, aim) for other in targets if other.rank is not None)
+
+
+def _doubt(run: Timeline) -> int:
+    return min(run.uncertainty_ns, _DOUBT_NS_MAX)

@@ -7,12 +7,15 @@ allocated time; that is asserted here, for every slot of every run.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from harness.judge import undisturbed
+from harness.judge.undisturbed import Window
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Steps, Timeline
 
 ACCOUNTS = (
@@ -119,7 +122,9 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     A step belongs to the window in which it ended; other time is split at the window's edges exactly.
     Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.
     """
+    windows = undisturbed.union(windows)
     segments = _split(timeline.segments, windows)
+    of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows).tolist()
     shares = _StepShares(timeline, baselines)
     total, blamed = _Book(), _Book()
     rows_of, epochs = _rows_by_slot(timeline), _epochs_by_slot(timeline)
@@ -130,10 +135,11 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
         total.add_steps(steps)
         blamed.add_steps(steps, _inside(steps.end, windows))
         working = epochs.get((slot.node, slot.incarnation, slot.local_rank), set())
-        for segment, amount in rest.by_segment(segments):
-            account = _account(segment, working, unheard)
+        amounts = rest.by_segment(segments)
+        for place in np.flatnonzero(amounts).tolist():
+            account, amount = _account(segments[place], working, unheard), int(amounts[place])
             total.add(account, amount)
-            if _within(segment, windows):
+            if of_faults[place]:
                 blamed.add(account, amount)
         booked = sum(total.amounts) - before
         assert booked == slot.released - slot.allocated, f"{slot}: {booked} ns booked"
@@ -174,7 +180,7 @@ class _Rest:
     begin: Ints
     end: Ints
 
-    def by_segment(self, segments: Sequence[Segment]) -> list[tuple[Segment, int]]:
+    def by_segment(self, segments: Sequence[Segment]) -> Ints:
         """How much of it lies in each segment, exactly."""
         edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
         lengths = np.concatenate([[0], np.cumsum(self.end - self.begin)])
@@ -183,8 +189,7 @@ class _Rest:
         partial = np.zeros(len(edges), np.int64)
         within = index < len(self.begin)
         partial[within] = np.maximum(edges[within] - self.begin[index[within]], 0)
-        amounts = np.diff(lengths[index] + partial)
-        return [(segment, int(amount)) for segment, amount in zip(segments, amounts, strict=True) if amount]
+        return np.diff(lengths[index] + partial)
 
 
 class _StepShares:
@@ -250,22 +255,21 @@ def _account(segment: Segment, working: set[int], unheard: set[int]) -> str:
     return "unattributed" if segment.phase in _BETWEEN_STEPS else _ACCOUNT_OF_PHASE[segment.phase]
 
 
-def _split(segments: Sequence[Segment], windows: Sequence[tuple[int, int]]) -> list[Segment]:
+def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
     """The same segments, cut where a window begins or ends."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
-        cuts = [segment.begin, *(e for e in edges if segment.begin < e < segment.end), segment.end]
-        result += [Segment(segment.phase, lo, hi, segment.epoch) for lo, hi in itertools.pairwise(cuts)]
+        inner = edges[bisect.bisect_right(edges, segment.begin) : bisect.bisect_left(edges, segment.end)]
+        cuts = itertools.pairwise([segment.begin, *inner, segment.end])
+        result += [Segment(segment.phase, lo, hi, segment.epoch) for lo, hi in cuts]
     return result
 
 
-def _within(segment: Segment, windows: Sequence[tuple[int, int]]) -> bool:
-    return any(begin <= segment.begin and segment.end <= end for begin, end in windows)
-
-
-def _inside(at: Ints, windows: Sequence[tuple[int, int]]) -> Bools:
-    found = np.zeros(len(at), np.bool_)
-    for begin, end in windows:
-        found |= (begin < at) & (at <= end)
-    return found
+def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
+    """Which of these moments lie in a window, its end included and its begin not. `windows` are apart, in order."""
+    if not windows:
+        return np.zeros(len(at), np.bool_)
+    begins, ends = np.array(windows, np.int64).T
+    place = np.searchsorted(begins, at) - 1  # the last window that began before
+    return np.asarray((place >= 0) & (at <= ends[place]), np.bool_)

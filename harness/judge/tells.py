@@ -151,17 +151,20 @@ def _ceased(run: Timeline, kind: str) -> Iterator[str]:
 def _within_a_life(run: Timeline, rows: Bools, expected: Bools) -> Iterator[str]:
     """A process that tells it in every so many of the steps that count, and not in its last ones. A hole before is
     held against the fault-free run, where each figure is compared."""
-    counts = run.steps.survives & expected
-    for row, process in enumerate(run.processes):
-        told = rows[counts & (run.steps.process == row)]
-        gaps = np.diff(np.flatnonzero(told))
-        if not len(gaps):
-            continue
-        silent = len(told) - 1 - int(np.flatnonzero(told)[-1])
+    order, begins = run.rows_by_process
+    counts = (run.steps.survives & expected)[order]
+    begins = np.concatenate([[0], np.cumsum(counts)])[begins]  # of the rows that count
+    told = np.flatnonzero(rows[order[counts]])
+    cuts = np.searchsorted(told, begins)
+    many = np.diff(cuts) > 1
+    silent = begins[1:] - 1 - np.append(told, -1)[cuts[1:] - 1]  # steps after the last one that tells it
+    for row in np.flatnonzero(many & (silent > 2)).tolist():  # two steps are never too long
+        gaps = np.diff(told[cuts[row] : cuts[row + 1]])
         usual = int(np.median(gaps))
         longest = 2 * usual if (gaps == usual).mean() >= REGULAR else 5 * int(gaps.max())
-        if silent > longest:
-            yield f"rank {process.rank} stopped reporting this {silent} steps before the last step of its process"
+        if silent[row] > longest:
+            rank = run.processes[row].rank
+            yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
 
 
 def _in_another_life(run: Timeline, rows: Bools) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,8 +17,13 @@ def windows(run: Timeline) -> list[Window]:
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last one counts
     found += [window for fault in run.faults if (window := _at_work(run, fault, over.get(fault.id))) is not None]
+    return union(found)
+
+
+def union(windows: Iterable[Window]) -> list[Window]:
+    """The same time, in windows that are apart, in order."""
     merged: list[Window] = []
-    for begin, end in sorted(found):
+    for begin, end in sorted(windows):
         if merged and begin <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 
 from harness.log.reading import DRIFT_MAX, JUMP_NS_MIN, Log, Writer
@@ -22,14 +23,17 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
     """Writers that claim the harness's monotonic clock and read another one (a time namespace, a copied machine): on
     one clock the wall is as far ahead of it for all, but for what the harness saw the wall jump."""
-    known = [line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line]
+    known = sorted(
+        {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
+    )
     for writer in writers:
         same = writer.header.get("clock") == harness.header.get("clock")
         if not same or "wall_ns" not in writer.header or not known:
             continue
         ahead = writer.header["wall_ns"] - writer.header["mono_ns"]
         drift = DRIFT_MAX * abs(writer.header["mono_ns"] - harness.header["mono_ns"])
-        apart = min(abs(ahead - each) for each in known)
+        near = bisect.bisect(known, ahead)
+        apart = min(abs(ahead - each) for each in known[max(near - 1, 0) : near + 1])
         if apart > drift + JUMP_NS_MIN:
             text = f"{writer.name} claims the harness's clock, but is {format_duration(apart)} off"
             yield f"{text}: its times cannot be compared"

@@ -205,6 +205,15 @@ class Timeline:
         """How far apart two steps are that are told one after the other, at the least."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
+    @cached_property
+    def rows_by_process(self) -> tuple[Ints, Ints]:
+        """Rows of the steps, process by process and in order of time; and where the rows of each process begin there,
+        with the end of the last ones."""
+        few = len(self.processes) < 2**15
+        owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
+        order = np.argsort(owner, kind="stable")
+        return order, np.searchsorted(owner[order], np.arange(len(self.processes) + 1))
+
     @property
     def last_told_step(self) -> int | None:
         """The last of the planned steps that a trainer tells which tells each fifth."""
@@ -447,12 +456,15 @@ def _named(
 ) -> list[Episode]:
     """Episodes with their segments and the ids of the faults that caused or met them."""
     result: list[Episode] = []
+    first_start: dict[Key, int] = {}
+    for process in timeline.processes:
+        first_start.setdefault((process.node, process.incarnation), process.started)
     waiting = [fault for fault in timeline.faults if fault.injected is not None]
     for episode in episodes:
         end = timeline.end if episode.t_regained is None else episode.t_regained
         faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
         waiting = [fault for fault in waiting if fault not in faults]
-        back = _brought_back(timeline, episode, end, gone)
+        back = _brought_back(timeline, episode, end, gone, first_start)
         ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
     return result
@@ -471,12 +483,11 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
     return fault.injected <= end and taken <= end
 
 
-def _brought_back(timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int]) -> list[FaultRecord]:
+def _brought_back(
+    timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
+) -> list[FaultRecord]:
     """Faults whose lost node comes back into the job in this episode: growing again is their doing, too. Not those that
     were over when the node was lost."""
-    first_start: dict[Key, int] = {}
-    for process in timeline.processes:
-        first_start.setdefault((process.node, process.incarnation), process.started)
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault
