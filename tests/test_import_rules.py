@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml"}
-_JUDGING = {"log", "emitter", "timeline", "judge", "theory"}
+_JUDGING = {"log", "emitter", "timeline", "judge.facts", "judge", "gate", "matrix", "gameday", "theory"}
 _ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 # What each room may import, besides itself and `ANYBODY`.
@@ -31,7 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"emitter"},
     "log": {"emitter"},
     "timeline": {"log", "emitter"},
-    "judge": {"log", "emitter", "timeline", "theory"},
+    "judge.facts": {"log", "emitter", "timeline", "theory"},  # no verdict in there
+    "judge": {"log", "emitter", "timeline", "judge.facts", "theory"},
+    "gate": {"judge", "timeline"},  # several runs side by side; a game day; a checkpoint matrix: never one run
+    "gameday": {"judge"},
+    "matrix": {"log"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
@@ -52,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
     # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
-    "monitoring": {"log", "emitter", "timeline", "judge", "run", "campaign", "report", "report.words"},
+    "monitoring": {"log", "emitter", "timeline", "judge.facts", "judge", "run", "campaign", "report", "report.words"},
     "cli": _ACTING
     | _JUDGING
     | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},
@@ -63,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {
     "harness.faults": {"contract", "shared", "load"},
-    "harness.judge.scores": set(),
+    "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
@@ -155,7 +159,7 @@ def test_no_import_goes_in_a_circle() -> None:
 
 
 def test_a_violation_is_seen() -> None:
-    assert violations("harness.judge.scores.recovery_time", {"harness.run.job"})
+    assert violations("harness.judge.questions.recovery_time", {"harness.run.job"})
     assert violations("harness.timeline.story", {"harness.judge.score"})
     assert violations("harness.faults.hang", {"harness.faults.oom"})
     assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.backends.attached import AttachedJob
-from harness.judge.attached import NOT_JUDGED, AttachedResult, judge_attached
+from harness.gameday.attached_verdict import NOT_JUDGED, AttachedResult, judge_attached
 from harness.report import write_files
 from harness.report.words import one_line
 from harness.run.attached import LOG, run_attached

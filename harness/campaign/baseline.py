@@ -14,8 +14,8 @@ from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigu
 from harness.campaign.figures import read as read_figures
 from harness.campaign.store import Store, Wanted
 from harness.errors import UsageError, choice
-from harness.judge.comparison import FIGURES as COMPARED
-from harness.judge.comparison import Question, Regressions, Success, compare, title
+from harness.gate.comparison import FIGURES as COMPARED
+from harness.gate.comparison import Question, Regressions, Success, compare, title
 from harness.judge.score import Verdict
 from harness.report import model, write_files
 

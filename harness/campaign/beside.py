@@ -6,7 +6,7 @@ import pathlib
 
 from harness.campaign.store import Store
 from harness.errors import ChaosError, UsageError
-from harness.judge.difference import starts_by_rank
+from harness.gate.difference import starts_by_rank
 from harness.report import model
 from harness.report.comparison import Compared, compare
 from harness.timeline import timeline

@@ -16,9 +16,9 @@ from harness.backends.contract import Backend
 from harness.campaign.matrix_cells import Cell, cells
 from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.faults.shared import checkpoint_damage
-from harness.judge import restart as restarts
-from harness.judge.restart import Answer, Came, Restart
 from harness.log import hostile
+from harness.matrix import restart_log as restarts
+from harness.matrix.restart_log import Answer, Came, Restart
 from harness.plan.model import Abort, Plan
 from harness.run import drill
 from harness.run.job import Outcome, execute

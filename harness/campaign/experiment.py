@@ -22,8 +22,8 @@ from harness.campaign.fault_free import (
 )
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge import slowdown
-from harness.judge.evidence import FAULT_FREE, load_evidence
+from harness.judge.facts import slowdown
+from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile
 from harness.plan.model import Plan

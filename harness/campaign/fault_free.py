@@ -21,7 +21,7 @@ from harness.backends.agent.own_view import KEPT as CACHE
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.errors import EventLogError, FaultError
-from harness.judge.evidence import CALIBRATION, FAULT_FREE
+from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, hostile
 from harness.log.journal import is_closed, is_running
 from harness.plan.model import Plan

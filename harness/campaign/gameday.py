@@ -16,9 +16,9 @@ from harness.backends.contract import Backend
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
-from harness.judge import curves
-from harness.judge.evidence import FAULT_FREE, load_evidence
-from harness.judge.gameday import DayResult, Expected, judge_day
+from harness.gameday.day_verdict import DayResult, Expected, judge_day
+from harness.judge.facts import curves
+from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile, journal, reading
 from harness.plan.gameday import DayPlan

@@ -22,8 +22,8 @@ from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.reading import load_scenario
 from harness.campaign.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
 from harness.errors import ChaosError, ScenarioError, UsageError
-from harness.judge.comparison import Regressions
-from harness.judge.evidence import load_evidence
+from harness.gate.comparison import Regressions
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities

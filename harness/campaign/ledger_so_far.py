@@ -20,9 +20,9 @@ from typing import Any
 
 from harness.backends.agent import kernel
 from harness.errors import ChaosError
-from harness.judge.analysis import Analysis
-from harness.judge.evidence import beside
-from harness.judge.scores.wasted_gpu_hours import SCORE
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import beside
+from harness.judge.questions.wasted_gpu_hours import SCORE
 from harness.log import reading
 from harness.timeline import timeline
 

@@ -17,7 +17,7 @@ from harness.campaign.experiment import new_run_id
 from harness.campaign.figures import Count, Figures, ScenarioFigures, Text
 from harness.campaign.gate import decided
 from harness.errors import UsageError
-from harness.judge.comparison import Regressions
+from harness.gate.comparison import Regressions
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Verdict
 from harness.report import model, write_files

@@ -16,7 +16,7 @@ from harness.spec.scenario import Scenario
 
 
 def score_bounds() -> ScoreBounds:
-    """Of each score in `harness/judge/scores/`, what may stand under its name in `expect:`."""
+    """Of each score in `harness/judge/questions/`, what may stand under its name in `expect:`."""
     scores = [load_score(name) for name in score_names()]
     return {score.name: Allowed(score.Bounds, bool(score.by_default)) for score in scores}
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.campaign.store import Store, Wanted
-from harness.judge import objectives
-from harness.judge.objectives import Answer, Past
+from harness.gate import objectives
+from harness.gate.objectives import Answer, Past
 from harness.judge.score import Verdict, merge
 from harness.report import model
 from harness.spec.slo import RUNS_MIN, Objective, Slo

@@ -11,7 +11,7 @@ from harness.campaign.experiment import new_run_id
 from harness.cli.output import STYLES, out, safe, say
 from harness.cli.run import stop
 from harness.errors import INTERRUPTED
-from harness.judge.attached import NOT_JUDGED
+from harness.gameday.attached_verdict import NOT_JUDGED
 from harness.judge.score import EXIT_CODES
 from harness.run.attached import check
 from harness.spec.attached import AttachedDay, load_attached

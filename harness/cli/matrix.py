@@ -24,8 +24,8 @@ from harness.cli.output import note, out, print_json, safe, say
 from harness.cli.run import stop
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.restart import Came
 from harness.judge.score import EXIT_CODES, Verdict
+from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report import write_files

@@ -17,7 +17,7 @@ from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import note, out, print_json
 from harness.cli.terminal import print_day, print_report, print_verdict
 from harness.errors import UsageError
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
 from harness.log import hostile
 from harness.report import gameday, markdown, model, write_reports

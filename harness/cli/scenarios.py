@@ -18,7 +18,7 @@ from harness.campaign.validating import check
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say
 from harness.errors import UsageError
-from harness.judge import tells
+from harness.judge.facts import tells
 from harness.log import schema as log_schema
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge import undisturbed
 from harness.judge.codes import Code, Doubt
-from harness.judge.evidence import Evidence
+from harness.judge.facts import undisturbed
+from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Floats, Ints, Timeline
 

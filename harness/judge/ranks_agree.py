@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
-from harness.judge.curves import CURVES, HOLES_MAX, WORDS, bits, by_rank, distance, ulps
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.curves import CURVES, HOLES_MAX, WORDS, bits, by_rank, distance, ulps
 from harness.judge.score import Finding, Verdict
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Ints, Steps

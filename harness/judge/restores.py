@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.judge import damaged_loads
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.judge.steps_done import usual_strides
 from harness.timeline import saves

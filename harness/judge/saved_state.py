@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Finding, Verdict
 from harness.timeline.saves import COMMITTED, family
 from harness.timeline.timeline import Timeline

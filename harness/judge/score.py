@@ -1,6 +1,6 @@
 """The Score contract, verdicts, and the scorecard that reports are made from.
 
-A score is one file in `harness/judge/scores/`, whose name is the score's name in `expect:`. It holds a `SCORE` object:
+A score is one file in `harness/judge/questions/`, whose name is the score's name in `expect:`. It holds a `SCORE`:
 its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
 but the evidence and what the analysis makes of it. Every score is computed in every run; bounds only add expectations.
 """
@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 
 from harness import units
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code, Doubt
-from harness.judge.evidence import Evidence as Evidence
-from harness.judge.observable import blindness
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence as Evidence
+from harness.judge.facts.observable import blindness
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
@@ -165,12 +165,12 @@ def at_least(
     return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, text, **numbers)
 
 
-_FAMILY = Family("score", "harness.judge.scores", "SCORE")
+_FAMILY = Family("score", "harness.judge.questions", "SCORE")
 score_names = _FAMILY.names
 
 
 def load_score(name: str) -> Score:
-    """The `SCORE` of `harness/judge/scores/<name>.py`."""
+    """The `SCORE` of `harness/judge/questions/<name>.py`."""
     score: Score = _FAMILY.load(name)
     return score
 

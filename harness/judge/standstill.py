@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from harness.judge import undisturbed
 from harness.judge.codes import Code
+from harness.judge.facts import undisturbed
+from harness.judge.facts.slowdown import step_times
 from harness.judge.score import Finding, Verdict
-from harness.judge.slowdown import step_times
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code, Doubt
-from harness.judge.curves import MISSING_MAX
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.curves import MISSING_MAX
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted

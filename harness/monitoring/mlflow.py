@@ -11,7 +11,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from harness.errors import ChaosError
-from harness.judge import curves
+from harness.judge.facts import curves
 from harness.report import model
 from harness.report.model import Report
 from harness.report.words import one_line

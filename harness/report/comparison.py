@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from harness.judge.difference import Line, lines, rank_lines
+from harness.gate.difference import Line, lines, rank_lines
 from harness.report import html, view
 from harness.report.charts.beside import beside_chart
 from harness.report.model import Report

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness.judge.gameday import ActResult, DayResult, Moment, TimedCheck
+from harness.gameday.day_verdict import ActResult, DayResult, Moment, TimedCheck
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import markdown, model

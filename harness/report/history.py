@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from harness.judge.changes import Change, changes
+from harness.gate.changes import Change, changes
 from harness.judge.score import Verdict
 from harness.report import html
 from harness.report.charts.trend import Point, Step, trend_chart

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from harness.judge.analysis import Analysis
+from harness.judge.facts.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import NOT_HERE, Episode, Report

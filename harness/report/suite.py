@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.judge.comparison import Answer as Comparison
-from harness.judge.comparison import Question, Regressions, title
+from harness.gate.comparison import Answer as Comparison
+from harness.gate.comparison import Question, Regressions, title
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page

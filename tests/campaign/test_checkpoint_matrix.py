@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from harness.campaign.checkpoint_matrix import DamageRow, Matrix
 from harness.campaign.matrix_cells import Cell
 from harness.cli.main import make_app
-from harness.judge.restart import Answer, Came
+from harness.matrix.restart_log import Answer, Came
 
 TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")
 SCENARIO = """\

@@ -14,7 +14,7 @@ from judging import expecting
 from harness.campaign import experiment
 from harness.campaign.observers import SilentCampaign, Stage
 from harness.errors import BackendError
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.plan.making import make_plan
 from harness.plan.model import Plan

@@ -20,7 +20,7 @@ from harness.campaign.gate import Gate, run_gate
 from harness.campaign.known_failures import settle
 from harness.campaign.selection import Past, Shard, parse_shard
 from harness.errors import ScenarioError, UsageError
-from harness.judge.comparison import Question, Regressions, Success, compare
+from harness.gate.comparison import Question, Regressions, Success, compare
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict
 from harness.plan.model import Plan

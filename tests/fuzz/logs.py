@@ -28,7 +28,7 @@ from typing import Any
 from judging import EXPECT, Logs, expecting, fault_free_of
 
 from harness.errors import EventLogError
-from harness.judge.evidence import part_of
+from harness.judge.facts.evidence import part_of
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard

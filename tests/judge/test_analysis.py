@@ -9,7 +9,7 @@ import numpy as np
 from judging import Logs, steps, trainers, verdict
 from mutants.bent import JOB
 
-from harness.judge import curves, ledger, slowdown
+from harness.judge.facts import curves, ledger, slowdown
 from harness.judge.score import Verdict
 from harness.report import drawing
 from harness.theory.simulator import Outage, simulate

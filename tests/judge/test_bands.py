@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judging import EXPECT, Logs, fault_free_of, load, remove, steps, trainers, verdict
 
-from harness.judge import comparable
+from harness.judge.facts import comparable
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline

@@ -9,18 +9,20 @@ import re
 import pytest
 from judging import Logs, remove, trainers, verdict
 
-import harness.judge
+import harness
 from harness.judge.codes import Code, Doubt
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, simulate
 
 JOB = Job(nodes=2, steps=40)
-FOLDER = pathlib.Path(harness.judge.__file__).parent
+FOLDER = pathlib.Path(harness.__file__).parent
+JUDGING = ("judge", "gate", "gameday")
 
 
 @pytest.mark.parametrize("codes", [Code, Doubt])
 def test_each_code_is_used_and_names_one_thing(codes: type[enum.StrEnum]) -> None:
-    source = "\n".join(path.read_text() for path in FOLDER.rglob("*.py") if path.name != "codes.py")
+    files = [path for folder in JUDGING for path in (FOLDER / folder).rglob("*.py") if path.name != "codes.py"]
+    source = "\n".join(path.read_text() for path in files)
     used = set(re.findall(rf"\b{codes.__name__}\.([A-Z_]+)\b", source))
     assert used == set(codes.__members__), "an alias of another code is no member of its own"
     assert all(re.fullmatch(r"[a-z-]+\.[a-z_-]+", code) for code in codes)

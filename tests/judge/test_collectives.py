@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from judging import Logs, trainers, verdict
 
-from harness.judge.scores import collectives
+from harness.judge.questions import collectives
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.judge import student
-from harness.judge.comparison import FOUND, Answer, Question, Success, compare, fisher, holm
+from harness.gate import student
+from harness.gate.comparison import FOUND, Answer, Question, Success, compare, fisher, holm
 from harness.judge.score import Verdict
 
 GATES = 1000

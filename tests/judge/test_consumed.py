@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, expecting, load, steps, trainers
 
-from harness.judge import consumed
-from harness.judge.analysis import Analysis
-from harness.judge.consumed import Consumed
+from harness.judge.facts import consumed
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.consumed import Consumed
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline

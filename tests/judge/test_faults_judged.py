@@ -10,9 +10,9 @@ import pytest
 
 from harness.judge.acted import _healed_early, _outliving, _too_late, _wrong_target
 from harness.judge.codes import Code
+from harness.judge.questions.job import _left_without_notice
+from harness.judge.questions.metrics import _detection
 from harness.judge.score import Verdict
-from harness.judge.scores.job import _left_without_notice
-from harness.judge.scores.metrics import _detection
 
 
 class _Sized:

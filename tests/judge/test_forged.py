@@ -21,7 +21,7 @@ import pytest
 from judge.test_golden import differences
 
 from harness.errors import EventLogError
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import model
 

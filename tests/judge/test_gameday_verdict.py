@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.gameday import DayResult, Expected, judge_day
+from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.judge.score import Scorecard, Verdict
 
 S = 10**9

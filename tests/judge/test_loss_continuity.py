@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge import curves, steps_done
-from harness.judge.analysis import Analysis
+from harness.judge import steps_done
 from harness.judge.codes import Code
-from harness.judge.curves import Curve, compare
+from harness.judge.facts import curves
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.curves import Curve, compare
+from harness.judge.questions import loss_continuity
 from harness.judge.score import Verdict
-from harness.judge.scores import loss_continuity
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps

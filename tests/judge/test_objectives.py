@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.objectives import Past, recovery_p95, runs_needed, success, waste
+from harness.gate.objectives import Past, recovery_p95, runs_needed, success, waste
 from harness.judge.score import Verdict
 
 

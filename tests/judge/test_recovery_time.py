@@ -8,11 +8,11 @@ import pytest
 from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from mutants.bent import JOB
 
-from harness.judge import slowdown
-from harness.judge.analysis import Analysis
+from harness.judge.facts import slowdown
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.slowdown import Degraded
+from harness.judge.questions.recovery_time import SCORE, RecoveryBounds, _line, _Span
 from harness.judge.score import Expectation, S, Verdict
-from harness.judge.scores.recovery_time import SCORE, RecoveryBounds, _line, _Span
-from harness.judge.slowdown import Degraded
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode, Segment, Timeline
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judging import EXPECT, Logs, fault_free_of, steps, trainers, verdict
 
-from harness.judge import tells
+from harness.judge.facts import tells
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge import comparable, skipped
+from harness.judge.facts import comparable, skipped
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 

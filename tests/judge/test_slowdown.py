@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge import ledger, slowdown
+from harness.judge.facts import ledger, slowdown
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures

@@ -10,7 +10,7 @@ from judging import EXPECT, Logs, by_a_command, expecting, load, remove, steps, 
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import EventLogError
-from harness.judge import tells
+from harness.judge.facts import tells
 from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
 from harness.theory.simulator import Job, Outage, simulate
 from harness.trainers.contract import build_trainer

@@ -484,7 +484,7 @@ def test_a_bound_that_cannot_be_read_and_a_score_that_is_not_there() -> None:
 
 
 def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.judge.scores import recovery_time
+    from harness.judge.questions import recovery_time
 
     def crash(*_: object) -> None:
         raise ZeroDivisionError("oh")

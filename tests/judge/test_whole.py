@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
-from harness.judge.drill import DrillLog, load_drill
-from harness.judge.evidence import part_of
+from harness.judge.facts.drill import DrillLog, load_drill
+from harness.judge.facts.evidence import part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import Job, Outage, simulate
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
 from harness.errors import EventLogError
-from harness.judge import ledger, slowdown
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
+from harness.judge.facts import ledger, slowdown
+from harness.judge.facts.analysis import Analysis
+from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, Verdict, judge
-from harness.judge.scores import wasted_gpu_hours
 from harness.log import reading
 from harness.timeline import timeline
 from harness.timeline.lineage import cells

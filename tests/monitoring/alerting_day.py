@@ -21,7 +21,7 @@ from harness import units
 from harness.backends.local.backend import BACKEND
 from harness.campaign.gameday import run_day
 from harness.campaign.gameday_plan import plan_day
-from harness.judge.gameday import DayResult
+from harness.gameday.day_verdict import DayResult
 from harness.log.events import read_log
 from harness.monitoring.server import serving
 from harness.page.server import PageAddress

@@ -26,7 +26,7 @@ from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
 from harness.emitter.vocabulary import EVENTS
 from harness.errors import CannotRunError, UsageError
 from harness.extras import how_to_install
-from harness.judge.ledger import ACCOUNTS
+from harness.judge.facts.ledger import ACCOUNTS
 from harness.log import records
 from harness.monitoring import metrics
 from harness.monitoring.board import SERIES_MAX, Board

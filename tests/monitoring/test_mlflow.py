@@ -18,7 +18,7 @@ from docs.test_metrics_doc import example
 from harness.cli.monitoring import logger
 from harness.errors import ChaosError
 from harness.extras import how_to_install
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import write_reports
 

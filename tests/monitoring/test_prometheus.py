@@ -24,8 +24,8 @@ from harness.backends.local.backend import BACKEND
 from harness.campaign.gameday import run_day
 from harness.campaign.gameday_plan import plan_day
 from harness.campaign.observers import Stage
-from harness.judge.gameday import DayResult
-from harness.judge.ledger import ACCOUNTS
+from harness.gameday.day_verdict import DayResult
+from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log
 from harness.monitoring.monitor import Monitor, show_ledger
 from harness.monitoring.server import serving

@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
 from harness.errors import ChaosError, UsageError
 from harness.extras import how_to_install
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.monitoring import traces
 from harness.report import markdown, write_reports

@@ -13,7 +13,7 @@ import yaml
 
 from harness.backends.contract import load_backend
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
-from harness.judge.evidence import attach, load_evidence
+from harness.judge.facts.evidence import attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.plan.making import make_plan
 from harness.plan.model import Plan

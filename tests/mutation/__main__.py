@@ -32,7 +32,7 @@ import pytest
 from mutation.operators import Mutant, mutants
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_FOLDERS = ("log", "timeline", "judge", "plan", "theory")
+_FOLDERS = ("log", "timeline", "judge", "gate", "gameday", "matrix", "plan", "theory")
 TARGETS = [
     *(str(path.relative_to(ROOT)) for folder in _FOLDERS for path in sorted((ROOT / "harness" / folder).rglob("*.py"))),
     "harness/run/undo.py",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.analysis import Analysis
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Expectation, Scorecard, Verdict
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Slot, Steps, Timeline
 

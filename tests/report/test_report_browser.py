@@ -15,8 +15,8 @@ from judge.test_gameday_verdict import card as act_card
 from judge.test_gameday_verdict import day, rehearsed, verdict_of
 from test_report_history import risen
 
-from harness.judge.comparison import Question, Regressions, Success, compare
-from harness.judge.gameday import Expected
+from harness.gameday.day_verdict import Expected
+from harness.gate.comparison import Question, Regressions, Success, compare
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import gameday, history, html, model, suite

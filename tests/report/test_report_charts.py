@@ -10,7 +10,7 @@ import report_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import curves
+from harness.judge.facts import curves
 from harness.report import drawing
 from harness.report.charts import lanes, svg
 

@@ -14,8 +14,8 @@ from test_report_html import Page
 import harness.report
 from harness.campaign.beside import compare_runs
 from harness.errors import UsageError
-from harness.judge.difference import Line, lines, rank_lines, starts_by_rank
-from harness.judge.evidence import load_evidence
+from harness.gate.difference import Line, lines, rank_lines, starts_by_rank
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import comparison, model
 from harness.report.comparison import Section, compare, render, sentences, to_json

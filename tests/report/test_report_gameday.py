@@ -9,7 +9,7 @@ import pytest
 from judge.test_gameday_verdict import card, day, rehearsed, verdict_of
 from test_report_html import Page
 
-from harness.judge.gameday import DayResult, Expected
+from harness.gameday.day_verdict import DayResult, Expected
 from harness.judge.score import Expectation, Verdict
 from harness.report import gameday
 

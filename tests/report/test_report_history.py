@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_report_html import Page
 
-from harness.judge.changes import changes
+from harness.gate.changes import changes
 from harness.judge.score import Verdict
 from harness.report import history
 from harness.report.charts.trend import Point, trend_chart

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.backends import attached as contract
 from harness.backends.attached import AttachedJob, Seen, Undo, refuse_unasked
 from harness.errors import ScenarioError, UsageError
-from harness.judge.attached import judge_attached
+from harness.gameday.attached_verdict import judge_attached
 from harness.judge.score import Verdict
 from harness.run import attached as running
 from harness.run import undo

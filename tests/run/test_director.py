@@ -13,7 +13,7 @@ import pytest
 from harness.backends.local.backend import BACKEND
 from harness.campaign.gameday import judged, run_day
 from harness.campaign.gameday_plan import plan_day
-from harness.judge.gameday import DayResult
+from harness.gameday.day_verdict import DayResult
 from harness.judge.score import Verdict
 from harness.log.events import read_log
 from harness.plan.gameday import DayPlan

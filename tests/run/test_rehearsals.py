@@ -12,7 +12,7 @@ import pytest
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import BackendError, FaultError, UsageError
 from harness.faults.contract import load_fault
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, Verdict, judge
 from harness.log.events import read_log
 from harness.log.journal import is_closed

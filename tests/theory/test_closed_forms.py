@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.ledger import ACCOUNTS
+from harness.judge.facts.ledger import ACCOUNTS
 from harness.theory import closed_forms as forms
 
 R_F = 6.5e-3  # failures a node-day

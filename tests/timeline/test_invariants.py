@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, verdict
 
-from harness.judge import ledger
+from harness.judge.facts import ledger
 from harness.judge.score import Verdict
 from harness.report import model
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.judge.analysis import Analysis
+from harness.judge.facts.analysis import Analysis
+from harness.judge.questions.job import SCORE as JOB
 from harness.judge.score import Verdict
-from harness.judge.scores.job import SCORE as JOB
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

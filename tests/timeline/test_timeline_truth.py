@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judging import load
 
-from harness.judge import ledger
-from harness.judge.scores.recovery_time import phase_sums
+from harness.judge.facts import ledger
+from harness.judge.questions.recovery_time import phase_sums
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline

@@ -14,7 +14,7 @@ from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
-from harness.judge.evidence import load_evidence, part_of
+from harness.judge.facts.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline, window

@@ -18,7 +18,7 @@ from harness.backends.contract import Node, Verb, Workload
 from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
 from harness.errors import BackendError, CannotRunError, NodeGone
-from harness.judge.evidence import load_evidence
+from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.log.journal import is_closed
 from harness.plan.model import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from harness.judge import undisturbed
+from harness.judge.facts import undisturbed
 from harness.judge.score import Bounds, DurationNs, Evidence, S, Score, ScoreResult, at_most
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration

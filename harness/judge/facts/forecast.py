@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.ledger import Ledger
+from harness.judge.facts.ledger import Ledger
 from harness.theory import closed_forms
 from harness.timeline.timeline import Episode, Timeline
 

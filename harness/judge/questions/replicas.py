@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge import tells
 from harness.judge.codes import Code
+from harness.judge.facts import tells
 from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import FaultRecord, Ints, Steps, Timeline

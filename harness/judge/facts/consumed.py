@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import comparable
-from harness.judge.curves import ByRank, by_rank
-from harness.judge.evidence import Evidence
+from harness.judge.facts import comparable
+from harness.judge.facts.curves import ByRank, by_rank
+from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 from harness.units import counted
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.judge import undisturbed
 from harness.judge.codes import Code, Doubt
-from harness.judge.drill import DrillLog
+from harness.judge.facts import undisturbed
+from harness.judge.facts.drill import DrillLog
 from harness.judge.score import Bounds, Evidence, Expectation, Finding, Score, ScoreResult, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline

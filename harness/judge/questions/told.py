@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.emitter.vocabulary import TELLS
-from harness.judge import tells
 from harness.judge.codes import Code
+from harness.judge.facts import tells
 from harness.judge.score import Bounds, Evidence, Finding, Score, ScoreResult, Verdict
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge import alarms, slowdown
-from harness.judge.analysis import Analysis
+from harness.judge.facts import alarms, slowdown
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import (
     Bounds,
     DurationNs,

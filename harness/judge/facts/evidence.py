@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.judge import comparable
-from harness.judge.drill import DrillLog, load_drill
+from harness.judge.facts import comparable
+from harness.judge.facts.drill import DrillLog, load_drill
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.judge import skipped
+from harness.judge.facts import skipped
 from harness.timeline.timeline import Timeline
 
 HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN

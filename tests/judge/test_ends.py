@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
 
-from harness.judge import deaths
+from harness.judge.facts import ends
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -29,7 +29,7 @@ def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> 
 def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
     run = card.evidence.run
-    found = [death.describe(run.begin) for death in deaths.unexplained(run)]
+    found = [death.describe(run.begin) for death in ends.unexplained(run)]
     assert card.metrics["deaths_unexplained"] == len(found)
     assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
@@ -334,9 +334,9 @@ def test_three_kinds_are_named_and_the_rest_counted() -> None:
 
 def test_how_deaths_that_end_alike_are_told() -> None:
     def told(*dead: tuple[str, int | None], code: int | None = 1, error: bool = False, met: str = "") -> str:
-        return deaths.describe_alike(
+        return ends.describe_alike(
             [
-                deaths.Death(node, 1, rank, code, (9 - i) * 1000 * MS, 0, (), met, error)
+                ends.End(node, 1, rank, code, (9 - i) * 1000 * MS, 0, (), met, error)
                 for i, (node, rank) in enumerate(dead)
             ],
             0,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge import undisturbed
-from harness.judge.undisturbed import Window
+from harness.judge.facts import undisturbed
+from harness.judge.facts.undisturbed import Window
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Steps, Timeline
 
 ACCOUNTS = (

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.by_time import Moments, Spans
+from harness.judge.facts.by_time import Moments, Spans
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -40,7 +40,7 @@ _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIG
 
 
 @dataclass(frozen=True)
-class Death:
+class End:
     """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it.
 
     `code` `None`: nobody told of it, and `at` is when it was certainly over.
@@ -86,7 +86,7 @@ class Death:
         )
 
 
-def describe_alike(alike: Sequence[Death], since: int) -> str:
+def describe_alike(alike: Sequence[End], since: int) -> str:
     """Deaths that end with the same code and error, in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
     first = min(alike, key=lambda death: death.at)
     if len(alike) == 1:
@@ -105,7 +105,7 @@ def describe_alike(alike: Sequence[Death], since: int) -> str:
     return f"{names} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
 
 
-def _names(alike: Sequence[Death]) -> list[str]:
+def _names(alike: Sequence[End]) -> list[str]:
     """Of the nodes whose commands ended, or of the ranks."""
     if alike[0].rank is None:
         return sorted({death.node for death in alike})
@@ -119,11 +119,11 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
-def deaths(run: Timeline) -> list[Death]:
+def deaths(run: Timeline) -> list[End]:
     return [death for death in _ends(run) if death.code != 0]
 
 
-def unexplained(run: Timeline) -> Iterator[Death]:
+def unexplained(run: Timeline) -> Iterator[End]:
     """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little: that
     ended with 0 before the last step had begun."""
     over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
@@ -138,7 +138,7 @@ def unexplained(run: Timeline) -> Iterator[Death]:
             yield death
 
 
-def _ends(run: Timeline) -> list[Death]:
+def _ends(run: Timeline) -> list[End]:
     """Of all commands and workers, also those that ended well."""
     looked_up = _Places(run)
     return [*(looked_up.end(exit_) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
@@ -153,7 +153,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
             yield place | {"code": worker.exit_code, "at": worker.exited}
 
 
-def _vanished(run: Timeline) -> Iterator[Death]:
+def _vanished(run: Timeline) -> Iterator[End]:
     """Workers that did steps, and that others then did steps without, though nobody told of their end or their node's.
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
@@ -175,7 +175,7 @@ def _vanished(run: Timeline) -> Iterator[Death]:
         without = next((begin for begin, _ in later), None)
         if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
             at = without - 1  # before their world's first step was done
-            yield Death(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
+            yield End(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
 
 
 def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
@@ -199,7 +199,7 @@ class _Places:
         for slot in run.slots:
             self._allocated.setdefault((slot.node, slot.incarnation), slot.allocated)
 
-    def end(self, exit_: dict[str, Any]) -> Death:
+    def end(self, exit_: dict[str, Any]) -> End:
         processes = self._run.processes
         node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
         if rank is None:
@@ -211,7 +211,7 @@ class _Places:
         error = rank is not None and any(processes[i].exit_reason == "error" for i in rows)
         met = next((text for i in rows if rank is not None and (text := processes[i].exit_error)), "")
         code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
-        return Death(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
+        return End(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
 
 
 def _on_one_line(text: str) -> str:
@@ -249,8 +249,8 @@ class _Stopper:
 class _Lives:
     """Deaths by place."""
 
-    def __init__(self, run: Timeline, everyone: Iterable[Death]):
-        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[Death]]]()
+    def __init__(self, run: Timeline, everyone: Iterable[End]):
+        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[End]]]()
         for death in everyone:
             found.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
         self._ranks = {
@@ -258,7 +258,7 @@ class _Lives:
             for node, ranks in found.items()
         }
 
-    def alive(self, places: Set[_Place], moment: int) -> Iterator[Death]:
+    def alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
         """Those in these places that were alive then, as far as the clocks tell."""
         for node, incarnation, rank in places:
             ranks = self._ranks.get((node, incarnation), {})
@@ -269,7 +269,7 @@ class _Lives:
 class _Inquest:
     """The rules, and what they look up for every death."""
 
-    def __init__(self, run: Timeline, everyone: Collection[Death]):
+    def __init__(self, run: Timeline, everyone: Collection[End]):
         self._run = run
         self._lives = _Lives(run, everyone)
         self._worlds: dict[int, list[tuple[int, int]]] = {}  # by process: when each of its worlds began, and which
@@ -300,10 +300,10 @@ class _Inquest:
                 by_place.setdefault(place, []).append(stopper)
         self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
 
-    def accounts_for(self, death: Death) -> bool:
+    def accounts_for(self, death: End) -> bool:
         return self._left_in_peace(death) or self._explained(death)
 
-    def _left_in_peace(self, death: Death) -> bool:
+    def _left_in_peace(self, death: End) -> bool:
         if death.code is not None and death.code not in CLEAN_CODES:
             return False
         if any(self._notices.within(death.started, death.at)):
@@ -314,7 +314,7 @@ class _Inquest:
         sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
         return any(size < largest for size in sizes for largest in later)
 
-    def _explained(self, death: Death) -> bool:
+    def _explained(self, death: End) -> bool:
         if self._is_target(death):
             return True
         if death.crashed:
@@ -328,7 +328,7 @@ class _Inquest:
         arrived = self._arrivals.within(self._settled(death), until)
         return any(place != own for place in arrived) or self._stopped_by(self._stops, death)
 
-    def _is_target(self, death: Death) -> bool:
+    def _is_target(self, death: End) -> bool:
         """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
         doubt = _doubt(self._run)
         for strikes in (self._strikes.get(place, []) for place in death.places):
@@ -337,13 +337,13 @@ class _Inquest:
                 return True
         return False
 
-    def _settled(self, death: Death, unsettled: Set[int] = frozenset()) -> int:
+    def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
         """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
         alive = death.started - _doubt(self._run)
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         return max([alive, *(at for at, number in worlds if at <= death.at and number not in unsettled)])
 
-    def _went_with(self, death: Death, root: _Root) -> bool:
+    def _went_with(self, death: End, root: _Root) -> bool:
         """Alive at `root`, and dead without having stepped in a world that began after it and was without the
         victims."""
         return self._settled(death, root.unsettled) <= root.at and not death.is_in(root.beyond)
@@ -370,7 +370,7 @@ class _Inquest:
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
         return _Stopper(aim, fault.injected, healed, roots, survived)
 
-    def _stopped_by(self, stops: _Stops, death: Death) -> bool:
+    def _stopped_by(self, stops: _Stops, death: End) -> bool:
         """While such a fault was at work; or at work still when it was healed, and in no new world since."""
         if stops.at_work(death.at):
             return True
@@ -405,7 +405,7 @@ def _aim(fault: FaultRecord) -> Set[_Place]:
     return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
 
 
-def _ends_of(targets: Sequence[Death], aim: Set[_Place]) -> Iterator[_Root]:
+def _ends_of(targets: Sequence[End], aim: Set[_Place]) -> Iterator[_Root]:
     """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
     return (_Root(other.at, aim) for other in targets if other.rank is not None)
 

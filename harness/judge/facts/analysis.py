@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge import consumed, curves, ledger, slowdown, spikes
-from harness.judge.consumed import Consumed
-from harness.judge.curves import Comparison, Curve
-from harness.judge.evidence import Evidence
-from harness.judge.ledger import Band, Ledger
-from harness.judge.slowdown import Degraded, StepTime
-from harness.judge.spikes import LeftOut, Spike
+from harness.judge.facts import consumed, curves, ledger, slowdown, spikes
+from harness.judge.facts.consumed import Consumed
+from harness.judge.facts.curves import Comparison, Curve
+from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.ledger import Band, Ledger
+from harness.judge.facts.slowdown import Degraded, StepTime
+from harness.judge.facts.spikes import LeftOut, Spike
 from harness.timeline.timeline import FaultRecord, Floats, Ints, saving_like
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, deaths, restores, saved_state, standstill, steps_done
-from harness.judge.analysis import Analysis
+from harness.judge import acted, restores, saved_state, standstill, steps_done
 from harness.judge.codes import Code, Doubt
-from harness.judge.deaths import Death
-from harness.judge.observable import NO_STEPS, blindness
+from harness.judge.facts import ends
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.ends import End
+from harness.judge.facts.observable import NO_STEPS, blindness
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -36,7 +37,7 @@ class JobScore(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
-        unexplained = list(deaths.unexplained(run))
+        unexplained = list(ends.unexplained(run))
         blind = blindness(run, evidence.fault_free)
         reasons = [
             *acted.findings(run),
@@ -59,7 +60,7 @@ class JobScore(Score):
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
             "steps_planned": run.planned_steps,
-            "deaths": len(deaths.deaths(run)),
+            "deaths": len(ends.deaths(run)),
             "deaths_unexplained": len(unexplained),
             "events_dropped": run.dropped,
             "logs_torn": len(run.torn),
@@ -67,16 +68,16 @@ class JobScore(Score):
         return ScoreResult(values, reasons=reasons)
 
 
-def _unexplained(run: Timeline, dead: Sequence[Death]) -> Iterator[str]:
+def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[str]:
     """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
-    alike: dict[object, list[Death]] = {}
+    alike: dict[object, list[End]] = {}
     for death in dead:
         key = death.rank is None, death.code, death.error, death.met, _cause(run, death.at)
         alike.setdefault(key, []).append(death)
     groups = list(alike.values())
     for group in groups[:NAMED_DEATHS]:
         title = f"unexplained death{'s' * (len(group) > 1)}"
-        yield f"{title}: {deaths.describe_alike(group, run.begin)} ({_cause(run, group[0].at)})"
+        yield f"{title}: {ends.describe_alike(group, run.begin)} ({_cause(run, group[0].at)})"
     if rest := sum(len(group) for group in groups[NAMED_DEATHS:]):
         yield f"{rest} more unexplained death{'s' * (rest > 1)}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.judge import spikes
+from harness.judge.facts import spikes
 from harness.timeline.timeline import Ints, Timeline
 
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
-from harness.judge import comparable, deaths, ranks_agree, skipped
-from harness.judge.analysis import Analysis
+from harness.judge import ranks_agree
 from harness.judge.codes import Code, Doubt
-from harness.judge.consumed import Consumed
-from harness.judge.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
+from harness.judge.facts import comparable, ends, skipped
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.consumed import Consumed
+from harness.judge.facts.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
+from harness.judge.facts.spikes import LeftOut
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
-from harness.judge.spikes import LeftOut
 from harness.timeline.timeline import Bools, Floats, Timeline
 from harness.units import counted
 
@@ -320,7 +321,7 @@ def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
         fault_free.faults
         or not fault_free.finished
         or fault_free.outcome != "completed"
-        or any(deaths.unexplained(fault_free))
+        or any(ends.unexplained(fault_free))
     ):
         return "the fault-free run was disturbed or did not finish"
     if _shape(run) != _shape(fault_free):

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.judge import student
+from harness.gate import student
 from harness.judge.score import Verdict, merge
 from harness.units import counted
 

@@ -1,7 +1,7 @@
 """Divergence: a loss that leaves its course and does not come back. The trainer must say so, and go back before it.
 
 Judged where a fault drives the loss away, by the steps in the log: a spike that passes by itself needs no answer. What
-a trainer says that it left out is judged in every run: see `harness.judge.spikes`.
+a trainer says that it left out is judged in every run: see `harness.judge.facts.spikes`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.emitter import abnormal
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.spikes import Spike, alarms, seldom
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
-from harness.judge.spikes import Spike, alarms, seldom
 from harness.timeline.timeline import Timeline
 
 ITEM = "divergence of the loss"

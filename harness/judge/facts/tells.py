@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter.vocabulary import TELLS
-from harness.judge.evidence import Evidence
+from harness.judge.facts.evidence import Evidence
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Timeline
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
 

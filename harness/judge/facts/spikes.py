@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.judge import skipped
+from harness.judge.facts import skipped
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count

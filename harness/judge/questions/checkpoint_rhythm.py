@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from harness.emitter import abnormal
-from harness.judge import comparable, tells, undisturbed
 from harness.judge.codes import Doubt
+from harness.judge.facts import comparable, tells, undisturbed
 from harness.judge.score import Bounds, Evidence, Expectation, Percent, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Bools, Ints, Timeline
 

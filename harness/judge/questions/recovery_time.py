@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import pace, slowdown, tells
-from harness.judge.analysis import Analysis
+from harness.judge import pace
 from harness.judge.codes import Doubt
+from harness.judge.facts import slowdown, tells
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.slowdown import Degraded
 from harness.judge.score import Bounds, DurationNs, Expectation, Finding, S, Score, ScoreResult, Verdict
-from harness.judge.slowdown import Degraded
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration

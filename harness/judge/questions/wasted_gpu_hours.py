@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.judge import forecast, slowdown
-from harness.judge.analysis import Analysis
 from harness.judge.codes import Code, Doubt
-from harness.judge.ledger import Band, Ledger
+from harness.judge.facts import forecast, slowdown
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.ledger import Band, Ledger
 from harness.judge.score import Bounds, Expectation, Finding, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
