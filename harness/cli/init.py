@@ -18,6 +18,7 @@ from harness.campaign.adoption.first_look import Facts, look
 from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import Recognised, recognise
 from harness.campaign.experiment import new_run_id
+from harness.cli import given
 from harness.cli.display import Display
 from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
@@ -46,7 +47,8 @@ class InitCommand(TyperCommand):
 def init(
     command: Annotated[list[str], typer.Argument(help="What starts your training, after --.", metavar="COMMAND…")],
     folder: Annotated[
-        pathlib.Path, typer.Option("--folder", help="Where the scenarios are written.", file_okay=False)
+        pathlib.Path,
+        typer.Option("--folder", help="Where the scenarios are written.", callback=given.folder("--folder")),
     ] = pathlib.Path("chaos"),
     steps: Annotated[int, typer.Option(min=2, help="How many steps are watched.")] = 20,
     backend: BackendOption = "local",
