@@ -15,9 +15,14 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):
-            if os.path.lexists(place):
-                _check_folder(place, f"{option} {given}")
-                break
+            try:
+                os.lstat(place)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:  # a name that is too long
+                raise UsageError(f"{option} {given}: {error.strerror}") from error
+            _check_folder(place, f"{option} {given}")
+            break
         return given
 
     return check
