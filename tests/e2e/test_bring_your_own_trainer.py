@@ -78,3 +78,24 @@ def test_on_slurm_at_the_same_path_on_all_nodes(training: pathlib.Path) -> None:
     done = rehearsed(training, "slurm", str(training / "train.py"))
     assert done.code == 0, done.out
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+
+
+def test_a_first_look_overwrites_no_checkpoint_of_the_users(tmp_path: pathlib.Path) -> None:
+    """The script saves beside itself, whatever its command says."""
+    if not (capability := load_backend("local").probe()).available:
+        pytest.skip(capability.summary)
+    folder = tmp_path / "my-training"
+    folder.mkdir()
+    text, saves = re.subn(
+        r"^( *)torch\.save\(.*", r"\g<0>\n\1torch.save({}, 'mine.pt')", SCRIPT.read_text(), flags=re.M
+    )
+    assert saves
+    (folder / "train.py").write_text(text)
+    (folder / "mine.pt").write_text("three weeks of training")
+    words = ["torchrun", "--nproc-per-node", "2", "train.py", "--steps", "60", "--out"]
+    done = call(folder, "init", "--", *words, "{checkpoints}")
+    assert "checkpoints at step" in done.stdout, done.stdout + done.stderr
+    done = call(folder, "init", "--folder", "other", "--", *words, str(folder / "out"))
+    assert done.returncode == 2 and f"its checkpoints go to {folder / 'out'}" in done.stdout, done.stdout + done.stderr
+    assert (folder / "mine.pt").read_bytes() == b"three weeks of training"
+    assert not {"out", "other"} & set(os.listdir(folder))
