@@ -10,12 +10,16 @@ tests of other engines, which mostly wait. All other tests are shared, file by f
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
+import pathlib
 import re
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+import waiting
 from hypothesis import settings
 
 if settings().deadline is not None:  # a busy machine breaks no property
@@ -87,3 +91,33 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     report = yield
     _fail(report)
     return report
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-m waits` picks the tests whose module imports `waiting`, by itself or by a helper beside it."""
+    if pathlib.Path(waiting.__file__) in _imported(item.path):
+        item.add_marker("waits")
+
+
+@functools.cache
+def _imported(file: pathlib.Path) -> frozenset[pathlib.Path]:
+    """The file, and all files of these tests that it imports."""
+    found, left = set[pathlib.Path](), {file}
+    while left:
+        path = left.pop()
+        found.add(path)
+        left |= {each for each in _imports(path) if each.exists()} - found
+    return frozenset(found)
+
+
+@functools.cache
+def _imports(file: pathlib.Path) -> frozenset[pathlib.Path]:
+    """Where the modules that a file imports would be, were they of these tests."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    tests = pathlib.Path(__file__).parent
+    return frozenset(folder / f"{name.replace('.', '/')}.py" for name in names for folder in (tests, file.parent))

@@ -65,7 +65,7 @@ def test_an_interrupted_run_is_healed_and_scoreable(
     harness = start(reports, "run", short)
     assert wait_for(lambda: bool(list(reports.glob(".fault-free/*/events/*/trainer*"))), 60)
     harness.send_signal(number)
-    out, _ = harness.communicate(timeout=60)
+    out, _ = harness.communicate()
     assert harness.returncode == 130, out
     assert "Traceback" not in out
     assert leftovers("short") == []

@@ -53,7 +53,7 @@ class Day:
 
     def end(self) -> None:
         self.over = True
-        self._thread.join(2)
+        self._thread.join()
 
 
 def course() -> Course:

@@ -60,7 +60,7 @@ def clerk() -> Iterator[Clerk]:
     clerk.start()
     yield clerk
     clerk.over = True
-    clerk.join(2)
+    clerk.join()
 
 
 @pytest.fixture
@@ -305,16 +305,14 @@ def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, cl
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *named]
-    subprocess.run(
-        [*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True, timeout=60
-    )
+    subprocess.run([*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True)
     with serving(PageAddress(certificate=certificate, key=key), clerk.desk, tmp_path, lambda narrow: "") as served:
         assert served.address.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=certificate)
-        with urllib.request.urlopen(served.url("observer"), context=trusted, timeout=10) as answer:
+        with urllib.request.urlopen(served.url("observer"), context=trusted) as answer:
             assert "; Secure" in answer.headers["set-cookie"]
         with pytest.raises(OSError):
-            urllib.request.urlopen(served.url("observer").replace("https", "http"), timeout=10)
+            urllib.request.urlopen(served.url("observer").replace("https", "http"))
 
 
 def test_alerts_of_one_name_have_fingerprints_of_their_own() -> None:
@@ -335,6 +333,6 @@ def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.
             "Content-Type": "application/json",
         }
         request = urllib.request.Request(f"{served.address}/notes", b'{"action": "stop"}', headers, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request) as answer:
             assert answer.status == 200
     assert [each.action for each in clerk.heard if isinstance(each, Ask)] == ["stop"]

@@ -55,13 +55,13 @@ class Nursery:
         order = {"arguments": arguments, "environment": environment, "output": str(output)}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return self._born.get(timeout=10)
+        return self._born.get()
 
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(10)
-        self._listener.join(10)
+        self._process.wait()
+        self._listener.join()
         assert self._process.stdout
         self._process.stdout.close()
 

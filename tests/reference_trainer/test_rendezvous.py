@@ -78,7 +78,7 @@ def test_who_lost_a_worker_waits_for_the_store() -> None:
     time.sleep(0.3)
     assert not found
     with store_process(port):
-        meeting.join(LIMIT_S)
+        meeting.join()
         assert found == [0, 1]
         for node in nodes:
             node.leave()

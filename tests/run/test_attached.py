@@ -205,7 +205,7 @@ def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch:
     day = AttachedDay.model_validate(DAY | {"entries": [{"strike": "pause", "lasts": "1h"}]})
     struck = threading.Event()
     monkeypatch.setattr(Pretended, "act", lambda self, verb, node: (self.paused.add(node), struck.set()))
-    threading.Thread(target=lambda: (struck.wait(20), stop.ask())).start()
+    threading.Thread(target=lambda: (struck.wait(), stop.ask())).start()
     run_attached(day, job, tmp_path / "run", 1, stop)
     records = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
     assert not job.paused and records[-1]["outcome"] == "interrupted"

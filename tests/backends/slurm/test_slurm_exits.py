@@ -70,7 +70,7 @@ def test_the_record_of_an_exit_goes_through_no_link(tmp_path: pathlib.Path, exit
     (exits / ".node0.1").symlink_to(precious)
     env = os.environ | {"CHAOS_RUN_DIR": str(tmp_path), "CHAOS_INCARNATION": "1", "CHAOS_RUN_ID": "x"}
     command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_task", ["node0", "--", "--"])
-    subprocess.run([*command, "sh", "-c", "exit 3"], env=env, timeout=20, capture_output=True)
+    subprocess.run([*command, "sh", "-c", "exit 3"], env=env, capture_output=True)
     assert precious.read_text() == "precious"
     assert read_exits(tmp_path) == [("node0", 1, 3)]
 
@@ -96,7 +96,7 @@ def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib
     (tmp_path / "alive").write_text("1")
     words = [str(tmp_path / "alive"), "1.5", "echo", "over"]
     command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_watch", words)
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == "over\n" and "the harness has been silent for 1.5 s" in ended.stderr
 
 
