@@ -140,17 +140,20 @@ def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: st
     assert "CHAOS_DAMAGE" in fault.environment(tmp_path)
     trainer, model = hook(tmp_path), torch.nn.Linear(4, 3)
 
+    over = threading.Event()
+
     def steps() -> None:
         for step in itertools.count(1):
             trainer.before_step(step, model)
             model(torch.ones(2, 4)).sum().backward()
-            if list((tmp_path / orders.FOLDER).glob("*.done")):
+            if over.is_set():
                 return
             time.sleep(0.002)
 
     thread = threading.Thread(target=steps, daemon=True)
     thread.start()
     fault.inject([Target(0, 1)], context)  # type: ignore[arg-type]
+    over.set()
     thread.join()
     assert context.effects == [(1, 1, True)]
 

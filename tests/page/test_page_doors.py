@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 import tools
+from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
@@ -75,7 +76,7 @@ def page(clerk: Clerk, tmp_path: pathlib.Path) -> Page:
 def client(page: Page) -> Iterator[TestClient]:
     with TestClient(page.app(), base_url=f"http://{HOST}") as client:
         page.hub.publish(view(), [])
-        time.sleep(0.05)
+        until(lambda: page.hub.view, "the first view")
         yield client
 
 
@@ -209,7 +210,7 @@ def test_each_phase_of_an_outage_has_the_colour_of_the_report(client: TestClient
 
 def test_phases_are_called_as_in_the_report(client: TestClient, page: Page) -> None:
     page.hub.publish(view(phase="first_step", outage=[("reschedule", 1.5), ("my.own_phase", 0.5)]), [])
-    time.sleep(0.05)
+    until(lambda: page.hub.view and page.hub.view.phase == "first_step", "the new view")
     told = json.loads(page.hub.text("master"))
     assert told["phase"] == "First new step"
     assert told["outage"] == [["reschedule", "Wait for capacity", 1.5], ["my.own_phase", "My own phase", 0.5]]
@@ -257,7 +258,7 @@ def test_alertmanager_and_plain_json_are_taken(client: TestClient, page: Page, c
     }
     assert client.post("/alerts", json=message, headers=token).json() == {"taken": 2}
     assert client.post("/alerts", json={"name": "Disk"}, headers=token).status_code == 200
-    time.sleep(0.1)
+    until(lambda: len(clerk.heard) == 3, "all three")
     assert clerk.heard == [
         AlertNews("Stalled", "firing", "no step", "f1"),
         AlertNews("Slow", "resolved", "", "f2"),

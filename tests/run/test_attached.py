@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import HANG_S
 
 from harness.backends import attached as contract
 from harness.backends.attached import AttachedJob, Seen, Undo, refuse_unasked
@@ -109,10 +110,12 @@ def stand_in(job: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def went(
-    job: Pretended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **changed: Any
+    job: Pretended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, passes: bool = False, **changed: Any
 ) -> tuple[Verdict, str]:
-    day = AttachedDay.model_validate(DAY | changed)
-    monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01)
+    """Where the job is to pass, it has all the time it wants."""
+    patient = {"progress": DAY["progress"] | {"within": "10m"}} if passes else {}
+    day = AttachedDay.model_validate(DAY | patient | changed)
+    monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01 if job.deaf else HANG_S)
     monkeypatch.setattr(running, "LOOK_EVERY_S", 0.01)
     stand_in(job, monkeypatch)
     check(day, job)
@@ -151,7 +154,7 @@ def test_what_was_seen_decides(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    found, reason = went(job, tmp_path, monkeypatch, verdict is Verdict.PASS, **changed)
     assert found is verdict and said in reason
     assert job.most <= 1
 
@@ -180,7 +183,7 @@ def test_a_probe_that_does_not_hold_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = Pretended()
-    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    found, reason = went(job, tmp_path, monkeypatch, verdict is Verdict.PASS, **changed)
     assert found is verdict and said in reason
     assert len(job.struck) == strikes
 
@@ -205,7 +208,7 @@ def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch:
     day = AttachedDay.model_validate(DAY | {"entries": [{"strike": "pause", "lasts": "1h"}]})
     struck = threading.Event()
     monkeypatch.setattr(Pretended, "act", lambda self, verb, node: (self.paused.add(node), struck.set()))
-    threading.Thread(target=lambda: (struck.wait(), stop.ask())).start()
+    threading.Thread(target=lambda: (struck.wait(), stop.ask()), daemon=True).start()
     run_attached(day, job, tmp_path / "run", 1, stop)
     records = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
     assert not job.paused and records[-1]["outcome"] == "interrupted"

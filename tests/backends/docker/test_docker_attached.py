@@ -27,7 +27,7 @@ LABEL = f"test-attached={os.getpid()}"
 PLAN = """version: 1
 name: one-of-two
 title: One of two containers
-progress: {{log: 'step (\\d+)', within: 60s}}
+progress: {{log: 'step (\\d+)', within: 10m}}
 entries:
   - {{strike: {verb}, lasts: {lasts}}}
 """

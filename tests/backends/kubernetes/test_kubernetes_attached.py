@@ -26,7 +26,7 @@ from harness.spec.attached import AttachedDay
 PLAN = """version: 1
 name: one-of-two
 title: One of two pods
-progress: {{log: 'step (\\d+)', within: 40s}}
+progress: {{log: 'step (\\d+)', within: 10m}}
 entries:
   - {{strike: {verb}, lasts: {lasts}}}
 """

@@ -28,7 +28,7 @@ exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --npr
 PLAN = """version: 1
 name: one-of-two
 title: One of two nodes
-progress: {log: 'step (\\d+)', within: 90s}
+progress: {log: 'step (\\d+)', within: 10m}
 entries:
   - {strike: stop, lasts: 4s}
 """
@@ -55,7 +55,7 @@ def submit(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Submit]:
         script = tmp_path / "job.sh"
         script.write_text(SCRIPT.format(python=sys.executable, trainer=TRAINER, stop=tmp_path / "stop"))
         names.append(f"test-attached-{os.getpid()}-{len(names)}")
-        where = (f"--job-name={names[-1]}", "--nodes=2", "--time=5", f"--output={tmp_path}/job.log", *more)
+        where = (f"--job-name={names[-1]}", "--nodes=2", "--time=30", f"--output={tmp_path}/job.log", *more)
         job_id = slurm.submit(*where, str(script))
         until(lambda: (job := slurm.job(job_id)) and job.running, f"the start of job {job_id}")
         return job_id
