@@ -18,7 +18,7 @@ from waiting import until
 
 pytestmark = pytest.mark.slow  # real jobs
 HANG = (
-    "  - {scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 60s}}}}\n"
+    "  - {scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 10m}}}}\n"
 )
 PAUSE = "  - pause: Is everybody there?\n"
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import HANG_S
 
 from harness.emitter import Emitter
 from harness.log.events import read_log
@@ -282,7 +283,7 @@ def restore_apart(rank: int, root: pathlib.Path, results: Any, arrives_s: float 
 def test_a_checkpoint_that_only_another_node_sees_is_waited_for(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arrives_s: float | None, step: int, reasons: list[str]
 ) -> None:
-    monkeypatch.setattr(checkpoint, "LAG_S_MAX", 2.0)
+    monkeypatch.setattr(checkpoint, "LAG_S_MAX", 2.0 if arrives_s is None else HANG_S)
     saved(tmp_path / "node0", 10)
     saved(tmp_path / "node1", 10, 20)
     context = multiprocessing.get_context("fork")

@@ -165,7 +165,7 @@ def test_a_job_that_ends_early_leaves_the_rest_inconclusive(tmp_path: pathlib.Pa
 
 
 def test_people_and_alerts_reach_the_log_and_the_verdict(tmp_path: pathlib.Path) -> None:
-    expect = "expect: {alerts: [{name: Stalled, within: 30s}], people: {acknowledge: 30s}}"
+    expect = "expect: {alerts: [{name: Stalled, within: 10m}], people: {acknowledge: 10m}}"
     entry = KILL.replace("{scenario: rank-kill,", "{scenario: rank-kill, " + expect + ",")
 
     class Pager(Asking):
