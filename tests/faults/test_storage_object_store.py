@@ -219,8 +219,9 @@ def test_answers_come_late(store: Store) -> None:
         for _ in range(3):
             store.client().head_bucket(Bucket="checkpoints")
 
-    late_ms, asked_ms, _, ok = run(store, during, kind="slow", share=1.0, delay="200ms")
-    assert ok and late_ms >= asked_ms == 200
+    late_ms, asked_ms, _, ok = run(store, during, kind="slow", share=1.0, delay="1s")
+    assert late_ms >= asked_ms == 1000
+    assert ok == (late_ms <= 1250), "other work makes them later still, which is told"
 
 
 def test_no_request_is_no_effect_and_no_proxy_an_error(store: Store, tmp_path: pathlib.Path) -> None:

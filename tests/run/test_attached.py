@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import HANG_S
 
 from harness.backends import attached as contract
 from harness.backends.attached import AttachedJob, Seen, Undo, refuse_unasked
@@ -115,7 +114,7 @@ def went(
     """Where the job is to pass, it has all the time it wants."""
     patient = {"progress": DAY["progress"] | {"within": "10m"}} if passes else {}
     day = AttachedDay.model_validate(DAY | patient | changed)
-    monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01 if job.deaf else HANG_S)
+    monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01)
     monkeypatch.setattr(running, "LOOK_EVERY_S", 0.01)
     stand_in(job, monkeypatch)
     check(day, job)
