@@ -19,7 +19,6 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-import waiting
 from hypothesis import settings
 
 if settings().deadline is not None:  # a busy machine breaks no property
@@ -93,31 +92,35 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
     return report
 
 
+WAITING = {"waiting", "subprocess", "multiprocessing", "harness.backends.local.backend", "harness.run.job"}
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-m waits` picks the tests whose module imports `waiting`, by itself or by a helper beside it."""
-    if pathlib.Path(waiting.__file__) in _imported(item.path):
+    """`-m waits` picks the tests whose module, or a helper of it beside them, imports what starts or waits."""
+    if not WAITING.isdisjoint(_imported(item.path)):
         item.add_marker("waits")
 
 
 @functools.cache
-def _imported(file: pathlib.Path) -> frozenset[pathlib.Path]:
-    """The file, and all files of these tests that it imports."""
-    found, left = set[pathlib.Path](), {file}
+def _imported(file: pathlib.Path) -> frozenset[str]:
+    """The names of all modules that this file imports, and its helpers."""
+    names, seen, left = set[str](), set[pathlib.Path](), {file}
     while left:
         path = left.pop()
-        found.add(path)
-        left |= {each for each in _imports(path) if each.exists()} - found
-    return frozenset(found)
+        seen.add(path)
+        names |= _imports(path)
+        folders = (pathlib.Path(__file__).parent, path.parent)
+        helpers = {folder / f"{name.replace('.', '/')}.py" for name in _imports(path) for folder in folders}
+        left |= {each for each in helpers - seen if each.exists()}
+    return frozenset(names)
 
 
 @functools.cache
-def _imports(file: pathlib.Path) -> frozenset[pathlib.Path]:
-    """Where the modules that a file imports would be, were they of these tests."""
+def _imports(file: pathlib.Path) -> frozenset[str]:
     names = set[str]()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    tests = pathlib.Path(__file__).parent
-    return frozenset(folder / f"{name.replace('.', '/')}.py" for name in names for folder in (tests, file.parent))
+    return frozenset(names)
