@@ -40,15 +40,17 @@ def call(folder: pathlib.Path, *words: str, **env: str) -> subprocess.CompletedP
         env=environment(folder / "reports", **env),
         capture_output=True,
         text=True,
-        timeout=280,
     )
+
+
+def skip_without(backend: str) -> None:
+    capability = load_backend(backend).probe()
+    if not capability.available:
+        pytest.skip(capability.summary)
 
 
 def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> Done:
     """The scenario as it was written; only the place of the script is the backend's."""
-    capability = load_backend(backend).probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
     folder = training / backend
     folder.mkdir()
     text = (training / "chaos" / "rank-kill.yaml").read_text()
@@ -59,6 +61,7 @@ def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> 
 
 
 def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
+    skip_without("docker")
     engine = Engine()
     image = f"chaos-test-own-trainer-{os.getpid()}"
     try:
@@ -75,6 +78,7 @@ def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
 
 
 def test_on_slurm_at_the_same_path_on_all_nodes(training: pathlib.Path) -> None:
+    skip_without("slurm")
     done = rehearsed(training, "slurm", str(training / "train.py"))
     assert done.code == 0, done.out
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monitoring import telling
 from monitoring.telling import S, harness, plan, save, served, status, step, trainer
+from waiting import HANG_S
 
 from harness.campaign import ledger_so_far
 from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
@@ -119,7 +120,7 @@ def test_a_checkpoint_of_many_parts_is_one() -> None:
     assert found["chaos_checkpoint_duration_seconds_count", ()] == 2
     assert found["chaos_checkpoint_duration_seconds_sum", ()] == pytest.approx(4), "the last part ends it"
     assert found["chaos_checkpoint_last_committed_step", ()] == 40
-    assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=60)
+    assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=HANG_S)
     half = heard(*told[:2], told[2])
     assert ("chaos_checkpoints_total", (("result", "success"),)) not in half
 
@@ -279,7 +280,7 @@ def test_the_loop_never_waits_for_a_scrape() -> None:
             done.set()
 
         threading.Thread(target=loop, daemon=True).start()
-        assert done.wait(10)
+        assert done.wait()
 
 
 def test_several_observers_hear_the_same() -> None:
@@ -310,7 +311,7 @@ def test_another_place_is_refused(where: str) -> None:
 
 
 def got(address: str) -> str:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=10) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         return str(answer.read().decode())
 
@@ -422,7 +423,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 def test_without_the_extra_the_command_names_it(tmp_path: pathlib.Path) -> None:
     code = "import sys; sys.modules['prometheus_client'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "run", "rank-kill", "--metrics", ":0", "--reports", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
     assert done.returncode == 4 and how_to_install("metrics") in done.stderr, done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
 
