@@ -21,7 +21,6 @@ from harness.units import counted
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
 Finding = tuple[Verdict, str]
-_SPOILING = ("checkpoint_corruption", "checkpoint_torn_write")
 _BAD = {
     "scratch": (Verdict.FAIL, "the restore drill started from scratch"),
     "failed": (Verdict.FAIL, "the restore drill ended before it had restored anything"),
@@ -112,7 +111,7 @@ def _from_the_log(run: Timeline) -> Finding | None:
     begun = _never_ended(run)
     if begun is not None:
         return Verdict.FAIL, f"the last checkpoint, of step {begun}, was started but never committed"
-    spoilt = [fault for fault in run.faults if fault.kind in _SPOILING and fault.injected is not None]
+    spoilt = [fault for fault in run.faults if fault.damages and fault.injected is not None]
     for fault in spoilt:
         if last is not None and last <= (fault.injected or 0):
             return (
