@@ -12,6 +12,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared import orders as damage
+from harness.log.consequences import May
 
 
 class SilentDataCorruption(Fault):
@@ -23,7 +24,7 @@ class SilentDataCorruption(Fault):
     runbook = "F5"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP, May.DRIFT})
 
     def drifts(self) -> bool:
         return self.what == "weight"  # a gradient is summed over all ranks: they stay alike
