@@ -793,9 +793,7 @@ _HARNESS = (
             _FAULT,
             _name("kind", "the kind of fault", optional=True),
             Field("targets", OBJECTS, "what it acts on", optional=True, fields=TARGET),
-            Field(
-                "may", TEXTS, "what may come of it; none: an older log, with a flag for each", optional=True, values=MAY
-            ),
+            Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=MAY),
             _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
             _size("notice_ns", "how long after a notice it takes the node; none: no notice", "ns", MONO_NS_MAX),
             Field("graceful", FLAG, "whether its victims are asked to end, and may exit by themselves", optional=True),

@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 from pydantic import (
     AfterValidator,
     Field,
+    PydanticUserError,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -361,16 +362,28 @@ def name_nodes(targets: Sequence[Target]) -> str:
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
+_FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them
 _FAMILY = Family("fault", "harness.faults", "FAULT")
 fault_names = _FAMILY.names
 
 
 def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
-    fault: type[Fault] = _FAMILY.load(name)
+    try:
+        fault: type[Fault] = _FAMILY.load(name)
+    except PydanticUserError as error:
+        _refuse_flags(name, [flag for flag in _FLAGS if f"`{flag} = " in str(error)])
+        raise
+    _refuse_flags(name, [flag for flag in _FLAGS if hasattr(fault, flag)])
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
         raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
     return fault
+
+
+def _refuse_flags(name: str, found: Sequence[str]) -> None:
+    if found:
+        may = f"may = frozenset({{May.{found[0].upper()[:-1]}}})"
+        raise UsageError(f"harness/faults/{name}.py: `{found[0]}` is said by `{may}` (docs/adding-a-fault.md)")
 
 
 def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:

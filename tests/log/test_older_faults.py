@@ -74,7 +74,8 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
     ("data_corruption", {"kind": "nan_batch"}, Consequences(may=frozenset({May.STOP}))),
     ("divergence", {"steps": 3}, Consequences(may=frozenset({May.STOP, May.DIVERGE}), spoilt_steps=3)),
     ("memory_leak", {}, Consequences(may=frozenset({May.STOP, May.LEAK}))),
-    ("silent_data_corruption", {}, Consequences(may=frozenset({May.STOP, May.DRIFT}))),
+    ("silent_data_corruption", {}, Consequences(may=frozenset({May.STOP}))),
+    ("silent_data_corruption", {"what": "weight"}, Consequences(may=frozenset({May.STOP, May.DRIFT}))),
 ]
 
 
@@ -89,7 +90,11 @@ def test_what_a_fault_says_comes_through_the_log(kind: str, parameters: dict[str
 @pytest.mark.parametrize("kind", fault_names())
 def test_an_older_log_means_the_same(kind: str) -> None:
     """It has the flags, and the parameters of the plan."""
-    required = {"nic_bandwidth": {"rate": "1mbit"}, "nic_loss": {"loss_percent": 1}, "storage_slow": {"latency": "1s"}}
+    required: dict[str, dict[str, Any]] = {
+        "nic_bandwidth": {"rate": "1mbit"},
+        "nic_loss": {"loss_percent": 1},
+        "storage_slow": {"latency": "1s"},
+    }
     fault = build_fault(kind, required.get(kind, {}) if kind != "own_code" else {"source": "def inject(context): ..."})
     said = fault.consequences()
     flags = {f"{each}s": each in said.may for each in May}
