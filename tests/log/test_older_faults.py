@@ -79,7 +79,9 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "parameters", "meant"), EXAMPLES, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(
+    ("kind", "parameters", "meant"), EXAMPLES, ids=[f"{kind}-{parameters}" for kind, parameters, _ in EXAMPLES]
+)
 def test_what_a_fault_says_comes_through_the_log(kind: str, parameters: dict[str, Any], meant: Consequences) -> None:
     told = build_fault(kind, parameters).consequences().to_event()
     line = {"event": "fault.injected", "mono_ns": 1, "fault": "f", "kind": kind} | told
