@@ -10,6 +10,9 @@ tests of other engines, which mostly wait. All other tests are shared, file by f
 
 from __future__ import annotations
 
+import ast
+import functools
+import pathlib
 from typing import Any
 
 import outcomes
@@ -55,3 +58,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     outcomes.select(config, items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: group_of(item.nodeid) not in LONG_GROUPS)
+
+
+WAITING = {"waiting", "subprocess", "multiprocessing", "harness.backends.local.backend", "harness.run.job"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`-m waits` picks the tests whose module, or a helper of it beside them, imports what starts or waits."""
+    if not WAITING.isdisjoint(_imported(item.path)):
+        item.add_marker("waits")
+
+
+@functools.cache
+def _imported(file: pathlib.Path) -> frozenset[str]:
+    """The names of all modules that this file imports, and its helpers."""
+    names, seen, left = set[str](), set[pathlib.Path](), {file}
+    while left:
+        path = left.pop()
+        seen.add(path)
+        names |= _imports(path)
+        folders = (pathlib.Path(__file__).parent, path.parent)
+        helpers = {folder / f"{name.replace('.', '/')}.py" for name in _imports(path) for folder in folders}
+        left |= {each for each in helpers - seen if each.exists()}
+    return frozenset(names)
+
+
+@functools.cache
+def _imports(file: pathlib.Path) -> frozenset[str]:
+    names = set[str]()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return frozenset(names)

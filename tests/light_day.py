@@ -13,7 +13,7 @@ workload:
   nodes: 1
   steps: {steps}
 fault_free: false
-steady: {{steps: 5, band: 95%, checkpoint: false, within: 60s}}
+steady: {{steps: 2, band: 95%, checkpoint: false, within: 10m}}
 entries:
 {entries}
 """

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import HANG_S
 
 from harness import programs
 
@@ -30,7 +31,7 @@ def headless_browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=60_000
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=HANG_S * 1000
         )
         yield started
         started.close()

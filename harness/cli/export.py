@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.store import Store
+from harness.cli import given
 from harness.cli.monitoring import MlflowOption, OtlpOption, logger, sender
 from harness.cli.options import REPORTS, ReportsOption, RunArg
 from harness.cli.output import say
@@ -19,7 +20,13 @@ from harness.timeline import timeline
 def export(
     run: RunArg,
     perfetto_file: Annotated[
-        pathlib.Path | None, typer.Option("--perfetto", help="Write a trace for ui.perfetto.dev into this file.")
+        pathlib.Path | None,
+        typer.Option(
+            "--perfetto",
+            help="Write a trace for ui.perfetto.dev into this file.",
+            dir_okay=False,
+            callback=given.file_to_write("--perfetto"),
+        ),
     ] = None,
     otlp: OtlpOption = "",
     mlflow: MlflowOption = "",

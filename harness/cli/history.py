@@ -13,6 +13,7 @@ from harness.campaign import beside
 from harness.campaign import slo as objectives
 from harness.campaign.history import moments
 from harness.campaign.store import Store, Wanted
+from harness.cli import given
 from harness.cli.listing import parse_since
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
@@ -25,7 +26,13 @@ from harness.spec.slo import load_slo
 
 MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
 PageOption = Annotated[
-    pathlib.Path | None, typer.Option("--page", help="Also write an HTML page to this file.", dir_okay=False)
+    pathlib.Path | None,
+    typer.Option(
+        "--page",
+        help="Also write an HTML page to this file.",
+        dir_okay=False,
+        callback=given.file_to_write("--page"),
+    ),
 ]
 
 

@@ -14,10 +14,12 @@ import yaml
 from typer.core import TyperCommand
 
 from harness.backends.contract import load_backend
+from harness.campaign.adoption.copying import moved, original, working_in_copy
 from harness.campaign.adoption.first_look import Facts, look
 from harness.campaign.adoption.proposal import REHEARSALS, propose, workload_of
 from harness.campaign.adoption.recognise import Recognised, recognise
 from harness.campaign.experiment import new_run_id
+from harness.cli import given
 from harness.cli.display import Display
 from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
@@ -46,7 +48,8 @@ class InitCommand(TyperCommand):
 def init(
     command: Annotated[list[str], typer.Argument(help="What starts your training, after --.", metavar="COMMAND…")],
     folder: Annotated[
-        pathlib.Path, typer.Option("--folder", help="Where the scenarios are written.", file_okay=False)
+        pathlib.Path,
+        typer.Option("--folder", help="Where the scenarios are written.", callback=given.folder("--folder")),
     ] = pathlib.Path("chaos"),
     steps: Annotated[int, typer.Option(min=2, help="How many steps are watched.")] = 20,
     backend: BackendOption = "local",
@@ -56,8 +59,8 @@ def init(
 ) -> None:
     """Watch your own training, unchanged, and write scenarios for it.
 
-    The training runs unchanged for some steps on two virtual nodes. Write {checkpoints} where the command names its
-    folder for checkpoints: every run gets an empty one.
+    The training runs unchanged for some steps on two virtual nodes, in a copy of the working directory. Write
+    {checkpoints} where the command names its folder for checkpoints: every run gets an empty one.
 
     Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
     """
@@ -68,13 +71,16 @@ def init(
     if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
         say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
         say(f"The scenarios use --max-restarts {USUAL_RESTARTS}. Give your real job the same.")
-    folder.mkdir(parents=True, exist_ok=True)  # files of the trainer are found from it
-    workload = workload_of(found, folder)
+    here = pathlib.Path.cwd()
     run_dir = reports.resolve() / new_run_id("init")
-    facts = _look(workload, folder, run_dir, backend, seed, steps)
-    facts = replace(facts, elastic=found.framework == "torchft")
+    with working_in_copy(reports.resolve()) as copy:
+        shown = recognise([command[0], *(moved(word, here, copy) for word in command[1:])])
+        facts = _look(workload_of(shown, copy), copy, run_dir, backend, seed, steps)
+    files = tuple(original(name, copy, here) for name in facts.files)
+    facts = replace(facts, elastic=found.framework == "torchft", files=files)
     _print_facts(facts, run_dir)
-    _write(folder, propose(workload, facts), force)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, propose(workload_of(found, folder), facts), force)
 
 
 def _look(

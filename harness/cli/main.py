@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -17,12 +18,14 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.errors import INTERRUPTED, ChaosError
+from harness.errors import INTERRUPTED, ChaosError, UsageError
 
 if TYPE_CHECKING:
     import typer
 
 UNEXPECTED = 3
+WORD_MAX = 400  # characters of a path or a name, as shown
+NAMES_IN_WORDS = "a name may have 255 bytes, a whole path 4095"
 
 HELP = """Break a distributed training on purpose, and measure whether it survives.
 
@@ -111,6 +114,9 @@ def _exit_code(error: BaseException) -> int:
     if (show := getattr(error, "show", None)) is not None:  # the command line's own mistakes, in its own words
         show()
         return 2
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # nobody but the user gives such names
+        _say(f"error: {error.strerror}: {os.fsdecode(error.filename or '')}; {NAMES_IN_WORDS}")
+        return UsageError.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = _place_of(error)
         _say(f"error: {error.strerror}: {place} ({_free(place)} free on its disk)")
@@ -136,6 +142,7 @@ def _kept(error: BaseException) -> str:
 
 def _say(text: str, style: str = "red") -> None:
     """On standard error. Plain when what makes it pretty is what is broken."""
+    text = re.sub(rf"\S{{{WORD_MAX + 1},}}", lambda word: f"{word[0][: WORD_MAX - 1]}…", text)
     try:
         from rich.text import Text
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from harness.cli import places
+from harness.cli import given, places
 from harness.errors import UsageError
 from harness.run.gpu_hours import GpuCap
 from harness.spec.scenario import Labels
@@ -26,10 +26,10 @@ SCENARIOS = places.scenarios()
 in_use = REPORTS  # of the command that runs: named when its disk is full
 
 
-def _note_reports(given: pathlib.Path) -> pathlib.Path:
+def _note_reports(folder: pathlib.Path) -> pathlib.Path:
     global in_use
-    in_use = given
-    return given
+    in_use = given.folder("--reports")(folder)
+    return folder
 
 
 ReportsOption = Annotated[
@@ -37,7 +37,13 @@ ReportsOption = Annotated[
     typer.Option(help="Where runs are kept.", envvar="CHAOS_REPORTS", show_default="reports/", callback=_note_reports),
 ]
 ScenariosOption = Annotated[
-    pathlib.Path, typer.Option(help="Where scenarios are looked up.", envvar="CHAOS_SCENARIOS", show_default="shipped")
+    pathlib.Path,
+    typer.Option(
+        help="Where scenarios are looked up.",
+        envvar="CHAOS_SCENARIOS",
+        show_default="shipped",
+        callback=given.folder("--scenarios"),
+    ),
 ]
 LabelOption = Annotated[
     list[str] | None, typer.Option("--label", help="key=value for the report, like team=vision; several are allowed.")

@@ -133,6 +133,8 @@ ANOMALIES = (
     *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `abnormal.py`
 )
 
+MAY = ("kill", "stop", "spoil", "drift", "diverge", "leak")  # what may come of a fault: see `harness.log.consequences`
+
 Tell = Literal[
     "steps",
     "loss",
@@ -791,12 +793,17 @@ _HARNESS = (
             _FAULT,
             _name("kind", "the kind of fault", optional=True),
             Field("targets", OBJECTS, "what it acts on", optional=True, fields=TARGET),
-            Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
-            Field("stops", FLAG, "whether a healthy job may have to stop over it", optional=True),
-            Field("spoils", FLAG, "whether it may damage checkpoints; else: unless it kills", optional=True),
-            Field("drifts", FLAG, "whether it leaves a rank with other weights than its peers", optional=True),
-            Field("diverges", FLAG, "whether the loss may diverge over it", optional=True),
-            Field("leaks", FLAG, "whether a rank's memory grows over it until it is killed", optional=True),
+            Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=MAY),
+            _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
+            _size("notice_ns", "how long after a notice it takes the node; none: no notice", "ns", MONO_NS_MAX),
+            Field("graceful", FLAG, "whether its victims are asked to end, and may exit by themselves", optional=True),
+            Field("network", FLAG, "whether it acts on the network", optional=True),
+            Field("clocks", FLAG, "whether it sets clocks wrong", optional=True),
+            Field("preempts", FLAG, "whether it is a preemption: the owner of a node takes it back", optional=True),
+            Field("damages", FLAG, "whether it damages checkpoints that are written", optional=True),
+            Field("replaced", FLAG, "whether a node that it takes comes back; none: it takes none", optional=True),
+            _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
+            *(Field(f"{each}s", FLAG, f"whether it may {each}; only without `may`", optional=True) for each in MAY),
         ),
     ),
     Event("fault.taking", ("harness",), "The target is killed now.", (_FAULT, *_place(optional=True))),

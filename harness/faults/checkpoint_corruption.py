@@ -22,6 +22,7 @@ from harness.faults.contract import Context, Fault, Folder, RunPath, Target
 from harness.faults.shared import checkpoint_damage as damages
 from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, Damage, Kind, Order, Part
 from harness.log import hostile
+from harness.log.consequences import May
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.names import is_temporary
@@ -59,8 +60,9 @@ class CheckpointCorruption(Fault):
     pattern: str = Field("*", description="Names of the checkpoints (folders or files) that count.")
 
     runbook = "F4"
+    damages = True
     needs = frozenset({Verb.FILES})
-    spoils = True
+    may = frozenset({May.SPOIL})
 
     @model_validator(mode="before")
     @classmethod

@@ -35,6 +35,7 @@ class CheckpointTornWrite(TakesNodes):
     within: Duration = Field(Duration("60s"), description="A checkpoint must come so soon.")
 
     runbook = "F4"
+    damages = True
     needs = frozenset({Verb.KILL, Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 

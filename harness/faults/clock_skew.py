@@ -30,7 +30,11 @@ class ClockSkew(Fault):
 
     runbook = "F2"
     needs = frozenset({Verb.CLOCK})
+    clocks = True
     _before_s: dict[int, float] = PrivateAttr(default_factory=dict)  # rank → how far its clock was off
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return skew.prepare(run_dir)

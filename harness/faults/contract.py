@@ -7,7 +7,7 @@ are written as plain sequential code; every wait goes through `context.wait`, wh
     class RankKill(Fault):
         \"\"\"A rank's process dies by SIGKILL.\"\"\"
         needs = frozenset({Verb.SIGNAL})
-        kills = True
+        may = frozenset({May.KILL})
 
         def inject(self, targets, context):
             for target in targets: ...
@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 from pydantic import (
     AfterValidator,
     Field,
+    PydanticUserError,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -36,6 +37,7 @@ from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError
 from harness.extras import how_to_install
 from harness.log import hostile
+from harness.log.consequences import Consequences, May
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO
@@ -213,10 +215,11 @@ class Fault(Parameters, abc.ABC):
     """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error."""
 
     needs: ClassVar[frozenset[Verb]] = frozenset()
-    kills: ClassVar[bool] = False  # processes of the target are meant to die: their exits are explained
-    leaks: ClassVar[bool] = False  # a rank's memory grows over it until it is killed, which the trainer should foresee
-    stops: ClassVar[bool] = False  # a healthy job may have to stop and start again over it: a time-out, a watchdog
-    spoils: ClassVar[bool] = False  # checkpoints: a restart may have to take an older one
+    may: ClassVar[frozenset[May]] = frozenset()  # what may come of it: without one, its targets must go on
+    network: ClassVar[bool] = False  # it acts on the network, so the training's own traffic must meet it
+    clocks: ClassVar[bool] = False  # it sets clocks wrong
+    preempts: ClassVar[bool] = False  # the owner of a node takes it back
+    damages: ClassVar[bool] = False  # it damages checkpoints that are written, so the last one may be lost
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
     runbook: ClassVar[str] = ""  # `docs/runbooks/<this>.md` says what to do about the failure that it rehearses
     packages: ClassVar[Mapping[str, str]] = {}  # Python packages it needs here, and the extra each comes with
@@ -231,13 +234,36 @@ class Fault(Parameters, abc.ABC):
         """The verbs these parameters need: `needs`, unless a fault depends on a parameter."""
         return self.needs
 
-    def drifts(self) -> bool:
-        """Whether it leaves a rank with other weights than its peers, which the trainer must notice."""
+    def lasts(self) -> Duration | None:
+        """How long it must act, from `injected` until it is healed. `None`: as long as it takes."""
+        return None
+
+    def graceful(self) -> bool:
+        """Whether its victims are asked to end, and may exit by themselves."""
         return False
 
-    def diverges(self) -> bool:
-        """Whether the loss may diverge over it, which the trainer must notice and go back."""
-        return False
+    def replaced(self) -> bool | None:
+        """Whether the nodes that it takes come back. `None`: it takes none."""
+        return None
+
+    def spoilt_steps(self) -> int | None:
+        """The batches of how many steps it spoils, where it spoils some."""
+        return None
+
+    def consequences(self) -> Consequences:
+        """All of this, as `fault.injected` tells it."""
+        return Consequences(
+            may=self.may,
+            lasts=self.lasts(),
+            notice_ns=None if self.notice_s is None else round(self.notice_s * 1e9),
+            graceful=self.graceful(),
+            network=self.network,
+            clocks=self.clocks,
+            preempts=self.preempts,
+            damages=self.damages,
+            replaced=self.replaced(),
+            spoilt_steps=self.spoilt_steps(),
+        )
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         """Where a trainer with our emitter is to stop or be struck while the fault acts: see `Context.hold`."""
@@ -256,9 +282,9 @@ class Fault(Parameters, abc.ABC):
         return self
 
     @property
-    def notice_s(self) -> float:
-        """How long before it takes a node it gives notice."""
-        return 0.0
+    def notice_s(self) -> float | None:
+        """How long before it takes a node it gives notice. `None`: it gives none."""
+        return None
 
     def fresh(self) -> Self:
         """The same parameters, with no memory of an injection."""
@@ -278,10 +304,6 @@ class Fault(Parameters, abc.ABC):
         """Measures after `heal`, as `inject` did, that the effect is over, and reports it by `context.ended`. Takes
         `END_SEEN_WITHIN_S` at most: the job goes on meanwhile. Not called when the job is over, too."""
 
-    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
-        """How many nodes the job must do without from then on."""
-        return 0
-
 
 class Replacement(Parameters):
     """When the capacity comes back, counted from the moment the node is gone."""
@@ -297,13 +319,13 @@ class TakesNodes(Fault):
     )
 
     needs = frozenset({Verb.KILL})
-    kills = True
+    may = frozenset({May.KILL})
 
     def needed(self) -> frozenset[Verb]:
         return self.needs if self.replacement == "none" else self.needs | {Verb.REPLACE}
 
-    def nodes_lost_for_good(self, targets: Sequence[Target]) -> int:
-        return len(targets) if self.replacement == "none" else 0
+    def replaced(self) -> bool:
+        return self.replacement != "none"
 
     def describe_replacement(self) -> str:
         if isinstance(self.replacement, Replacement):
@@ -340,16 +362,28 @@ def name_nodes(targets: Sequence[Target]) -> str:
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
+_FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them
 _FAMILY = Family("fault", "harness.faults", "FAULT")
 fault_names = _FAMILY.names
 
 
 def load_fault(name: str) -> type[Fault]:
     """The `FAULT` of `harness/faults/<name>.py`."""
-    fault: type[Fault] = _FAMILY.load(name)
+    try:
+        fault: type[Fault] = _FAMILY.load(name)
+    except PydanticUserError as error:
+        _refuse_flags(name, [flag for flag in _FLAGS if f"`{flag} = " in str(error)])
+        raise
+    _refuse_flags(name, [flag for flag in _FLAGS if hasattr(fault, flag)])
     if lacking := sorted(getattr(fault, "__abstractmethods__", ())):
         raise UsageError(f"harness/faults/{name}.py: {fault.__name__} does not define {' or '.join(lacking)}")
     return fault
+
+
+def _refuse_flags(name: str, found: Sequence[str]) -> None:
+    if found:
+        may = f"may = frozenset({{May.{found[0].upper()[:-1]}}})"
+        raise UsageError(f"harness/faults/{name}.py: `{found[0]}` is said by `{may}` (docs/adding-a-fault.md)")
 
 
 def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:

@@ -18,6 +18,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, RunPath, Target
 from harness.faults.shared import orders as damage
 from harness.log import hostile
+from harness.log.consequences import May
 from harness.units import Duration
 
 
@@ -36,8 +37,11 @@ class DataCorruption(Fault):
     runbook = "F10"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
     _sound: dict[str, str] = PrivateAttr(default_factory=dict)  # the digest of the shard before it was damaged
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     @model_validator(mode="before")
     @classmethod

@@ -23,6 +23,9 @@ class DataLoaderStall(inside.InsideFault):
 
     runbook = "F10"
 
+    def lasts(self) -> Duration | None:
+        return self.duration
+
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared import orders
+from harness.log.consequences import May
 
 
 class DataSkew(Fault):
@@ -23,7 +24,7 @@ class DataSkew(Fault):
     runbook = "F10"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return orders.environment(run_dir)

@@ -16,6 +16,7 @@ from harness.emitter import abnormal
 from harness.errors import FaultError
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Figures, Target
 from harness.faults.shared import orders
+from harness.log.consequences import May
 
 BEFORE_STEPS = 20  # whose median is the usual
 AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given
@@ -41,12 +42,12 @@ class Divergence(Fault):
     runbook = "F5"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP, May.DIVERGE})
     _first: int = PrivateAttr(0)  # the step at which it begins to act
     _usual: dict[int, float] = PrivateAttr(default_factory=dict)  # by rank, before that
 
-    def diverges(self) -> bool:
-        return True
+    def spoilt_steps(self) -> int:
+        return self.steps
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return orders.environment(run_dir)

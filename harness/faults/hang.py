@@ -39,6 +39,9 @@ class Hang(inside.InsideFault):
 
     runbook = "F9"
 
+    def lasts(self) -> Duration | None:
+        return self.duration
+
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
 

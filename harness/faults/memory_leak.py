@@ -14,6 +14,7 @@ from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.faults.shared.memory import see_memory_end
+from harness.log.consequences import May
 from harness.units import Duration, Size
 
 GROWN_MIN = 0.25  # of the room, until the leak counts as one
@@ -32,7 +33,7 @@ class MemoryLeak(inside.InsideFault):
 
     runbook = "F6"
     needs = frozenset({Verb.SIGNAL, Verb.MEMORY, Verb.MEMORY_KERNEL})
-    leaks = True
+    may = frozenset({May.STOP, May.LEAK})
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:

@@ -12,6 +12,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target, name_nodes
 from harness.faults.shared.memory import BEYOND_BYTES, see_memory_end
+from harness.log.consequences import May
 from harness.units import Duration, Size
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
@@ -28,8 +29,11 @@ class MemoryPressure(Fault):
 
     runbook = "F6"
     needs = frozenset({Verb.MEMORY})
-    stops = True
+    may = frozenset({May.STOP})
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs

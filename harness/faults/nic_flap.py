@@ -10,6 +10,7 @@ from pydantic import Field
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NetworkFault, way
+from harness.log.consequences import May
 from harness.units import Duration
 
 PACKETS, INTERVAL_S = 10, 0.002
@@ -27,7 +28,7 @@ class NicFlap(NetworkFault):
 
     runbook = "F3"
     needs = frozenset({Verb.NET_LINK})
-    stops = True
+    may = frozenset({May.STOP})
     cuts = True
 
     def describe(self, targets: Sequence[Target]) -> str:

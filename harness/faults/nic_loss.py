@@ -12,6 +12,7 @@ from harness.backends.agent.types import Impairment
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
+from harness.log.consequences import May
 
 PACKETS_MIN, PACKETS_MAX, PACKETS_AFTER_MAX = 500, 10_000, 2000
 INTERVAL_S = 0.0002
@@ -27,7 +28,7 @@ class NicLoss(NicFault):
 
     runbook = "F3"
     needs = frozenset({Verb.NET_LOSS})
-    stops = True
+    may = frozenset({May.STOP})
 
     @model_validator(mode="after")
     def _something(self) -> NicLoss:

@@ -18,6 +18,7 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
 from harness.log import hostile
+from harness.log.consequences import May
 from harness.units import Duration
 
 TOLERANCE = 0.25
@@ -46,10 +47,12 @@ class ObjectStore(Fault):
 
     runbook = "F4"
     needs = frozenset({Verb.FILES})
-    stops = True
-    spoils = True
+    may = frozenset({May.STOP, May.SPOIL})
 
     packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     def describe(self, targets: Sequence[Target]) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)

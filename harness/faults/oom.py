@@ -13,6 +13,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared.memory import see_memory_end
+from harness.log.consequences import May
 from harness.units import Duration, Size
 
 GONE_WITHIN_S = 5.0
@@ -29,9 +30,12 @@ class Oom(Fault):
 
     runbook = "F6"
     needs = frozenset({Verb.MEMORY})
-    kills = True
+    may = frozenset({May.KILL})
     aims_at = "rank"
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs

@@ -10,6 +10,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared import orders
+from harness.log.consequences import May
 from harness.units import Duration
 
 STRUCK_WITHIN_S = 60.0
@@ -25,7 +26,10 @@ class OutOfMemory(Fault):
     runbook = "F6"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
+
+    def lasts(self) -> Duration | None:
+        return self.duration
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return orders.environment(run_dir)

@@ -11,6 +11,7 @@ from pydantic import Field
 from harness.backends.contract import Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import LastingFault, way
+from harness.log.consequences import May
 
 PACKETS, INTERVAL_S = 10, 0.002
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}
@@ -27,7 +28,7 @@ class Partition(LastingFault):
 
     runbook = "F3"
     needs = frozenset({Verb.NET_PARTITION})
-    stops = True
+    may = frozenset({May.STOP})
     cuts = True
 
     def describe(self, targets: Sequence[Target]) -> str:

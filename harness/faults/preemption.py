@@ -25,6 +25,7 @@ class Preemption(TakesNodes):
     )
 
     runbook = "F7"
+    preempts = True
 
     def needed(self) -> frozenset[Verb]:
         if self.via == "engine":

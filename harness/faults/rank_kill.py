@@ -11,6 +11,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Fault, Target
+from harness.log.consequences import May
 
 GONE_WITHIN_S = 5.0
 
@@ -22,8 +23,11 @@ class RankKill(Fault):
 
     runbook = "F7"
     needs = frozenset({Verb.SIGNAL})
-    kills = True
+    may = frozenset({May.KILL})
     aims_at = "rank"
+
+    def graceful(self) -> bool:
+        return self.signal == "SIGTERM"
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{self.signal} to the worker of {_ranks(targets)}"

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
+from harness.log.consequences import May
 from harness.units import Duration
 
 
@@ -21,7 +22,7 @@ class RendezvousLoss(Fault):
 
     runbook = "F3"
     needs = frozenset({Verb.CONTROL})
-    stops = True
+    may = frozenset({May.STOP})
 
     def describe(self, targets: Sequence[Target]) -> str:
         if self.restart_after == "never":

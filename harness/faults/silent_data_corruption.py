@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -12,6 +13,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared import orders as damage
+from harness.log.consequences import Consequences, May
 
 
 class SilentDataCorruption(Fault):
@@ -23,10 +25,11 @@ class SilentDataCorruption(Fault):
     runbook = "F5"
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
 
-    def drifts(self) -> bool:
-        return self.what == "weight"  # a gradient is summed over all ranks: they stay alike
+    def consequences(self) -> Consequences:
+        said = super().consequences()  # a gradient is summed over all ranks: they stay alike
+        return replace(said, may=said.may | {May.DRIFT}) if self.what == "weight" else said
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return damage.environment(run_dir)

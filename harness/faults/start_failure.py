@@ -10,6 +10,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Hold, Target
+from harness.log.consequences import May
 from harness.units import Duration
 
 STARTED = "started"  # the first event of a worker
@@ -33,7 +34,7 @@ class StartFailure(Fault):
     runbook = "F1"
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         match, wrong = {"event": STARTED}, _VARIABLES[self.kind]

@@ -11,6 +11,7 @@ from pydantic import Field
 from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.log.consequences import May
 from harness.units import Size
 
 Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]
@@ -28,8 +29,7 @@ class StorageError(StorageFault):
     share: float = Field(1.0, gt=0, le=1, description="This share of the operations fails.")
 
     runbook = "F4"
-    stops = True
-    spoils = True
+    may = frozenset({May.STOP, May.SPOIL})
 
     def describe(self, targets: Sequence[Target]) -> str:
         what = ", ".join(self.operations)

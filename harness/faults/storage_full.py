@@ -9,6 +9,7 @@ from pydantic import Field
 from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.log.consequences import May
 from harness.units import Size
 
 
@@ -18,8 +19,7 @@ class StorageFull(StorageFault):
     free: Size = Field(Size("0B"), description="What still fits, to the byte.")
 
     runbook = "F4"
-    stops = True
-    spoils = True
+    may = frozenset({May.STOP, May.SPOIL})
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"no space left after {self.free}: {self.where(targets)}"

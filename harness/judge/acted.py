@@ -12,7 +12,7 @@ from harness.judge.codes import Code
 from harness.judge.score import Finding, Verdict
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
-from harness.units import format_duration, parse_duration_ns
+from harness.units import format_duration
 
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
@@ -43,8 +43,8 @@ def findings(run: Timeline) -> Iterator[Finding]:
         yield from (Finding(Verdict.INVALID, f"fault {record.id} {text}", code) for code, text in _flaws(run, record))
         yield from _too_late(run, record)
         yield from _wrong_target(run, record, planned.get(record.id, {}))
-        yield from _otherwise(run, record, planned.get(record.id, {}))
-        yield from _healed_early(run, record, planned.get(record.id, {}))
+        yield from _otherwise(run, record)
+        yield from _healed_early(run, record)
 
 
 def _flaws(run: Timeline, fault: FaultRecord) -> Iterator[tuple[Code, str]]:
@@ -148,12 +148,11 @@ def _names(found: Counter[_Aim]) -> str:
     return " and ".join(filter(None, [f"ranks {', '.join(ranks)}" if ranks else "", ", ".join(nodes)])) or "nothing"
 
 
-def _otherwise(run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[Finding]:
+def _otherwise(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
     """In the planned way: a notice ends with the node taken; a victim of a kill dies, and does not leave by itself."""
-    parameters = planned.get("parameters") or {}
     if fault.injected is None or not fault.kills or run.outcome != "completed":
         return
-    if "notice" in parameters:
+    if fault.notice_ns is not None:
         kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
         for target in fault.targets:
             if target.get("rank") is None and place_of(target) in kept:
@@ -162,7 +161,7 @@ def _otherwise(run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) ->
                     f"fault {fault.id} gave {target.get('node')} a notice, but never took the node",
                     Code.FAULT_NODE_NOT_TAKEN,
                 )
-    elif parameters.get("signal") != "SIGTERM":
+    elif not fault.graceful:
         for rank in _left_by_themselves(run, fault):
             yield Finding(
                 Verdict.INVALID,
@@ -184,20 +183,19 @@ def _left_by_themselves(run: Timeline, fault: FaultRecord) -> Iterator[int]:
             yield process.rank
 
 
-def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[Finding]:
+def _healed_early(run: Timeline, fault: FaultRecord) -> Iterator[Finding]:
     """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
-    asked = str((planned.get("parameters") or {}).get("duration", ""))
-    if not asked[:1].isdigit() or fault.injected is None:
-        return  # it has no duration, or never acted
+    if fault.lasts is None or fault.injected is None:
+        return
     if fault.healed is None:
         if run.outcome is not None and not fault.error:
             yield Finding(
                 Verdict.INVALID,
-                f"fault {fault.id} was never undone; its planned duration is {asked}",
+                f"fault {fault.id} was never undone; its planned duration is {fault.lasts}",
                 Code.FAULT_NEVER_UNDONE,
             )
         return
-    lasted, duration = fault.healed - fault.injected, parse_duration_ns(asked)
+    lasted = fault.healed - fault.injected
     nodes = {(target.get("node"), target.get("incarnation")) for target in fault.targets}
     ranks = {target.get("rank") for target in fault.targets} - {None}
     victim_gone = any(
@@ -206,8 +204,8 @@ def _healed_early(run: Timeline, fault: FaultRecord, planned: dict[str, Any]) ->
         if (exit_["node"], exit_["incarnation"]) in nodes
     )
     over = not len(run.steps) or int(run.steps.end.max()) <= fault.healed
-    if lasted < duration and not victim_gone and not over:
-        text = f"was undone after {format_duration(lasted)}; its planned duration is {asked}"
+    if lasted < fault.lasts.ns and not victim_gone and not over:
+        text = f"was undone after {format_duration(lasted)}; its planned duration is {fault.lasts}"
         yield Finding(Verdict.INVALID, f"fault {fault.id} {text}", Code.FAULT_UNDONE_EARLY)
 
 

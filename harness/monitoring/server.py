@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
+import os
 import re
 import socket
 import socketserver
@@ -21,7 +23,11 @@ from harness.monitoring.monitor import ENDS_S, Books, Monitor
 
 OWN = "127.0.0.1"
 ASKED_WITHIN_S = 5.0  # a connection that asks nothing is closed
+ENDS_WITHIN_S = 10.0  # every connection, however busy it is
 CONNECTIONS_MAX = 32
+HOSTS = "CHAOS_METRICS_HOSTS"  # in the environment: more names that scrapers call this host, with commas
+PRIVATE = ("localhost", "local", "internal", "svc", "home.arpa")  # endings of names that nobody can buy
+MAKES_ROOM_S = 0.5
 KEPT_S = 0.2  # an answer serves all who ask so soon after it
 _WHERE = re.compile(r"(?P<address>[^:\[\]]*|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 _ASKED = ("REQUEST_METHOD", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")  # what an answer depends on
@@ -46,26 +52,64 @@ def place(where: str) -> tuple[str, int]:
     return address, int(found["port"])
 
 
+def is_own_host(host: str) -> bool:
+    """Refuses names that somebody else's DNS may point here: a page of theirs could read the metrics in a browser.
+
+    An address is no such name, nor is one that is not public, nor this host's own. Old scrapers send none at all.
+    """
+    name = re.sub(r":\d*\Z", "", host.lower())
+    if "." not in name or _is_address(name.strip("[]")):
+        return True
+    more = (each.strip().lower() for each in os.environ.get(HOSTS, "").split(","))
+    return name.endswith(tuple(f".{ending}" for ending in PRIVATE)) or name in {_full_name().lower(), *more}
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@functools.cache
+def _full_name() -> str:
+    return socket.getfqdn()
+
+
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Threads that end with this process, a limited number of them. Nobody's name is looked up."""
+    """Threads that end with this process, a limited number of them: the oldest connection makes room for the newest.
+    Nobody's name is looked up."""
 
     daemon_threads = True
     request_queue_size = 32
 
     def __init__(self, *given: Any) -> None:
         self._room = threading.Semaphore(CONNECTIONS_MAX)
+        self._since: dict[socket.socket, float] = {}  # of each connection, the oldest first
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        if not self._room.acquire(blocking=False):
+            for oldest in list(self._since)[:1]:
+                _hang_up(oldest)
+            if not self._room.acquire(timeout=MAKES_ROOM_S):
+                self.shutdown_request(request)
+                return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Twice a second."""
+        for request, since in list(self._since.items()):
+            if time.monotonic() - since > ENDS_WITHIN_S:
+                _hang_up(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._since.pop(request, None)
             self._room.release()
 
     def server_bind(self) -> None:
@@ -75,6 +119,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asked has gone."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Its thread, which closes it, reads the end or fails to write."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):
@@ -96,6 +146,9 @@ class _Kept:
         self._pages: dict[tuple[str, ...], tuple[float, str, list[tuple[str, str]], list[bytes]]] = {}
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if not is_own_host(environ.get("HTTP_HOST", "")):
+            start("421 Misdirected Request", [("Content-Type", "text/plain")])
+            return [f"This host has another name. {HOSTS} allows more of them.\n".encode()]
         if environ.get("PATH_INFO") not in ("/metrics", "/"):
             start("404 Not Found", [("Content-Type", "text/plain")])
             return [b"The metrics are at /metrics.\n"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.emitter import abnormal
+from harness.log import older_faults
 from harness.monitoring.board import Board
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
 from harness.monitoring.saves import Saves
@@ -221,7 +222,7 @@ class Tally:
         elif name in ("node.allocated", "node.released"):
             self._node(name == "node.allocated", event)
         elif name == "fault.injected":
-            self._injected(str(event["fault"]), str(event.get("kind", OTHER)))
+            self._injected(str(event["fault"]), str(event.get("kind", OTHER)), event)
         elif name == "fault.healed":
             self._healed(str(event["fault"]))
 
@@ -252,9 +253,9 @@ class Tally:
         self.board.set("chaos_nodes", len(self._nodes))
         self.board.set("chaos_gpus", sum(self._nodes.values()))
 
-    def _injected(self, fault: str, kind: str) -> None:
+    def _injected(self, fault: str, kind: str, event: Mapping[str, Any]) -> None:
         self.board.add("chaos_faults_injected_total", 1, kind)
-        self.board.add("chaos_preemptions_total", kind == "preemption")
+        self.board.add("chaos_preemptions_total", older_faults.consequences(event, {}, kind).preempts)
         if fault not in self._faults:
             self._faults[fault] = kind
             self.board.add("chaos_faults_active", 1, kind)

@@ -26,6 +26,7 @@ from harness.log import hostile
 from harness.page import alerts
 from harness.page.access import LOOKS, MAY, Access
 from harness.page.hub import Hub
+from harness.page.waiting import STAYS_OPEN
 from harness.report.words import PHASE_MEANING, plain
 from harness.run.desk import TEXT_MAX, Ask, Desk
 
@@ -106,7 +107,8 @@ class Page:
             return _refused("no token, or a wrong token")
         if self.hub.streams >= STREAMS_MAX:
             return JSONResponse({"refused": f"{STREAMS_MAX} pages are open already"}, status_code=503)
-        return StreamingResponse(self.hub.stream(role), media_type="text/event-stream")
+        setattr(request.state, STAYS_OPEN, True)
+        return _Stream(self.hub, role)
 
     async def log(self, request: Request) -> Response:
         """The newest words on a node. They are the trainer's: plain text, without what could steer a terminal."""
@@ -174,6 +176,21 @@ class Page:
             return JSONResponse({"refused": str(error)}, status_code=400)
         taken = [self.desk.hand_in(each) for each in found]
         return JSONResponse({"taken": sum(taken)}, status_code=200 if all(taken) else 429)
+
+
+class _Stream(StreamingResponse):
+    """Counts from the moment on at which it was allowed, whether or not its first message is ever sent."""
+
+    def __init__(self, hub: Hub, role: str):
+        super().__init__(hub.stream(role), media_type="text/event-stream")
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._hub.streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hub.streams -= 1
 
 
 def _refused(why: str) -> Response:

@@ -74,14 +74,10 @@ class Hub:
 
     async def stream(self, role: str) -> AsyncIterator[str]:
         """Server-sent events: the newest view at once, and each later one; what a slow browser missed is left out."""
-        self.streams += 1
-        try:
-            yield f"retry: {RECONNECT_MS}\n\n"
-            async for message in self._messages(role):
-                yield message
-            yield "event: over\ndata: null\n\n"
-        finally:
-            self.streams -= 1
+        yield f"retry: {RECONNECT_MS}\n\n"
+        async for message in self._messages(role):
+            yield message
+        yield "event: over\ndata: null\n\n"
 
     async def _messages(self, role: str) -> AsyncIterator[str]:
         assert self._changed is not None

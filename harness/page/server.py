@@ -22,6 +22,7 @@ from harness.run.desk import Desk
 
 STARTS_S = 15.0
 ENDS_S = 3.0
+PEM_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,23 @@ class PageAddress:
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--tls-cert and --tls-key belong together")
         for path in (self.certificate, self.key):
-            if path is not None and not path.is_file():
-                raise UsageError(f"{path}: no such file")
+            if path is not None:
+                _check_readable(path)
         if not self.secure and not _is_own(self.address):
             text = f"--address {self.address}: others could read the tokens on the way; give --tls-cert and --tls-key"
             raise UsageError(f"{text}, or leave the page on 127.0.0.1")
+
+
+def _check_readable(path: pathlib.Path) -> None:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    try:
+        with path.open("rb") as file:
+            size = len(file.read(PEM_BYTES_MAX + 1))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if size > PEM_BYTES_MAX:
+        raise UsageError(f"{path}: no PEM file has more than {PEM_BYTES_MAX // 2**20} MiB")
 
 
 def _is_own(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Connections that ask nothing: they must not keep anybody from pressing Stop."""
+"""Limits on connections, in time and in number: they must not keep anybody from pressing Stop."""
 
 from __future__ import annotations
 
@@ -7,35 +7,59 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-ASKS_WITHIN_S = 10.0
-UNASKED_MAX = 100
+ASKS_WITHIN_S = 10.0  # for the first whole request
+ANSWERED_WITHIN_S = 30.0  # for each whole answer, unless it stays open; and then for taking it and asking again
+OTHERS_MAX = 100  # connections beside the answers that stay open
+STAYS_OPEN = "stays_open"  # in the state of a request: who answers it limits how many of these there are
 
-_unasked: dict[Patient, None] = {}  # in the order in which they came
+_open: dict[Patient, None] = {}  # in the order in which they came
 
 
 class Patient(H11Protocol):
-    """Closed when no whole request comes in time. Of too many that wait, the oldest is closed, never the newest."""
+    """Closed when no whole request comes in time, or when nobody takes the answer. Of too many connections one without
+    a whole request is closed before others, and of these the oldest: never the newest."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        _unasked[self] = None
-        self._limit: asyncio.TimerHandle = self.loop.call_later(ASKS_WITHIN_S, self._give_up)
-        while len(_unasked) > UNASKED_MAX:
-            next(iter(_unasked))._give_up()
+        _open[self] = None
+        self._expect_request(ASKS_WITHIN_S)
+        others = [each for each in _open if not each.stays_open]
+        if len(others) > OTHERS_MAX:
+            min(others[:-1], key=lambda each: each.asked).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None:
-            self._has_asked()
+        self._see_request()
+
+    def on_response_complete(self) -> None:
+        self._limit.cancel()
+        self._expect_request(ANSWERED_WITHIN_S)
+        super().on_response_complete()  # reads the next request where it is there already
+        self._see_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_asked()
+        self._limit.cancel()
+        _open.pop(self, None)
         super().connection_lost(exc)
 
-    def _has_asked(self) -> None:
+    @property
+    def stays_open(self) -> bool:
+        """Only while the answer goes on."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and cycle.scope["state"].get(STAYS_OPEN, False)
+
+    def _expect_request(self, within_s: float) -> None:
+        self.asked = False
+        self._limit: asyncio.TimerHandle = self.loop.call_later(within_s, self._give_up)
+
+    def _see_request(self) -> None:
+        cycle = self.cycle
+        if self.asked or cycle is None or cycle.more_body or cycle.response_complete:
+            return
+        self.asked = True
         self._limit.cancel()
-        _unasked.pop(self, None)
+        self._limit = self.loop.call_later(ANSWERED_WITHIN_S, self._give_up)
 
     def _give_up(self) -> None:
-        self._has_asked()
-        self.transport.abort()
+        if not self.stays_open:
+            self.transport.abort()

@@ -26,6 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from harness.backends.contract import Workload as Launch
 from harness.errors import ScenarioError
 from harness.faults.contract import Fault, NamedFault, Target
+from harness.log.consequences import May
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
 from harness.trainers.shared.outcome import outcome_digest
@@ -79,7 +80,7 @@ class PlannedFault(NamedFault):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def kills(self) -> bool:
-        return self.action.kills
+        return May.KILL in self.action.may
 
     def nodes(self) -> set[int]:
         """0-based places of the nodes it acts on."""
@@ -212,7 +213,7 @@ class Plan(_Model):
     def launch(self) -> Launch:
         """What the backend starts on every node. Pure."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
-        return replace(launch, notice_s=max((fault.action.notice_s for fault in self.faults), default=0.0))
+        return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def outcome_digest(self) -> str:
         """Names what decides this plan's outcome if it has no faults."""

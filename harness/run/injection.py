@@ -146,10 +146,7 @@ class Injection:
     def injected(self) -> None:
         self._moment("injected")
         aimed = [self._aim(target) for target in self.targets]
-        told = {"kills": self.fault.kills, "stops": self.fault.stops, "spoils": self.fault.spoils}
-        told |= {"drifts": True} if self.fault.drifts() else {}
-        told |= {"diverges": True} if self.fault.diverges() else {}
-        told |= {"leaks": True} if self.fault.leaks else {}
+        told = self.fault.consequences().to_event()
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:

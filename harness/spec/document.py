@@ -80,8 +80,11 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
         os.close(descriptor)
         what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
         raise UsageError(f"{path}: cannot be read: it is {what}")
-    with open(descriptor, "rb") as file:
-        data = file.read(bytes_max + 1)
+    try:
+        with open(descriptor, "rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:  # of /proc/self/mem, or a failing disk
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     if len(data) > bytes_max:
         raise UsageError(f"{path}: cannot be read: it is larger than the {bytes_max / 2**20:g} MiB that are allowed")
     try:

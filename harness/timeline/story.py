@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.log import reading
+from harness.log import older_faults, reading
+from harness.log.consequences import Consequences
 from harness.log.planned_size import PlannedSize
 from harness.timeline import clocks, lineage, saves
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
+_LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
 
@@ -30,21 +32,15 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class FaultRecord:
+class FaultRecord(Consequences):
     id: str
     kind: str
-    kills: bool
     targets: tuple[dict[str, Any], ...]
     injected: int | None
     effects: tuple[dict[str, Any], ...]  # each {measured, expected, unit, ok, detail, at}
     recovered: int | None
     healed: int | None
     error: str | None
-    stops: bool = False  # a healthy job may have to stop over it
-    spoils: bool = False  # it may damage checkpoints; taken for granted where a fault does not say
-    drifts: bool = False  # it leaves a rank with other weights than its peers
-    diverges: bool = False  # the loss may diverge over it
-    leaks: bool = False  # a rank's memory grows over it until it is killed
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
     damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
     traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
@@ -65,14 +61,14 @@ class Story:
         self.agents = [writer for writer in log.writers if writer.role == "agent"]
         self._launches = _launches(self.agents)
         self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
-        self.faults = _faults(self.harness)
+        self.faults = _faults(self.harness, {str(each.get("id")): each for each in self.plan.get("faults") or ()})
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
         self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
         lineage.find_cut(self.lives, {exit_["key"]: exit_["code"] for exit_ in self.exits if exit_["rank"] is None})
         self.worlds = lineage.form_worlds(self.lives)
-        skewed = any(fault.get("fault") == "clock_skew" for fault in self.plan.get("faults") or ())
+        skewed = any(fault.clocks for fault in self.faults)
         self.clock_problems = list(clocks.problems(log, self.lives, skewed))
 
     def _first(self, name: str) -> dict[str, Any]:
@@ -199,7 +195,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
     return slots, [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
 
 
-def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
+def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
     """One record per injection; an id that is armed or injected again after it acted begins a new one."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
@@ -209,35 +205,23 @@ def _faults(harness: Sequence[dict[str, Any]]) -> list[FaultRecord]:
             continue
         record = current.get(str(event["fault"]))
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
-            record = {"id": str(event["fault"]), "kind": "", "kills": False, "stops": False, "spoils": False}
-            record |= {
-                "drifts": False,
-                "diverges": False,
-                "leaks": False,
-                "targets": (),
-                "injected": None,
-                "told": [],
-                "taken": [],
-                "effects": [],
-                "ends": [],
-                "traffic": [],
-                "damaged": [],
-            }
-            record |= {"recovered": None, "healed": None, "error": None, "held_back": ""}
+            record = {"id": str(event["fault"]), "kind": "", "consequences": Consequences(), "targets": ()}
+            record |= {name: [] for name in ("told", "taken", *_LISTS)}
+            record |= {"injected": None, "recovered": None, "healed": None, "error": None, "held_back": ""}
             current[record["id"]] = record
             records.append(record)
-        _note(record, what, event)
+        _note(record, what, event, planned.get(record["id"], {}))
     return [_record(record) for record in records]
 
 
 def _record(record: dict[str, Any]) -> FaultRecord:
     strikes = record.pop("taken") or record["told"]
     del record["told"]
-    lists = {name: tuple(record[name]) for name in ("effects", "ends", "traffic", "damaged")}
-    return FaultRecord(**record | lists | {"strikes": tuple(strikes)})
+    lists = {name: tuple(record[name]) for name in _LISTS}
+    return FaultRecord(**vars(record.pop("consequences")) | record | lists | {"strikes": tuple(strikes)})
 
 
-def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
+def _note(record: dict[str, Any], what: str, event: dict[str, Any], planned: Mapping[str, Any]) -> None:
     record["kind"] = str(event.get("kind", record["kind"]))
     match what:
         case "postponed":
@@ -245,12 +229,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any]) -> None:
         case "injected":
             record["injected"] = event["at"] if record["injected"] is None else record["injected"]
             record["told"].append(event["at"])
-            record["kills"] = bool(event.get("kills", False))
-            record["stops"] = bool(event.get("stops", False))
-            record["spoils"] = bool(event.get("spoils", not record["kills"]))
-            record["drifts"] = bool(event.get("drifts", False))
-            record["diverges"] = bool(event.get("diverges", False))
-            record["leaks"] = bool(event.get("leaks", False))
+            record["consequences"] = older_faults.consequences(event, planned, record["kind"])
             record["targets"] = tuple(event.get("targets") or ())
         case "taking":
             record["taken"].append(event["at"])

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 
 import pytest
+from waiting import HANG_S
 
 from harness.backends import delivery
 from harness.backends.agent import boot, rpc
@@ -110,7 +111,7 @@ def test_an_agent_runs_a_command_and_tells_its_end(python: str, archive: str, tm
     with ours, theirs, (tmp_path / "errors").open("wb") as errors:
         process = subprocess.Popen(start, stdin=theirs, stdout=theirs, stderr=errors)
         theirs.close()
-        ours.settimeout(30)
+        ours.settimeout(HANG_S)
         assert rpc.receive(ours)["event"] == "ready"
         code = "import harness.events, sys; sys.exit(7)"
         params = {"command": [python, "-c", code], "env": {}, "log": str(tmp_path / "log")}
@@ -118,7 +119,7 @@ def test_an_agent_runs_a_command_and_tells_its_end(python: str, archive: str, tm
         messages = [rpc.receive(ours), rpc.receive(ours)]
         assert {"event": "exit", "code": 7} in messages, (messages, (tmp_path / "log").read_text())
         ours.shutdown(socket.SHUT_RDWR)
-        assert process.wait(30) == 0, (tmp_path / "errors").read_text()
+        assert process.wait() == 0, (tmp_path / "errors").read_text()
 
 
 def test_the_working_folder_decides_nothing(archive: str, tmp_path: pathlib.Path) -> None:

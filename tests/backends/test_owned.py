@@ -29,7 +29,7 @@ def killed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pat
     """The folder and a name of a process that was killed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", MAKES], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", MAKES], env=env, capture_output=True, text=True)
     folder, name = done.stdout.split()
     return pathlib.Path(folder), name
 

@@ -26,7 +26,7 @@ workload:
   nodes: 1
   steps: 400
   checkpoint: {{every_steps: 10}}
-abort: {{if_no_step_for: 40s, wall_clock: 60s}}
+abort: {{if_no_step_for: 10m, wall_clock: 10m}}
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -130,12 +131,12 @@ def _garbage(index: pathlib.Path) -> None:
 
 
 def _other_table(index: pathlib.Path) -> None:
-    with sqlite3.connect(index) as other:
+    with contextlib.closing(sqlite3.connect(index)) as other:
         other.execute("ALTER TABLE runs ADD COLUMN more")
 
 
 def _other_version(index: pathlib.Path) -> None:
-    with sqlite3.connect(index) as other:
+    with contextlib.closing(sqlite3.connect(index)) as other:
         other.execute("PRAGMA user_version = 99")
 
 
@@ -146,7 +147,7 @@ def test_a_damaged_index_is_made_anew(reports: pathlib.Path, damage: Any) -> Non
     expected = Store(reports).runs()
     damage(reports / INDEX)
     assert Store(reports).runs() == expected
-    with sqlite3.connect(reports / INDEX) as index:
+    with contextlib.closing(sqlite3.connect(reports / INDEX)) as index:
         assert index.execute("SELECT count(*) FROM runs").fetchone() == (4,)
     assert [path.name for path in reports.iterdir() if path.name.startswith(f"{INDEX}.")] == []
 
@@ -194,9 +195,9 @@ def test_many_processes_may_ask_at_once(tmp_path: pathlib.Path) -> None:
     asking = [context.Process(target=_ask, args=(tmp_path, number, answers)) for number in range(4)]
     for process in asking:
         process.start()
-    found = [answers.get(timeout=60) for _ in asking]
+    found = [answers.get() for _ in asking]
     for process in asking:
-        process.join(60)
+        process.join()
     assert max(found) == 40 == len(Store(tmp_path).runs())
 
 

@@ -28,6 +28,6 @@ def test_the_page_alone_needs_the_extra(words: list[str], code: int, told: str, 
     command = [sys.executable, "-c", BLOCKED, "gameday", *words]
     if "--dry-run" not in words:
         command += ["--reports", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
     assert done.returncode == code and told in done.stdout + done.stderr, done.stdout + done.stderr
     assert not list(tmp_path.iterdir())

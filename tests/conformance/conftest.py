@@ -14,7 +14,8 @@ import tools
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
 
-from conformance.places import LIMIT_S, PLACES, ROOT, Job, OpenJob, Place, open_job, until  # noqa: E402
+from conformance.places import PLACES, ROOT, Job, OpenJob, Place, open_job  # noqa: E402
+from waiting import until  # noqa: E402
 
 _numbers = itertools.count(1)
 
@@ -63,7 +64,7 @@ def open_here(place: Place, tmp_path: pathlib.Path) -> Iterator[OpenJob]:
     yield open_one
     for job in jobs:
         job.cluster.close()
-        until(lambda run_id=job.run_id: not place.left_of(run_id), f"the end of all of {job.run_id}", LIMIT_S)  # type: ignore[misc]
+        until(lambda run_id=job.run_id: not place.left_of(run_id), f"the end of all of {job.run_id}")  # type: ignore[misc]
 
 
 class _engine:
@@ -76,8 +77,8 @@ class _engine:
 
     def __enter__(self) -> None:
         if self._script:
-            subprocess.run([self._script, "start"], check=True, timeout=60)
+            subprocess.run([self._script, "start"], check=True)
 
     def __exit__(self, *_: object) -> None:
         if self._script:
-            subprocess.run([self._script, "stop"], check=True, timeout=60)
+            subprocess.run([self._script, "stop"], check=True)

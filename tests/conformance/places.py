@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from waiting import until
 
 from harness.backends.agent import cgroups, processes
 from harness.backends.contract import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
@@ -18,18 +19,8 @@ T = TypeVar("T")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKER = (pathlib.Path(__file__).parent / "worker.py").read_text()
 STORE = "store"
-LIMIT_S = 60.0
 LISTENING = "0A"  # a state in /proc/net/tcp
 CONTROL = ("{python}", "-S", "-c", "import time; print('control is up', flush=True); time.sleep(900)")
-
-
-def until(look: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
-    """What `look` sees once there is something to see."""
-    deadline = time.monotonic() + limit_s
-    while not (seen := look()):
-        assert time.monotonic() < deadline, f"{what} did not come within {limit_s:g} s"
-        time.sleep(0.02)
-    return seen
 
 
 def worker(steps: int = 0, code: int = 0, store: str = "") -> tuple[str, ...]:

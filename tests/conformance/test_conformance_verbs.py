@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from conformance.checks import CHECKS, clock_environment
-from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, until, worker
+from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, worker
+from waiting import until
 
 from harness.backends.contract import Verb
 

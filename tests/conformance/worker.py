@@ -44,7 +44,7 @@ def answer() -> None:
 def ask(path: str, method: str = "GET", **headers: str) -> str:
     url = os.environ["CHAOS_METADATA"] + path
     request = urllib.request.Request(url, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()})
-    with urllib.request.urlopen(request, timeout=2) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         return str(answer.read().decode())
 
 

@@ -7,8 +7,8 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+
+from waiting import until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -39,24 +39,15 @@ class Going:
         assert found is not None
         return found[1]
 
-    def wait_for(self, word: str, limit_s: float = 60) -> None:
-        until(lambda: word in self.log() or self.process.poll() is not None, limit_s)
+    def wait_for(self, word: str) -> None:
+        until(lambda: word in self.log() or self.process.poll() is not None, word)
         assert word in self.log(), f"{word}: {self.out.read_text()}"
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(60)
+            self.process.wait()
 
     def note(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = chaos("note", "last", *words, "--reports", str(self.reports))
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def until(holds: Callable[[], bool], limit_s: float) -> bool:
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if holds():
-            return True
-        time.sleep(0.1)
-    return False
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

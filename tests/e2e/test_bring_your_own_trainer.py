@@ -40,15 +40,17 @@ def call(folder: pathlib.Path, *words: str, **env: str) -> subprocess.CompletedP
         env=environment(folder / "reports", **env),
         capture_output=True,
         text=True,
-        timeout=280,
     )
+
+
+def skip_without(backend: str) -> None:
+    capability = load_backend(backend).probe()
+    if not capability.available:
+        pytest.skip(capability.summary)
 
 
 def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> Done:
     """The scenario as it was written; only the place of the script is the backend's."""
-    capability = load_backend(backend).probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
     folder = training / backend
     folder.mkdir()
     text = (training / "chaos" / "rank-kill.yaml").read_text()
@@ -59,6 +61,7 @@ def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> 
 
 
 def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
+    skip_without("docker")
     engine = Engine()
     image = f"chaos-test-own-trainer-{os.getpid()}"
     try:
@@ -75,6 +78,28 @@ def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
 
 
 def test_on_slurm_at_the_same_path_on_all_nodes(training: pathlib.Path) -> None:
+    skip_without("slurm")
     done = rehearsed(training, "slurm", str(training / "train.py"))
     assert done.code == 0, done.out
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
+
+
+def test_a_first_look_overwrites_no_checkpoint_of_the_users(tmp_path: pathlib.Path) -> None:
+    """The script saves beside itself, whatever its command says."""
+    if not (capability := load_backend("local").probe()).available:
+        pytest.skip(capability.summary)
+    folder = tmp_path / "my-training"
+    folder.mkdir()
+    text, saves = re.subn(
+        r"^( *)torch\.save\(.*", r"\g<0>\n\1torch.save({}, 'mine.pt')", SCRIPT.read_text(), flags=re.M
+    )
+    assert saves
+    (folder / "train.py").write_text(text)
+    (folder / "mine.pt").write_text("three weeks of training")
+    words = ["torchrun", "--nproc-per-node", "2", "train.py", "--steps", "60", "--out"]
+    done = call(folder, "init", "--", *words, "{checkpoints}")
+    assert "checkpoints at step" in done.stdout, done.stdout + done.stderr
+    done = call(folder, "init", "--folder", "other", "--", *words, str(folder / "out"))
+    assert done.returncode == 2 and f"its checkpoints go to {folder / 'out'}" in done.stdout, done.stdout + done.stderr
+    assert (folder / "mine.pt").read_bytes() == b"three weeks of training"
+    assert not {"out", "other"} & set(os.listdir(folder))

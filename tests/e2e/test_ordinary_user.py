@@ -50,7 +50,6 @@ def test_a_rank_kill_as_an_ordinary_user() -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=280,
             cwd=folder,
         )
         assert done.returncode == 0, done.stdout + done.stderr

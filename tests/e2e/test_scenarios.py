@@ -67,7 +67,7 @@ def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: path
           - id: {provider}
             fault: preemption
             via: {provider}
-            notice: 4s
+            notice: 15s
             when: {when}
             target: {{node: 1}}
             replacement: {{after: 500ms}}"""

@@ -13,15 +13,7 @@ from collections.abc import Callable
 
 import pytest
 from chaos_cli import ROOT, Done, chaos, command, environment, leftovers
-
-GONE_WITHIN_S = 30
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
+from waiting import until
 
 
 def start(reports: pathlib.Path, *words: object, **env: str) -> subprocess.Popen[str]:
@@ -43,11 +35,11 @@ def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     for moment in (random.uniform(*between) for between in ranges):
         before = set(reports.glob("short-*"))
         harness = start(reports, "run", larger, **env)
-        assert wait_for(lambda before=before: bool(set(reports.glob("short-*")) - before), 120)
+        until(lambda before=before: set(reports.glob("short-*")) - before, "the folder of the run")
         time.sleep(moment)
         harness.kill()
         harness.communicate()
-        assert wait_for(lambda: leftovers("short") == [], GONE_WITHIN_S), leftovers("short")
+        until(lambda: leftovers("short") == [], lambda: leftovers("short"))
         assert chaos(reports, "heal").code == 0
         (run_dir,) = set(reports.glob("short-*")) - before
         scored = chaos(reports, "score", run_dir)
@@ -63,9 +55,9 @@ def test_an_interrupted_run_is_healed_and_scoreable(
         tmp_path / "fresh"
     )  # without the fault-free runs of other tests, whose events would be taken for this run's
     harness = start(reports, "run", short)
-    assert wait_for(lambda: bool(list(reports.glob(".fault-free/*/events/*/trainer*"))), 60)
+    until(lambda: list(reports.glob(".fault-free/*/events/*/trainer*")), "the trainers")
     harness.send_signal(number)
-    out, _ = harness.communicate(timeout=60)
+    out, _ = harness.communicate()
     assert harness.returncode == 130, out
     assert "Traceback" not in out
     assert leftovers("short") == []
@@ -83,7 +75,7 @@ def test_a_trainer_that_crashes_at_start(reports: pathlib.Path, write: Callable[
           nodes: 2
           steps: 10
         expect: {recovery_time: {max: 1s}}
-        abort: {if_no_step_for: 20s, wall_clock: 60s}
+        abort: {if_no_step_for: 10m, wall_clock: 10m}
     """,
     )
     done = chaos(reports, "run", path)
@@ -102,7 +94,7 @@ def test_a_trainer_that_hangs_before_its_first_step(
         name: hang
         title: A trainer that never takes a step
         workload: {trainer: {command: [sleep, "1000"]}, nodes: 2, steps: 10}
-        abort: {if_not_started_for: 3s, wall_clock: 60s}
+        abort: {if_not_started_for: 3s, wall_clock: 10m}
     """,
     )
     done = chaos(reports, "run", path)

@@ -112,7 +112,7 @@ def queue(tmp_path: pathlib.Path) -> pathlib.Path:
 def submit(queue: pathlib.Path, *arguments: str, ends: int = 0) -> tuple[int, str]:
     calls = queue / "calls"
     env = os.environ | {"PATH": f"{queue}:{os.environ['PATH']}", "CALLS": str(calls), "GATE_ENDS": str(ends)}
-    done = subprocess.run([CI / "slurm-pre-job.sh", *arguments], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([CI / "slurm-pre-job.sh", *arguments], env=env, capture_output=True, text=True)
     return done.returncode, calls.read_text() if calls.exists() else ""
 
 

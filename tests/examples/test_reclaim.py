@@ -44,7 +44,7 @@ class Cloud:
 
     def run(self, program: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": f"{self.folder}:{os.environ['PATH']}", "CHAOS_PROVIDER_ID": "", **environment}
-        return subprocess.run([RECLAIM / program, *words], env=env, capture_output=True, text=True, timeout=30)
+        return subprocess.run([RECLAIM / program, *words], env=env, capture_output=True, text=True)
 
     @property
     def calls(self) -> list[list[str]]:

@@ -9,11 +9,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from faults.test_node_faults import make_plan
+from waiting import until
 
 from harness.backends.local.backend import BACKEND
 from harness.emitter import memory, strikes
@@ -75,11 +75,11 @@ def test_code_that_guards_its_telemetry_does_not_swallow_the_exception() -> None
         space = {"__name__": "harness.observer.watch"}
         exec(guard, space)
         space["told"]()
-        for _ in range(200):
+        for _ in range(6000):
             time.sleep(0.01)
         print("lived")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == "" and "InjectedError: a text" in done.stderr
 
 
@@ -162,18 +162,11 @@ def test_a_leak_takes_real_memory_and_gives_it_back(tmp_path: pathlib.Path) -> N
         "leak", f"{400 * 2**20} {64 * 2**20}", lambda record: len(told.append(record) or told), over=over.is_set
     )
     assert [each["name"] for each in told] == [strikes.LEAKING]
-    assert _holds(lambda: memory.resident_bytes() - before >= 60 * 2**20)
+    until(lambda: memory.resident_bytes() - before >= 60 * 2**20, "the leak")
     time.sleep(0.2)
     assert memory.resident_bytes() - before < 80 * 2**20, "no more than it was told"
     over.set()
-    assert _holds(lambda: memory.resident_bytes() - before < 20 * 2**20)
-
-
-def _holds(what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return what()
+    until(lambda: memory.resident_bytes() - before < 20 * 2**20, "the memory to be given back")
 
 
 def test_a_leak_leaves_enough_to_others() -> None:

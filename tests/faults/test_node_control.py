@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from waiting import HANG_S, until
 
 from harness.backends import run_folder
 from harness.backends.agent import skew, throttle
@@ -121,29 +122,21 @@ def events(run_dir: pathlib.Path) -> list[str]:
     return [json.loads(line)["event"] for line in lines]
 
 
-def wait_for(condition: object, limit_s: float = 20.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_exactly_the_planned_starts_of_the_rank_crash(tmp_path: pathlib.Path) -> None:
     fault = planned("start_failure", times=2, code=7)
     holds = TriggerHolds(tmp_path, [fault])
-    assert start_worker(tmp_path, holds, 0).wait(20) == 0  # nothing is armed yet
+    assert start_worker(tmp_path, holds, 0).wait() == 0  # nothing is armed yet
     holds.act(fault)
     for _ in range(2):
-        assert start_worker(tmp_path, holds, 1).wait(20) == 0  # another rank
+        assert start_worker(tmp_path, holds, 1).wait() == 0  # another rank
         with start_worker(tmp_path, holds, 0) as worker:
-            wait_for(lambda: holds.caught("f"))
+            until(lambda: holds.caught("f"), "the crash")
             assert worker.poll() is None, "a crash must not come before its reason is in the log"
             caught = holds.caught("f")
             assert caught is not None and (caught.rank, caught.node) == (0, "node0")
             caught.grant()
-            assert worker.wait(20) == 7
-    assert start_worker(tmp_path, holds, 0).wait(20) == 0
+            assert worker.wait() == 7
+    assert start_worker(tmp_path, holds, 0).wait() == 0
     assert events(tmp_path).count("started") == 6
     assert events(tmp_path).count("step") == 4
 
@@ -160,12 +153,12 @@ def test_exactly_the_planned_starts_of_the_rank_are_misled(
     holds.act(fault)
     program = EMIT + f'import os; emit("told", value=os.environ["{variable}"])'
     with start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2") as worker:
-        wait_for(lambda: holds.caught("f"))
+        until(lambda: holds.caught("f"), "the crash")
         caught = holds.caught("f")
         assert caught is not None and (caught.rank, caught.node) == (0, "node0")
         caught.grant()
-        assert worker.wait(20) == 0
-    assert start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2").wait(20) == 0  # not planned
+        assert worker.wait() == 0
+    assert start_worker(tmp_path, holds, 0, program, RANK="0", WORLD_SIZE="2").wait() == 0  # not planned
     first, second = sorted(read_log(tmp_path / "events"), key=lambda log: log.events[0]["mono_ns"])
     (misled,) = [event for event in first.events if event["event"] == "failpoint"]
     assert (misled["name"], misled["variable"], misled["value"]) == ("misled", variable, told)
@@ -178,21 +171,21 @@ def test_a_start_failure_that_is_healed_crashes_nobody(tmp_path: pathlib.Path) -
     holds = TriggerHolds(tmp_path, [fault])
     holds.act(fault)
     holds.stop_acting("f")
-    assert start_worker(tmp_path, holds, 0).wait(20) == 0
+    assert start_worker(tmp_path, holds, 0).wait() == 0
 
 
 def test_a_rank_stays_in_the_collective_until_it_is_let_go(tmp_path: pathlib.Path) -> None:
     fault = planned("hang", how="stuck_in_collective")
     holds = TriggerHolds(tmp_path, [fault])
     holds.act(fault)
-    assert start_worker(tmp_path, holds, 1).wait(20) == 0
+    assert start_worker(tmp_path, holds, 1).wait() == 0
     with start_worker(tmp_path, holds, 0) as worker:
-        wait_for(lambda: events(tmp_path).count("failpoint") == 2)
+        until(lambda: events(tmp_path).count("failpoint") == 2, "the rank in the collective")
         time.sleep(0.1)
         assert worker.poll() is None
         assert events(tmp_path).count("step") == 1
         holds.stop_acting("f")
-        assert worker.wait(20) == 0
+        assert worker.wait() == 0
 
 
 def test_progress_knows_step_times_failpoints_and_wall_clocks() -> None:
@@ -260,16 +253,17 @@ def test_a_skewed_process_waits_as_long_as_it_should(tmp_path: pathlib.Path, off
     env = skew.prepare(tmp_path) | {"CHAOS_NODE": "node0", "PATH": os.environ["PATH"]}
     skew.set_offset(tmp_path, "node0", offset_s)
     code = CLOCK.format(now=time.time(), mono=time.monotonic())
-    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True)
     wall_s, other_s, monotonic_s, waited_s = map(float, done.stdout.split())
-    assert wall_s == pytest.approx(offset_s, abs=30)
-    assert other_s == pytest.approx(offset_s, abs=30)
-    assert 0 <= monotonic_s < 30
-    assert 0.15 <= waited_s < 30
-    assert abs(time.time() - pathlib.Path(tmp_path / "clock" / "node0").stat().st_mtime) < 60, "the machine's own clock"
+    assert 0 <= monotonic_s < HANG_S
+    assert 0.15 <= waited_s < HANG_S
+    assert wall_s == pytest.approx(offset_s + monotonic_s, abs=1)
+    assert other_s == pytest.approx(offset_s + monotonic_s, abs=1)
+    written = pathlib.Path(tmp_path / "clock" / "node0").stat().st_mtime
+    assert abs(time.time() - written) < HANG_S, "the machine's own clock"
     skew.set_offset(tmp_path, "node0", 0)
-    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60)
-    assert 0 <= float(done.stdout.split()[0]) < 60
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True)
+    assert 0 <= float(done.stdout.split()[0]) < HANG_S
 
 
 def test_a_machine_without_a_compiler_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

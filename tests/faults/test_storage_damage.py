@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pathlib
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import waiting
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +28,10 @@ ELEMENTS = 20
 
 
 class Context:
-    def __init__(self, run_dir: pathlib.Path):
-        self.run_dir, self.seed = run_dir, 7
+    """`answered`: whether there is a trainer that will do as it is told."""
+
+    def __init__(self, run_dir: pathlib.Path, answered: bool = False):
+        self.run_dir, self.seed, self.answered = run_dir, 7, answered
         self.effects: list[tuple[float, float, bool]] = []
         self.ends: list[tuple[float, bool]] = []
         self.undos: list[dict[str, Any]] = []
@@ -37,12 +41,7 @@ class Context:
         if until is None:
             self.during.append(shards(self.run_dir))
             return False
-        deadline = time.monotonic() + 5
-        while not until():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.002)
-        return True
+        return waiting.until(until, "the trainer's answer") if self.answered else until()
 
     def undo(self, action: str, **arguments: Any) -> None:
         self.undos.append(arguments)
@@ -137,21 +136,24 @@ def test_a_weight_bit_flips_and_stays(tmp_path: pathlib.Path) -> None:
     "name, parameters", [("silent_data_corruption", {}), ("data_corruption", {"kind": "nan_batch"})]
 )
 def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: str, parameters: dict[str, Any]) -> None:
-    fault, context = build_fault(name, parameters), Context(tmp_path)
+    fault, context = build_fault(name, parameters), Context(tmp_path, answered=True)
     assert "CHAOS_DAMAGE" in fault.environment(tmp_path)
     trainer, model = hook(tmp_path), torch.nn.Linear(4, 3)
 
+    over = threading.Event()
+
     def steps() -> None:
-        for step in range(1, 2000):
+        for step in itertools.count(1):
             trainer.before_step(step, model)
             model(torch.ones(2, 4)).sum().backward()
-            if list((tmp_path / orders.FOLDER).glob("*.done")):
+            if over.is_set():
                 return
             time.sleep(0.002)
 
-    thread = threading.Thread(target=steps)
+    thread = threading.Thread(target=steps, daemon=True)
     thread.start()
     fault.inject([Target(0, 1)], context)  # type: ignore[arg-type]
+    over.set()
     thread.join()
     assert context.effects == [(1, 1, True)]
 

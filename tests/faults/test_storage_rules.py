@@ -9,18 +9,17 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from waiting import until
 
 from harness.backends.agent.types import StorageAnswers, StorageRule
 from harness.backends.contract import Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
-
-LIMIT_S = 30.0
 
 if Verb.STORAGE not in BACKEND.probe().verbs:
     pytest.skip(BACKEND.probe().missing[Verb.STORAGE], allow_module_level=True)
@@ -38,14 +37,6 @@ while True:
         job.unlink(); (box / "part").write_text(out.getvalue()); (box / "part").rename(job.with_suffix(".out"))
     time.sleep(0.002)
 """
-
-
-def wait_for(look: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + LIMIT_S
-    while not (seen := look()):
-        assert time.monotonic() < deadline, f"{what} did not come within {LIMIT_S:g} s"
-        time.sleep(0.005)
-    return seen
 
 
 @dataclass
@@ -73,7 +64,7 @@ class Storage:
     def run(self, code: str) -> list[str]:
         """The words that `code` prints, run on the node in the disturbed folder."""
         out = self.begin(code)
-        wait_for(out.exists, f"the end of {code!r}")
+        until(out.exists, f"the end of {code!r}")
         return out.read_text().split()
 
 
@@ -162,20 +153,30 @@ def test_only_so_many_operations_fail(storage: Storage) -> None:
 def test_every_operation_is_delayed_and_others_are_not(storage: Storage) -> None:
     rule = storage.disturb(pattern="slow", operations=("write",), delay_s=0.1)
     code = "import os, time\nfor name in ('slow', 'fast'):\n  f = os.open(name, os.O_CREAT | os.O_WRONLY); t = time.monotonic()\n  for _ in range(5): os.write(f, b'x')\n  print(time.monotonic() - t)"
-    slow, fast = map(float, storage.run(code))
+    slow, _ = map(float, storage.run(code))
     counts = rule.counts()
     rule.heal()
     assert counts["waits"] == 5 and counts["delayed_ns"] >= 5 * 0.1e9
-    assert slow >= 0.5 > fast
+    assert slow >= 0.5 and counts["matched"] == 5, "the other file is none of its business"
 
 
 def test_bandwidth_is_what_was_asked(storage: Storage) -> None:
-    rule = storage.disturb(operations=("read", "write"), rate_bytes=4e6)
-    storage.run(WRITE.format(name="slow", size=4_000_000, chunk=400_000))
-    counts = rule.counts()
-    rule.heal()
-    assert counts["bytes"] == 4_000_000
-    assert counts["bytes"] / counts["busy_ns"] * 1e9 == pytest.approx(4e6, rel=0.25)
+    """Other work makes it less, never more."""
+
+    def rate() -> float:
+        rule = storage.disturb(operations=("read", "write"), rate_bytes=4e6)
+        storage.run(WRITE.format(name="slow", size=4_000_000, chunk=400_000))
+        counts = rule.counts()
+        rule.heal()
+        assert counts["bytes"] == 4_000_000
+        return counts["bytes"] / counts["busy_ns"] * 1e9
+
+    def reached() -> bool:
+        found = rate()
+        assert found < 5e6
+        return found > 3e6
+
+    until(reached, "the bandwidth")
 
 
 SAVE = """
@@ -209,7 +210,7 @@ def test_power_loss(storage: Storage, power: str) -> None:
         rule.heal()
         rule = storage.disturb(pattern="*", operations=("rename",), power=power)
     out = storage.begin(SAVE)
-    wait_for(lambda: rule.counts()["cut"], "the power loss")
+    until(lambda: rule.counts()["cut"], "the power loss")
     time.sleep(0.1)
     assert not out.exists(), "nobody is told"
     counts = rule.counts()
@@ -227,7 +228,7 @@ def test_power_loss(storage: Storage, power: str) -> None:
         assert "whole" not in content and content["part-one"] == bytes([7]) * 40960
         assert counts["lost_renames"] == 1
     rule.heal()
-    wait_for(out.exists, "the end of the waiting once the power is back")
+    until(out.exists, "the end of the waiting once the power is back")
 
 
 def test_a_rule_never_covers_the_node_that_comes_after_its_own(storage: Storage) -> None:
@@ -244,7 +245,7 @@ def test_a_rule_never_covers_the_node_that_comes_after_its_own(storage: Storage)
 def test_a_node_without_power_can_be_killed_and_replaced(storage: Storage) -> None:
     rule = storage.disturb(pattern="torn", after_bytes=10, power="prefix")
     storage.begin(WRITE.format(name="torn", size=100, chunk=100))
-    wait_for(lambda: rule.counts()["cut"], "the power loss")
+    until(lambda: rule.counts()["cut"], "the power loss")
     storage.cluster.nodes[0].kill()
     assert storage.cluster.nodes[0].pids() == []
     for job in (storage.run_dir / "box").glob("*.py"):
@@ -314,6 +315,6 @@ time.sleep(100)
                     continue
         return found
 
-    wait_for(lambda: not left(), "the end of the lab")
+    until(lambda: not left(), "the end of the lab")
     assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
     (tmp_path / "store" / "free").touch()

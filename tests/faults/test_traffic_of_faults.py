@@ -6,12 +6,12 @@ import itertools
 import os
 import pathlib
 import socket
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from waiting import until
 
 from harness.backends.agent import processes
 from harness.backends.agent.net import connections
@@ -170,13 +170,8 @@ _numbers = itertools.count()
 
 def test_a_node_tells_the_bytes_of_its_own_processes(talking: LocalCluster) -> None:
     receiver, sender = talking.nodes
-    deadline = time.monotonic() + 20
-    pids = sender.pids()
-    while not any(each.sent for each in sender.connections(pids).each):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        pids = sender.pids()
-    found = sender.connections(pids)
+    until(lambda: any(each.sent for each in sender.connections(sender.pids()).each), "bytes")
+    found = sender.connections(sender.pids())
     assert found.of_processes
     assert {(each.local, each.remote) for each in found.each} == {(sender.address, receiver.address)}
     assert sender.connections([99_999]).each == ()

@@ -13,6 +13,7 @@ from harness.judge.codes import Code
 from harness.judge.questions.job import _left_without_notice
 from harness.judge.questions.metrics import _detection
 from harness.judge.score import Verdict
+from harness.units import Duration
 
 
 class _Sized:
@@ -93,15 +94,16 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
 def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, error: str | None, told: bool) -> None:
     """What broke off says so itself; a log without an end may have lost the line."""
     run: Any = SimpleNamespace(outcome=outcome)
-    fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[])
-    found = list(_healed_early(run, fault, {"parameters": {"duration": "8s"}}))
+    fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[], lasts=Duration("8s"))
+    found = list(_healed_early(run, fault))
     finding = (Verdict.INVALID, "fault full was never undone; its planned duration is 8s", Code.FAULT_NEVER_UNDONE, "")
     assert found == ([finding] if told else [])
-    assert list(_healed_early(run, fault, {"parameters": {}})) == []
+    fault.lasts = None
+    assert list(_healed_early(run, fault)) == []
 
 
 SECOND = 10**9
-EIGHT_SECONDS = {"parameters": {"duration": "8s"}}
+EIGHT_SECONDS = Duration("8s")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,8 @@ def test_a_fault_acts_as_long_as_it_was_to(
     run: Any = SimpleNamespace(outcome="completed", exits=[ended], steps=_Sized(end))
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
-    found = list(_healed_early(run, fault, EIGHT_SECONDS))
+    fault.lasts = EIGHT_SECONDS
+    found = list(_healed_early(run, fault))
     assert [each.verdict for each in found] == [Verdict.INVALID] * too_short
     assert all(each.text.startswith("fault slow was undone after ") for each in found)
     assert all(each.text.endswith("; its planned duration is 8s") for each in found)

@@ -109,7 +109,7 @@ def test_the_longest_recovery_is_told_wherever_it_comes() -> None:
 def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
     def effects(*ok: bool) -> FaultRecord:
         told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
-        return FaultRecord("f", "kind", True, ({"node": "n"},), 3 * score.S, told, None, None, None)
+        return FaultRecord("f", "kind", ({"node": "n"},), 3 * score.S, told, None, None, None)
 
     assert score._fault(effects(True, False, False), score.S)["effect"]["measured"] == 1
     assert score._fault(effects(True, True), score.S)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}

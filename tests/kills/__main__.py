@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import yaml
 from conformance.places import PLACES, WORKER, Place, fuse_mounts_below
+from waiting import HANG_S
 
 from harness.backends.agent import processes
 from harness.trainers.shared.placeholders import escaped
@@ -32,11 +33,7 @@ from harness.trainers.shared.placeholders import escaped
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAYS = ("harness", "group", "everybody")
 STEPS = 600
-BEGINS_S_MAX = 60.0
 MOMENT_S_MAX = 8.0
-WHOLE_RUN_S_MAX = 180.0
-HEALS_S_MAX = 180.0
-SETTLES_S = 20.0
 
 FAULTS: dict[str, list[dict[str, object]]] = {
     "local": [
@@ -102,7 +99,7 @@ def write_scenario(folder: pathlib.Path, backend: str) -> pathlib.Path:
         "workload": {"trainer": {"command": command}, "nodes": 2, "steps": STEPS},
         "faults": FAULTS[backend],
         "expect": {},
-        "abort": {"if_no_step_for": "60s", "wall_clock": "2m"},
+        "abort": {"if_no_step_for": "10m", "wall_clock": "10m"},
     }
     path.write_text(yaml.safe_dump(document))
     return path
@@ -112,7 +109,7 @@ def kill_once(place: Place, way: str, moment_s: float, reports: pathlib.Path) ->
     """Starts a run, kills it, heals, and looks for what is left."""
     before = run_ids(reports)
     harness = start(place, reports)
-    deadline = time.monotonic() + BEGINS_S_MAX
+    deadline = time.monotonic() + HANG_S
     while run_ids(reports) == before and harness.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(moment_s)
@@ -175,7 +172,7 @@ def heal(reports: pathlib.Path) -> None:
         [sys.executable, "-m", "harness", "heal"],
         env=os.environ | {"CHAOS_REPORTS": str(reports), "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
-        timeout=HEALS_S_MAX,
+        timeout=HANG_S,
         check=False,
         capture_output=True,
     )
@@ -183,7 +180,7 @@ def heal(reports: pathlib.Path) -> None:
 
 def settled(place: Place, runs: set[str], reports: pathlib.Path) -> list[str]:
     """What is left once everything that ends by itself had time for it: a process that was just killed, say."""
-    deadline = time.monotonic() + SETTLES_S
+    deadline = time.monotonic() + HANG_S
     while True:
         left = [each for run in runs for each in place.left_of(run)] + fuse_mounts_below(reports)
         left += [f"process {each.pid}" for each in guards_of(reports)]
@@ -196,7 +193,7 @@ def rehearse(count: int, seed: int, backends: list[str], reports: pathlib.Path) 
     """`count` kills, in turn over the backends and the ways; moments by the seed."""
     places = [next(place for place in PLACES if place.backend_name == name) for name in backends]
     for place in places:  # makes the fault-free run, which is kept: from then on it is runs with faults that are killed
-        start(place, reports).wait(WHOLE_RUN_S_MAX)
+        start(place, reports).wait(HANG_S)
         told = [path.read_text() for path in reports.glob(f"kills-{place.backend_name}-*/events/harness.jsonl")]
         assert told and '"event":"fault.effect"' in told[0], (reports / "harness.log").read_text()
     dice = random.Random(seed)

@@ -20,6 +20,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log import reading
+from harness.log.consequences import May
 from harness.timeline import timeline
 from harness.timeline.lineage import cells
 from harness.timeline.phases import Event, Gap, Mark
@@ -90,7 +91,8 @@ def test_the_episode_that_a_fault_belongs_to(
 ) -> None:
     """Progress stopped at 100 and was regained at 200."""
     target = {"node": "a", "incarnation": 1, "rank": None}
-    fault = timeline.FaultRecord("f", "kind", kills, (target,), injected, (), None, healed, None)
+    may = frozenset({May.KILL} if kills else ())
+    fault = timeline.FaultRecord("f", "kind", (target,), injected, (), None, healed, None, may=may)
     ends = {} if gone is None else {("a", 1): gone}
     assert timeline._belongs(fault, 100, 200, ends) is belongs
 

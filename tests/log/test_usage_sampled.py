@@ -56,7 +56,7 @@ def test_a_worker_tells_them_now_and_then(gpu: bool, tmp_path: pathlib.Path, mon
         return emit(event, **fields)
 
     usage.watch(tell, every_s=0.01)  # type: ignore[arg-type]
-    assert enough.wait(20)
+    assert enough.wait()
     (log,) = read_log(tmp_path)
     first = log.events[0]
     assert first["event"] == "usage" and first["namespace"]

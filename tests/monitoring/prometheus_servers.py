@@ -9,14 +9,14 @@ import pathlib
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-STARTS_S = 30.0
+from waiting import HANG_S, until
+
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
 def answer(url: str) -> Any:
     """The JSON of an answer of 200, or an `HTTPError` with what was said instead."""
     try:
-        with _DIRECT.open(url, timeout=10) as got:
+        with _DIRECT.open(url, timeout=HANG_S) as got:
             return json.loads(got.read() or b"null")
     except urllib.error.HTTPError as error:
         with error:
@@ -61,12 +61,13 @@ def running(command: Sequence[str], log: pathlib.Path, ready: str) -> Iterator[N
 
 
 def _wait(started: subprocess.Popen[bytes], log: pathlib.Path, ready: str) -> None:
-    until = time.monotonic() + STARTS_S
-    while True:
+    def answers() -> bool:
+        assert started.poll() is None, log.read_text()[-2000:]
         with contextlib.suppress(OSError), _DIRECT.open(ready, timeout=2):
-            return
-        assert started.poll() is None and time.monotonic() < until, log.read_text()[-2000:]
-        time.sleep(0.05)
+            return True
+        return False
+
+    until(answers, lambda: log.read_text()[-2000:])
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monitoring import telling
 from monitoring.telling import S, harness, plan, save, served, status, step, trainer
+from waiting import HANG_S
 
 from harness.campaign import ledger_so_far
 from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
@@ -28,7 +30,7 @@ from harness.errors import CannotRunError, UsageError
 from harness.extras import how_to_install
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log import records
-from harness.monitoring import metrics
+from harness.monitoring import metrics, server
 from harness.monitoring.board import SERIES_MAX, Board
 from harness.monitoring.metrics import METRICS, RANKS_SHOWN
 from harness.monitoring.monitor import LEDGER_EVERY_S, LEDGER_FAILED_S, Monitor, show_ledger
@@ -118,7 +120,7 @@ def test_a_checkpoint_of_many_parts_is_one() -> None:
     assert found["chaos_checkpoint_duration_seconds_count", ()] == 2
     assert found["chaos_checkpoint_duration_seconds_sum", ()] == pytest.approx(4), "the last part ends it"
     assert found["chaos_checkpoint_last_committed_step", ()] == 40
-    assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=60)
+    assert found["chaos_checkpoint_last_committed_timestamp_seconds", ()] == pytest.approx(time.time(), abs=HANG_S)
     half = heard(*told[:2], told[2])
     assert ("chaos_checkpoints_total", (("result", "success"),)) not in half
 
@@ -278,7 +280,7 @@ def test_the_loop_never_waits_for_a_scrape() -> None:
             done.set()
 
         threading.Thread(target=loop, daemon=True).start()
-        assert done.wait(10)
+        assert done.wait()
 
 
 def test_several_observers_hear_the_same() -> None:
@@ -309,7 +311,7 @@ def test_another_place_is_refused(where: str) -> None:
 
 
 def got(address: str) -> str:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=10) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         return str(answer.read().decode())
 
@@ -335,6 +337,78 @@ def test_connections_that_ask_nothing_keep_nobody_out() -> None:
             each.close()
 
 
+def asked_of(address: str, host: str) -> int:
+    """The status that a request with this Host has for an answer; an empty one: without any Host."""
+    port = int(address.split(":")[2].split("/")[0])
+    named = f"Host: {host}\r\n" if host else ""
+    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        connection.sendall(f"GET /metrics HTTP/1.0\r\n{named}\r\n".encode())
+        return int(connection.recv(100).split()[1])
+
+
+def test_a_slow_request_ends_though_it_never_stops_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ENDS_WITHIN_S", 1.0)
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        port = int(address.split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port), 5) as slow:
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
+            until = time.monotonic() + 6
+            with pytest.raises(OSError):
+                while time.monotonic() < until:
+                    slow.sendall(b"a")
+                    time.sleep(0.1)
+
+
+def test_slow_requests_keep_nobody_out() -> None:
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        port = int(address.split(":")[2].split("/")[0])
+        slow = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(3 * server.CONNECTIONS_MAX)]
+        for each in slow:
+            with contextlib.suppress(OSError):
+                each.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
+        handlers = [each for each in threading.enumerate() if "process_request_thread" in each.name]
+        assert len(handlers) <= server.CONNECTIONS_MAX
+        assert "chaos_job_up" in got(address)
+        for each in slow:
+            each.close()
+
+
+OWN_NAMES = [
+    socket.gethostname(),
+    socket.getfqdn(),
+    "127.0.0.1:9464",
+    "10.1.2.3:80",
+    "[::1]:9464",
+    "::1",
+    "LOCALHOST:1",
+]
+PRIVATE = [
+    "metrics:9464",
+    "chaos.training.svc:9464",
+    "chaos.training.svc.cluster.local",
+    "host.docker.internal:9464",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", OWN_NAMES + PRIVATE)
+def test_scrapes_by_address_and_by_name_are_answered(host: str) -> None:
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        assert asked_of(address, host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "example.org:9464", "127.0.0.1.example.org", "a.localhost.example.org"]
+)
+def test_a_name_of_somebody_elses_is_refused_unless_it_is_allowed(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of another site may have its own name lead to this host, and read what it likes (DNS rebinding)."""
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        assert asked_of(address, host) == 421
+    monkeypatch.setenv("CHAOS_METRICS_HOSTS", f"other.example.org, {host.partition(':')[0].upper()}")
+    with serving(":0", books=lambda run, fault_free: None) as (_, address):
+        assert asked_of(address, host) == 200
+
+
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -349,7 +423,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 def test_without_the_extra_the_command_names_it(tmp_path: pathlib.Path) -> None:
     code = "import sys; sys.modules['prometheus_client'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "run", "rank-kill", "--metrics", ":0", "--reports", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
     assert done.returncode == 4 and how_to_install("metrics") in done.stderr, done.stdout + done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -103,5 +103,5 @@ def test_a_server_that_refuses_is_an_error(run_dir: pathlib.Path, tmp_path: path
 def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
     code = "import sys; sys.modules['mlflow'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "export", str(run_dir), "--mlflow", "http://127.0.0.1:5000"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
     assert done.returncode == 4 and how_to_install("mlflow") in done.stderr, done.stdout + done.stderr

@@ -145,7 +145,7 @@ def test_what_is_no_address_is_refused(given: str) -> None:
 def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; from harness.cli.main import main; main()"
     words = [sys.executable, "-c", code, "export", str(run_dir), "--otlp", "http://127.0.0.1:4318"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"COLUMNS": "300"})
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
     assert done.returncode == 4 and how_to_install("otel") in done.stderr, done.stdout + done.stderr
 
 

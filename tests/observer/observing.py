@@ -35,7 +35,7 @@ def start(words: Sequence[str], env: Mapping[str, str], folder: pathlib.Path) ->
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, err = process.communicate(timeout=LIMIT_S)
+        out, err = process.communicate()
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()

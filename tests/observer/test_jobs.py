@@ -6,7 +6,6 @@ import json
 import pathlib
 from typing import Any
 
-import pytest
 from observer import observing
 
 TRAIN = """
@@ -75,7 +74,6 @@ def test_who_lost_a_peer_says_so(tmp_path: pathlib.Path) -> None:
     assert not named(victim, "exiting") and named(victim, "step")[-1]["step"] == 3
 
 
-@pytest.mark.timeout(180)
 def test_the_agent_tells_of_a_killed_worker(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(script(killed=True))
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]

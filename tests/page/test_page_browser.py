@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tools
+from waiting import HANG_S, until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
@@ -53,7 +54,7 @@ class Day:
 
     def end(self) -> None:
         self.over = True
-        self._thread.join(2)
+        self._thread.join()
 
 
 def course() -> Course:
@@ -81,7 +82,7 @@ def opened(
     browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
 ) -> tuple[Any, list[str]]:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(HANG_S * 1000)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
@@ -93,16 +94,7 @@ def opened(
 
 def wait(page: Any, condition: str) -> None:
     """Asked from here: the page's own policy forbids what playwright's waiting does inside it."""
-    assert until(lambda: bool(page.evaluate(condition)), 20), condition
-
-
-def until(holds: Callable[[], bool], limit_s: float = 10.0) -> bool:
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if holds():
-            return True
-        time.sleep(0.05)
-    return False
+    until(lambda: page.evaluate(condition), condition)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -125,7 +117,7 @@ def test_it_fits_says_no_error_and_runs_no_foreign_word(
 def test_stop_is_one_press_and_the_page_follows(browser: Any, day: Day) -> None:
     page, heard = opened(browser, day)
     page.get_by_role("button", name="Stop").click()
-    assert until(lambda: [ask.action for ask in day.pressed] == ["stop"])
+    until(lambda: [ask.action for ask in day.pressed] == ["stop"], "the press")
     wait(page, "document.getElementById('answer').textContent.startsWith('Stopped')")
     day.shown = view(blocked=True, saying="Stopped by Ada at 2:39: nothing is injected until it is lifted.")
     page.get_by_role("button", name="Lift the stop").wait_for()
@@ -142,7 +134,7 @@ def test_the_keyboard_alone_leaves_a_note(browser: Any, day: Day) -> None:
     page.keyboard.press("Tab")
     page.keyboard.type("loss is flat")
     page.keyboard.press("Enter")
-    assert until(lambda: bool(day.pressed))
+    until(lambda: day.pressed, "the note")
     (ask,) = day.pressed
     assert (ask.action, ask.who, ask.text, ask.role) == ("note", "Ada", "loss is flat", "participant")
     reached = set()
@@ -174,11 +166,11 @@ def test_a_name_is_asked_for_before_the_first_action(browser: Any, day: Day) -> 
     assert day.pressed == []
     page.keyboard.type("Ada")
     page.keyboard.press("Enter")
-    assert until(lambda: [(ask.action, ask.who) for ask in day.pressed] == [("detected", "Ada")])
+    until(lambda: [(ask.action, ask.who) for ask in day.pressed] == [("detected", "Ada")], "the press")
     assert page.get_by_label("Your name").get_attribute("aria-invalid") == "false"
     assert page.locator("#who-why").inner_text() == ""
     page.get_by_role("button", name="I take it").click()
-    assert until(lambda: len(day.pressed) == 2)
+    until(lambda: len(day.pressed) == 2, "the second press")
     assert heard == []
     page.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 import tools
+from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
@@ -23,11 +25,11 @@ from page_days import EVIL, view
 from starlette.testclient import TestClient
 
 from harness.errors import UsageError
-from harness.page import alerts
+from harness.page import alerts, app, waiting
 from harness.page.access import Access
 from harness.page.app import PHASES, STREAMS_MAX, Page, newest_words
 from harness.page.hub import Hub
-from harness.page.server import PageAddress, serving
+from harness.page.server import PageAddress, Served, serving
 from harness.run.day_view import NewsView, for_role
 from harness.run.desk import AlertNews, Ask, Desk
 from harness.timeline.phases import PHASES as TIMELINE_PHASES
@@ -60,7 +62,7 @@ def clerk() -> Iterator[Clerk]:
     clerk.start()
     yield clerk
     clerk.over = True
-    clerk.join(2)
+    clerk.join()
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def page(clerk: Clerk, tmp_path: pathlib.Path) -> Page:
 def client(page: Page) -> Iterator[TestClient]:
     with TestClient(page.app(), base_url=f"http://{HOST}") as client:
         page.hub.publish(view(), [])
-        time.sleep(0.05)
+        until(lambda: page.hub.view, "the first view")
         yield client
 
 
@@ -209,7 +211,7 @@ def test_each_phase_of_an_outage_has_the_colour_of_the_report(client: TestClient
 
 def test_phases_are_called_as_in_the_report(client: TestClient, page: Page) -> None:
     page.hub.publish(view(phase="first_step", outage=[("reschedule", 1.5), ("my.own_phase", 0.5)]), [])
-    time.sleep(0.05)
+    until(lambda: page.hub.view and page.hub.view.phase == "first_step", "the new view")
     told = json.loads(page.hub.text("master"))
     assert told["phase"] == "First new step"
     assert told["outage"] == [["reschedule", "Wait for capacity", 1.5], ["my.own_phase", "My own phase", 0.5]]
@@ -257,7 +259,7 @@ def test_alertmanager_and_plain_json_are_taken(client: TestClient, page: Page, c
     }
     assert client.post("/alerts", json=message, headers=token).json() == {"taken": 2}
     assert client.post("/alerts", json={"name": "Disk"}, headers=token).status_code == 200
-    time.sleep(0.1)
+    until(lambda: len(clerk.heard) == 3, "all three")
     assert clerk.heard == [
         AlertNews("Stalled", "firing", "no step", "f1"),
         AlertNews("Slow", "resolved", "", "f2"),
@@ -305,16 +307,14 @@ def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, cl
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *named]
-    subprocess.run(
-        [*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True, timeout=60
-    )
+    subprocess.run([*made, "-keyout", key, "-out", certificate, "-days", "1"], check=True, capture_output=True)
     with serving(PageAddress(certificate=certificate, key=key), clerk.desk, tmp_path, lambda narrow: "") as served:
         assert served.address.startswith("https://127.0.0.1:")
         trusted = ssl.create_default_context(cafile=certificate)
-        with urllib.request.urlopen(served.url("observer"), context=trusted, timeout=10) as answer:
+        with urllib.request.urlopen(served.url("observer"), context=trusted) as answer:
             assert "; Secure" in answer.headers["set-cookie"]
         with pytest.raises(OSError):
-            urllib.request.urlopen(served.url("observer").replace("https", "http"), timeout=10)
+            urllib.request.urlopen(served.url("observer").replace("https", "http"))
 
 
 def test_alerts_of_one_name_have_fingerprints_of_their_own() -> None:
@@ -335,6 +335,98 @@ def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.
             "Content-Type": "application/json",
         }
         request = urllib.request.Request(f"{served.address}/notes", b'{"action": "stop"}', headers, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request) as answer:
             assert answer.status == 200
     assert [each.action for each in clerk.heard if isinstance(each, Ask)] == ["stop"]
+
+
+ASKED = "GET /page.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+HALF_A_NOTE = "POST /notes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+
+
+def connected(served: Served) -> socket.socket:
+    host, _, port = served.address.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), 5)
+
+
+def closed(connection: socket.socket, within_s: float, word: bytes = b"") -> bool:
+    """Whether the page ends it, though a word is sent again and again."""
+    until = time.monotonic() + within_s
+    connection.settimeout(0.1)
+    try:
+        while time.monotonic() < until:
+            connection.sendall(word)
+            with contextlib.suppress(TimeoutError):
+                if not connection.recv(2**16):
+                    return True
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("first", ["", ASKED], ids=["at-once", "after-a-whole-request"])
+@pytest.mark.parametrize("begin", ["", "GET / HT", HALF_A_NOTE, HALF_A_NOTE + "Authorization: Bearer {token}\r\n\r\n"])
+def test_a_request_has_a_limited_time(
+    first: str, begin: str, clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ASKS_WITHIN_S", "ANSWERED_WITHIN_S"):
+        monkeypatch.setattr(waiting, name, 0.5)
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, connected(served) as connection:
+        connection.sendall(first.encode())
+        if first:
+            assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
+        connection.sendall(begin.format(token=served.access.tokens["master"]).encode())
+        assert closed(connection, 4, b"a" if begin else b"")
+
+
+def test_who_takes_no_answer_is_left(clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "ANSWERED_WITHIN_S", 0.5)
+    large = "x" * 2**25
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: large) as served, connected(served) as connection:
+        token = served.access.tokens["observer"]
+        connection.sendall(f"GET /chart?token={token} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        time.sleep(2)
+        received = 0
+        with contextlib.suppress(OSError):
+            while part := connection.recv(2**20):
+                received += len(part)
+        assert received < len(large)
+
+
+def test_streams_stay_open_and_are_limited_and_others_get_in(
+    clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hundred connections at once: of who has a token, and of who has none and keeps on asking."""
+    for name in ("ASKS_WITHIN_S", "ANSWERED_WITHIN_S"):
+        monkeypatch.setattr(waiting, name, 1.5)
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+        token = served.access.tokens["observer"]
+        before = len(os.listdir("/proc/self/fd"))
+        opened = list[socket.socket]()
+        for _ in range(STREAMS_MAX + 50):
+            stream = held.enter_context(connected(served))
+            stream.sendall(f"GET /events?token={token} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            opened += [stream] if stream.recv(100).startswith(b"HTTP/1.1 200") else []
+        assert len(opened) == served.hub.streams == STREAMS_MAX
+        for _ in range(150):
+            asking = held.enter_context(connected(served))
+            with contextlib.suppress(OSError):
+                asking.sendall(ASKED.encode() + b"GET")
+        time.sleep(2)
+        mine = STREAMS_MAX + 50 + 150
+        assert len(os.listdir("/proc/self/fd")) - before - mine <= STREAMS_MAX + waiting.OTHERS_MAX
+        with connected(served) as another:
+            another.sendall(ASKED.encode())
+            assert another.recv(100).startswith(b"HTTP/1.1 200")
+        assert served.hub.streams == STREAMS_MAX
+        assert not any(closed(each, 0.01) for each in opened[::10])
+
+
+def test_a_burst_of_streams_is_limited(clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "STREAMS_MAX", 2)
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+        asked = f"GET /events?token={served.access.tokens['observer']} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        many = [held.enter_context(connected(served)) for _ in range(30)]
+        for each in many:
+            each.sendall(asked)
+        assert sum(each.recv(100).startswith(b"HTTP/1.1 200") for each in many) == 2

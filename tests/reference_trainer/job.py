@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from torch.distributed import TCPStore
+from waiting import HANG_S, until
 
+from harness.emitter import HOLDS_ENV
 from harness.log.events import Tail
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -25,6 +26,28 @@ NURSERY = pathlib.Path(__file__).with_name("nursery.py")
 # A model so small that a step takes a few milliseconds.
 TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--context", "32", "--global-batch", "8"]
 QUICK = [*TINY, "--checkpoint-every", "10", "--metadata", "off", "--device", "cpu"]
+QUICK += ["--hang-floor-s", "120", "--collective-timeout-s", "600"]  # a busy machine is no hang
+
+
+def hold_after(folder: pathlib.Path, *steps: int) -> dict[str, str]:
+    """The environment of trainers that wait after each of these steps until `let_go`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "armed").touch()
+    paths = {"armed": str(folder / "armed"), "limit_s": HANG_S}
+    file = folder / "holds.json"
+    holds = [
+        {"match": {"event": "step", "step": step}, "released": str(_released(folder, step)), **paths} for step in steps
+    ]
+    file.write_text(json.dumps(holds))
+    return {HOLDS_ENV: str(file)}
+
+
+def let_go(folder: pathlib.Path, step: int) -> None:
+    _released(folder, step).touch()
+
+
+def _released(folder: pathlib.Path, step: int) -> pathlib.Path:
+    return folder / f"go-on.{step}"
 
 
 class Nursery:
@@ -55,13 +78,13 @@ class Nursery:
         order = {"arguments": arguments, "environment": environment, "output": str(output)}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        return self._born.get(timeout=10)
+        return self._born.get()
 
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(10)
-        self._listener.join(10)
+        self._process.wait()
+        self._listener.join()
         assert self._process.stdout
         self._process.stdout.close()
 
@@ -77,6 +100,7 @@ class Job:
         self.nodes: dict[str, int] = {}
         self.events: list[dict[str, Any]] = []  # each with its writer's header fields
         self._nursery = nursery
+        self._holds: dict[str, str] = {}
         self._incarnations: dict[str, int] = {}
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._tail = Tail(folder / "events")
@@ -99,6 +123,7 @@ class Job:
             "CHAOS_NODE": name,
             "CHAOS_INCARNATION": str(self._incarnations[name]),
             "GLOO_SOCKET_IFNAME": "lo",
+            **self._holds,
         }
         output = self.folder / f"{name}.out"
         self.nodes[name] = self._nursery.start([*arguments, "--", *self.trainer], environment, output)
@@ -116,19 +141,25 @@ class Job:
         found = [record for record in self.events if all(record.get(key) == value for key, value in wanted.items())]
         return sorted(found, key=lambda record: record["mono_ns"])
 
-    def wait_for(self, condition: Callable[[], Any], what: str, limit_s: float = 60) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: not within {limit_s} s\n{self.output()}")
-            time.sleep(0.005)
+    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
+        until(condition, lambda: f"{what}\n{self.output()}")
 
-    def wait_for_step(self, step: int, limit_s: float = 60) -> None:
-        self.wait_for(lambda: any(e["step"] >= step for e in self.seen("step")), f"step {step}", limit_s)
+    def wait_for_step(self, step: int) -> None:
+        self.wait_for(lambda: any(e["step"] >= step for e in self.seen("step")), f"step {step}")
 
-    def code(self, name: str, limit_s: float = 60) -> int:
+    def stop_after(self, *steps: int) -> None:
+        """The job is to wait after each of these steps until `go_on`: who looks may be slower than many steps."""
+        self._holds = hold_after(self.folder, *steps)
+
+    def wait_stopped(self, step: int) -> None:
+        self.wait_for(lambda: len(self.seen("step", step=step)) >= self.nproc * len(self.nodes), f"step {step} of all")
+
+    def go_on(self, step: int) -> None:
+        let_go(self.folder, step)
+
+    def code(self, name: str) -> int:
         """The exit code of a node's launcher, once it has ended."""
-        self.wait_for(lambda: self.nodes[name] in self._nursery.codes, f"the end of {name}", limit_s)
+        self.wait_for(lambda: self.nodes[name] in self._nursery.codes, f"the end of {name}")
         return self._nursery.codes[self.nodes[name]]
 
     def workers(self, node: str) -> dict[int, int]:

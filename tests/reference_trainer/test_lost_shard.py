@@ -11,8 +11,8 @@ from job import Job, Nursery
 from reference_trainer.train import EXIT_STOPPED
 
 STEPS = 400
-AWAY_S = 1.5
-HANG_FLOOR_S = "0.5"  # the watchdog would call so long a wait a hang
+AWAY_S = 8.0
+HANG_FLOOR_S = "5"  # the watchdog would call so long a wait a hang; no step takes so long, not on a busy machine
 
 
 def shards(folder: pathlib.Path, count: int = 4) -> pathlib.Path:
@@ -23,7 +23,19 @@ def shards(folder: pathlib.Path, count: int = 4) -> pathlib.Path:
 
 
 def job(nursery: Nursery, folder: pathlib.Path, data: pathlib.Path, *extra: str) -> Job:
-    return Job(nursery, folder, STEPS, "--data", str(data), "--hang-floor-s", HANG_FLOOR_S, *extra, nproc=2)
+    return Job(
+        nursery,
+        folder,
+        STEPS,
+        "--data",
+        str(data),
+        "--data-patience-s",
+        "600",
+        "--hang-floor-s",
+        HANG_FLOOR_S,
+        *extra,
+        nproc=2,
+    )
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage"])
@@ -35,11 +47,13 @@ def test_a_shard_that_comes_back_costs_time_and_nothing_else(
         whole.start("a")
         assert whole.code("a") == 0, whole.output()
     with job(nursery, tmp_path / "lost", data) as lost:
+        lost.stop_after(50)
         lost.start("a")
-        lost.wait_for_step(50)
+        lost.wait_stopped(50)
         kept = (data / "2").rename(tmp_path / "kept")
         if how == "garbage":
             (data / "2").write_bytes(bytes(20_000))
+        lost.go_on(50)
         lost.wait_for(lambda: lost.seen("anomaly", kind="data"), "word of the shard")
         time.sleep(AWAY_S)
         kept.rename(data / "2")
@@ -55,10 +69,12 @@ def test_a_shard_that_comes_back_costs_time_and_nothing_else(
 
 def test_a_shard_that_stays_away_stops_the_job_with_the_reason(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     data = shards(tmp_path / "data")
-    with job(nursery, tmp_path / "lost", data, "--data-patience-s", "1") as lost:
+    with job(nursery, tmp_path / "lost", data, "--data-patience-s", "8") as lost:
+        lost.stop_after(50)
         lost.start("a")
-        lost.wait_for_step(50)
+        lost.wait_stopped(50)
         (data / "1").unlink()
+        lost.go_on(50)
         assert lost.code("a") == EXIT_STOPPED
-        assert "data/1: No such file or directory; given up after 1 s" in lost.output()
+        assert "data/1: No such file or directory; given up after 8 s" in lost.output()
         assert not lost.seen("anomaly", kind="hang")

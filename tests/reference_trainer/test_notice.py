@@ -108,7 +108,7 @@ def test_notice_drains_the_node(nursery: Nursery, tmp_path: pathlib.Path, endpoi
         )
         job.wait_for_step(3)
         endpoint.evicted = cloud
-        assert job.code("a", 20) == EXIT_DRAINED
+        assert job.code("a") == EXIT_DRAINED
         assert [event["source"] for event in job.seen("notice", rank=0)] == [cloud]
         assert [event["kind"] for event in job.seen("checkpoint.committed")][-1] == "emergency"
         last = job.seen("step")[-1]["step"]

@@ -74,10 +74,13 @@ def test_the_scale_is_kept() -> None:
 def test_a_restart_in_fp16_goes_on_bit_for_bit(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     def run(folder: pathlib.Path, evicted_at: int | None) -> Job:
         with Job(nursery, folder, 24, "--precision", "fp16", nproc=2) as job:
+            if evicted_at is not None:
+                job.stop_after(evicted_at)
             job.start("a")
             if evicted_at is not None:
-                job.wait_for_step(evicted_at)
+                job.wait_stopped(evicted_at)
                 os.kill(job.nodes["a"], signal.SIGTERM)
+                job.go_on(evicted_at)
                 assert job.code("a") == 75
                 job.start("a")
             assert job.code("a") == 0, job.output()

@@ -8,10 +8,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from job import QUICK, ROOT, Job, Nursery
+from job import QUICK, ROOT, Job, Nursery, hold_after, let_go
+from waiting import until
 
 from harness.emitter import Emitter
 from harness.log.events import read_log
@@ -66,9 +66,11 @@ def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_pa
     whole = run(nursery, tmp_path / "whole", 30)
     with Job(nursery, tmp_path / "job", 30, nproc=2) as job:
         job.trainer += ["--steps", "30"]
+        job.stop_after(15)
         job.start("a")
-        job.wait_for_step(15)
+        job.wait_stopped(15)
         os.kill(job.nodes["a"], signal.SIGTERM)
+        job.go_on(15)
         assert job.code("a") == 75
         job.nproc = 3
         job.start("a")
@@ -83,7 +85,7 @@ def test_checkpoint_of_another_job_is_refused(nursery: Nursery, tmp_path: pathli
     run(nursery, tmp_path, 10)
     with Job(nursery, tmp_path, 20, "--seed", "1") as job:
         job.start("b")
-        assert job.code("b", 20) == 2
+        assert job.code("b") == 2
         assert "belongs to another job" in job.output()
 
 
@@ -94,17 +96,19 @@ def test_not_finite_is_skipped_or_stops_the_job(nursery: Nursery, tmp_path: path
     assert skipped.seen("anomaly", rank=0) and skipped.seen("anomaly", rank=1)
     with Job(nursery, tmp_path / "stop", 6, *wild, "--nonfinite", "stop", nproc=2) as job:
         job.start("a")
-        assert job.code("a", 20) == train.EXIT_STOPPED
+        assert job.code("a") == train.EXIT_STOPPED
         assert {event["code"] for event in job.seen("worker.exit")} <= {train.EXIT_STOPPED, 74, -9}
 
 
 def test_hang_is_named_with_stacks_and_recovered_from(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    with Job(nursery, tmp_path, 60, "--hang-floor-s", "1", nproc=2) as job:
+    with Job(nursery, tmp_path, 60, "--hang-floor-s", "5", nproc=2) as job:
+        job.stop_after(15)
         job.start("a")
-        job.wait_for_step(15)
+        job.wait_stopped(15)
         frozen = job.workers("a")[1]
         os.kill(frozen, signal.SIGSTOP)
-        job.wait_for(lambda: job.seen("anomaly", kind="hang"), "the watchdog", 20)
+        job.go_on(15)
+        job.wait_for(lambda: job.seen("anomaly", kind="hang"), "the watchdog")
         assert job.code("a") == 0
         detail = job.seen("anomaly", kind="hang")[0]["detail"]
         assert "forward_backward" in detail or "exchange" in detail, "the stacks must show where it hangs"
@@ -133,7 +137,7 @@ def test_crash_at_start_ends_soon_with_one_message(nursery: Nursery, tmp_path: p
     with Job(nursery, tmp_path, 10, nproc=2) as job:
         job.trainer[job.trainer.index("--device") + 1] = "cuda"
         job.start("a")
-        assert job.code("a", 20) == 2
+        assert job.code("a") == 2
         assert "torch sees no GPU here" in job.output()
 
 
@@ -167,6 +171,7 @@ def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "CHAOS_EVENTS": str(tmp_path / "events"),
+        **hold_after(tmp_path, 15),
         "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
@@ -175,12 +180,10 @@ def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
     command += ["--checkpoint-dir", str(tmp_path / "checkpoints")]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
-        while not (pid := worker_at_step(tmp_path / "events", 15)):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
-        assert process.wait(90) == 0
+        until(lambda: worker_at_step(tmp_path / "events", 15) or process.poll() is not None, "step 15")
+        os.kill(worker_at_step(tmp_path / "events", 15), signal.SIGKILL)
+        let_go(tmp_path, 15)
+        assert process.wait() == 0
     finally:
         process.kill()
         process.wait()

@@ -15,6 +15,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.log.consequences import May
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Slot, Steps, Timeline
 
 S = 10**9
@@ -246,7 +247,7 @@ def _fault(outage: Outage, episode: Episode) -> FaultRecord:
     return FaultRecord(
         id=outage.fault,
         kind="preemption",
-        kills=True,
+        may=frozenset({May.KILL}),
         targets=({"node": f"node-{outage.rank}", "incarnation": 1, "rank": None},),
         injected=injected,
         effects=(effect,),

@@ -45,7 +45,7 @@ def test_thinning_keeps_the_ends_and_the_extremes(values: list[float], buckets: 
 
 @given(st.floats(1e-6, 1e7), st.integers(1, 12))
 def test_time_ticks_are_few_and_inside(span_s: float, count: int) -> None:
-    ticks = svg.time_ticks(span_s, count)
+    ticks = svg.multiples(svg.time_step(span_s, count), 0, span_s)
     assert 1 <= len(ticks) <= count + 1
     assert ticks[0] == 0 and ticks[-1] <= span_s * 1.0001
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import pathlib
 import random
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from judge.test_forged import CASES, unpack
 from judge.test_golden import EVERYTHING
 from judging import EXPECT, Logs, by_a_command, expecting, trainers
 from mutants.bent import BROKEN
 
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 NOT_RUNS = ("fault-free", "twin", "drill")  # folders with events inside a run's
 JOBS = [
     Job(nodes=2, steps=40),
@@ -58,10 +57,8 @@ def stored(folder: pathlib.Path) -> list[Stored]:
 
 def golden(folder: pathlib.Path) -> list[Stored]:
     """The histories that the tests hold, unpacked into this folder."""
-    with tarfile.open(GOLDEN / "forged.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    cases = json.loads((GOLDEN / "forged.json").read_text())
-    return [Stored(f"golden/{c['id']}", folder / c["id"], tuple(c["allowed"])) for c in cases]
+    unpack(folder)
+    return [Stored(f"golden/{c['id']}", folder / c["id"], tuple(c["allowed"])) for c in CASES]
 
 
 def simulated(folder: pathlib.Path, count: int, seed: int) -> Iterator[Stored]:

@@ -109,9 +109,11 @@ def stand_in(job: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def went(
-    job: Pretended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, **changed: Any
+    job: Pretended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, passes: bool = False, **changed: Any
 ) -> tuple[Verdict, str]:
-    day = AttachedDay.model_validate(DAY | changed)
+    """Where the job is to pass, it has all the time it wants."""
+    patient = {"progress": DAY["progress"] | {"within": "10m"}} if passes else {}
+    day = AttachedDay.model_validate(DAY | patient | changed)
     monkeypatch.setattr(running, "EFFECT_S_MAX", 0.01)
     monkeypatch.setattr(running, "LOOK_EVERY_S", 0.01)
     stand_in(job, monkeypatch)
@@ -151,7 +153,7 @@ def test_what_was_seen_decides(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    found, reason = went(job, tmp_path, monkeypatch, verdict is Verdict.PASS, **changed)
     assert found is verdict and said in reason
     assert job.most <= 1
 
@@ -180,7 +182,7 @@ def test_a_probe_that_does_not_hold_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = Pretended()
-    found, reason = went(job, tmp_path, monkeypatch, **changed)
+    found, reason = went(job, tmp_path, monkeypatch, verdict is Verdict.PASS, **changed)
     assert found is verdict and said in reason
     assert len(job.struck) == strikes
 
@@ -205,7 +207,7 @@ def test_stop_undoes_at_once_and_is_no_pass(tmp_path: pathlib.Path, monkeypatch:
     day = AttachedDay.model_validate(DAY | {"entries": [{"strike": "pause", "lasts": "1h"}]})
     struck = threading.Event()
     monkeypatch.setattr(Pretended, "act", lambda self, verb, node: (self.paused.add(node), struck.set()))
-    threading.Thread(target=lambda: (struck.wait(20), stop.ask())).start()
+    threading.Thread(target=lambda: (struck.wait(), stop.ask()), daemon=True).start()
     run_attached(day, job, tmp_path / "run", 1, stop)
     records = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
     assert not job.paused and records[-1]["outcome"] == "interrupted"

@@ -10,6 +10,7 @@ import typing
 from typing import Any
 
 import pytest
+from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
@@ -34,7 +35,7 @@ TRAINER = textwrap.dedent("""
     in_drill = pathlib.Path(sys.argv[2]).name == "drill"
     if bug == "hangs" and in_drill:
         emit("phase", name="restore", edge="begin")
-        time.sleep(100)
+        time.sleep(1000)
     if bug == "crashes" and in_drill:
         raise ValueError("the checkpoint is damaged")
     step = json.loads(saved[-1].read_text())["step"] if saved and not (bug == "forgets" and in_drill) else 0
@@ -76,7 +77,7 @@ def plan_of(folder: pathlib.Path, bug: str = "none", asked: bool | None = True) 
         "scenario": {"name": "drill", "title": "drill"},
         "workload": {"trainer": own, "nodes": 1, "steps": 30, "restore_drill": asked},
         "faults": [fault],
-        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": 120 * 10**9},
+        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
     }
     return Plan.from_json(plan)
 
@@ -105,13 +106,13 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
     [
         ("crashes", "failed", "ValueError: the checkpoint is damaged"),
         ("forgets", "scratch", ""),
-        ("hangs", "timeout", "nothing was restored within 2 s: stuck in restore"),
+        ("hangs", "timeout", "nothing was restored within 10 s: stuck in restore"),
     ],
 )
 def test_what_cannot_be_restored_is_told(
     tmp_path: pathlib.Path, bug: str, outcome: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "LIMIT_S", 2.0 if bug == "hangs" else 60.0)
+    monkeypatch.setattr(drill, "LIMIT_S", 10.0 if bug == "hangs" else HANG_S)
     _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
     assert finished["outcome"] == outcome and reason in finished["reason"], finished
 

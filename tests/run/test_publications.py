@@ -6,6 +6,8 @@ import pathlib
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 from checkpoint_files import WRITERS, save, state, write
 
 from harness.faults.contract import CheckpointPlace

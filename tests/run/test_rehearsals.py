@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from waiting import until
 
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import BackendError, FaultError, UsageError
@@ -26,7 +27,7 @@ from harness.run.undo import heal
 pytestmark = pytest.mark.slow  # real jobs
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
-EXPECT = {"recovery_time": {"max": "60s"}}
+EXPECT = {"recovery_time": {"max": "10m"}}
 
 
 def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -
     return {"id": identity, "fault": kind, "parameters": parameters, "when": when, "targets": [target]}
 
 
-def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: float = 120) -> Plan:
+def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: float = 600) -> Plan:
     trainer = {"command": ["{python}", "-S", str(TRAINER), str(steps), "1"], "env": {"PYTHONPATH": str(ROOT)}}
     plan = {
         "version": 1,
@@ -45,7 +46,7 @@ def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall
         "workload": {"trainer": trainer, "nodes": 1, "steps": steps, "checkpoint": {"every_steps": 10**6}},
         "faults": list(faults),
         "expect": EXPECT if faults else {},
-        "abort": {"if_no_step_for_ns": 60 * 10**9, "wall_clock_ns": int(wall_clock_s * 10**9)},
+        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": int(wall_clock_s * 10**9)},
     }
     return Plan.from_json(plan)
 
@@ -58,6 +59,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def harness_events(run_dir: pathlib.Path, *names: str) -> list[dict[str, Any]]:
     (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
     return [event for event in log.events if event["event"] in names]
+
+
+def last_step(run_dir: pathlib.Path) -> int:
+    return max(event.get("step", 0) for log in read_log(run_dir / "events") for event in log.events)
 
 
 def judged(run_dir: pathlib.Path, rehearsal: str | None) -> Scorecard:
@@ -182,7 +187,7 @@ def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
 
     def slow(self: object, targets: object, context: Any) -> None:
         context.injected()
-        time.sleep(4)
+        until(lambda: last_step(tmp_path / "run") > 20, "a step after the trigger's")
         context.effect(1, 1, "things", ok=True)
 
     monkeypatch.setattr(FAULT, "inject", slow)

@@ -12,6 +12,8 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 import torch
 from checkpoint_files import POINTED, WRITERS, save, state, write
 

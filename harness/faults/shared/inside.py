@@ -10,6 +10,7 @@ from pydantic import PrivateAttr
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Target
+from harness.log.consequences import May
 
 Victims = Mapping[int, tuple[Node, int]]
 """The process of each rank: its node, and its id there."""
@@ -24,7 +25,7 @@ class InsideFault(Fault):
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
-    stops = True
+    may = frozenset({May.STOP})
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:

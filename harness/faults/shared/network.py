@@ -23,6 +23,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 class NetworkFault(Fault):
     """Acts on some of the targets' traffic, and proves that the training's own is among it."""
 
+    network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts
     direction: Direction = Field("both", description="What the node sends (egress), receives (ingress), or both.")
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
@@ -64,6 +65,9 @@ class LastingFault(NetworkFault):
     duration: Duration | Literal["forever"] = Field(
         Duration("10s"), description="How long it lasts; forever: until the run ends."
     )
+
+    def lasts(self) -> Duration | None:
+        return None if self.duration == "forever" else self.duration
 
     def stay(self, context: Context) -> None:
         if self.duration == "forever":

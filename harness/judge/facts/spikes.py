@@ -168,12 +168,11 @@ def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None
 
 def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
     """However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike."""
-    struck = {f.id for f in (*run.beside.earlier, *run.faults) if f.diverges and f.injected is not None}
-    planned = {fault.get("id"): (fault.get("parameters") or {}).get("steps") for fault in run.plan.get("faults") or ()}
-    lasted = [planned.get(fault) for fault in struck]
-    if not all(isinstance(steps, int) for steps in lasted):
+    struck = [f for f in (*run.beside.earlier, *run.faults) if f.diverges and f.injected is not None]
+    lasted = {fault.id: fault.spoilt_steps for fault in struck}.values()
+    if None in lasted:
         return ""
-    batches = sum(steps + abnormal.LEFT_OUT_STEPS for steps in lasted if isinstance(steps, int))
+    batches = sum(steps + abnormal.LEFT_OUT_STEPS for steps in lasted if steps is not None)
     most = batches * int(run.steps.count.max(initial=0))
     together = sum(count for _, count in _merged([*known, places]))
     return f"{together} in all, but the faults account for {most} at most" if together > most else ""

@@ -59,9 +59,8 @@ def _not_judged(run: Timeline, fault_free_runs: Sequence[Timeline], slots: Seque
         return "the log holds no step or no GPU"
     if not fault_free_runs:
         return "no fault-free run shows how many GPUs the job uses"
-    planned = {str(fault.get("id")): fault.get("parameters") or {} for fault in run.plan.get("faults") or ()}
     for fault in run.faults:
-        if fault.injected is not None and planned.get(fault.id, {}).get("replacement") == "none":
+        if fault.injected is not None and fault.replaced is False:
             return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
     return ""
 

@@ -21,7 +21,6 @@ from harness.units import counted
 
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
-_SPOILING = ("checkpoint_corruption", "checkpoint_torn_write")
 _BAD = {
     "scratch": Finding(Verdict.FAIL, "the restore drill started from scratch", Code.DRILL_FROM_SCRATCH),
     "failed": Finding(Verdict.FAIL, "the restore drill ended before it had restored anything", Code.DRILL_FAILED),
@@ -135,7 +134,7 @@ def _from_the_log(run: Timeline) -> Finding | None:
             f"the last checkpoint, of step {begun}, was started but never committed",
             Code.SAVE_LAST_NEVER_ENDED,
         )
-    spoilt = [fault for fault in run.faults if fault.kind in _SPOILING and fault.injected is not None]
+    spoilt = [fault for fault in run.faults if fault.damages and fault.injected is not None]
     for fault in spoilt:
         if last is not None and last <= (fault.injected or 0):
             return Finding(

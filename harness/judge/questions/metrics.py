@@ -174,7 +174,7 @@ def _resumes(run: Timeline) -> dict[str, Any]:
         "resumes": len(resumed),
         "resume_success_percent": 100 * sum(resumed) / len(resumed) if resumed else None,
         "fallbacks": sum(len(process.fallback) for process in restored),
-        "preemptions": sum(fault.kind == "preemption" and fault.injected is not None for fault in run.faults),
+        "preemptions": sum(fault.preempts and fault.injected is not None for fault in run.faults),
         "replacements": _replacements(run),
         "worker_starts": len(run.processes),
     }

@@ -30,7 +30,7 @@ class OwnTraffic(Score):
     by_default = ITEM
 
     def score(self, evidence: Analysis, bounds: OwnTrafficBounds | None) -> ScoreResult:
-        struck = [fault for fault in evidence.run.faults if fault.injected is not None and _of_network(fault)]
+        struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
         measured = [fault for fault in struck if any("ok" in each for each in fault.traffic)]
         unslowed = [text for fault in measured if (text := _lost_no_time(evidence, fault))]
         values: dict[str, Any] = {"faults": len(struck), "measured": len(measured)}
@@ -41,10 +41,6 @@ class OwnTraffic(Score):
         unknown = [(ITEM, f"whether it went through {untold} was not measured")] if untold else []
         reasons = [finding for fault in measured for finding in _missed(fault)]
         return ScoreResult(values, reasons=reasons, summary="; ".join(unslowed), not_judged=unknown)
-
-
-def _of_network(fault: FaultRecord) -> bool:
-    return fault.kind.startswith("nic_") or fault.kind == "partition"
 
 
 def _bytes(fault: FaultRecord) -> int:

@@ -132,7 +132,8 @@ def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow:
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = recovery.stop, recovery.end
     around = max((end - stop) * 0.06, 1e-3)
-    x = form.scale(max(stop - around, 0.0), min(end + around, run.duration))
+    low = max(stop - around, 0.0)
+    x = form.scale(low, max(min(end + around, run.duration), low + around))
     sums = recovery.seconds()
     parts, top = [_moments(run, recovery, x)], 20.0
     for label, total_s in sums.items():

@@ -14,6 +14,8 @@ from harness.report.charts import svg
 from harness.units import counted
 
 Floats = npt.NDArray[np.float64]
+LOSS_MAX = 1e300  # what is larger is drawn beyond the panel
+DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Pane
     """Linear, unless the losses span more than a factor of fifty."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(undone.loss for undone in curves.rolled_back), reference])
-    finite = everything[np.isfinite(everything)]
+    finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     logarithmic = low > 0 and high / low > 50
     if logarithmic:
@@ -147,7 +149,7 @@ def _value_ticks(panel: Panel) -> list[float]:
     low, high = panel.y.low, panel.y.high
     if not panel.logarithmic:
         return svg.round_ticks(low, high, 5)
-    decades = range(math.floor(low), math.ceil(high) + 1)
+    decades = range(max(math.floor(low), DECADES[0]), min(math.ceil(high), DECADES[1]) + 1)
     for factors in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
         ticks = [f * 10.0**d for d in decades for f in factors if low <= math.log10(f * 10.0**d) <= high]
         if len(ticks) >= 3:
@@ -218,7 +220,7 @@ def _unequal(
     low, high = (math.log10(sized.min()), math.log10(sized.max())) if len(sized) else (-1.0, 0.0)
     room = max((high - low) * 0.1, 0.3)
     panel = Panel(x, svg.Scale(low - room, high + room, zero - 16, top), logarithmic=True)
-    finite = np.where(np.isfinite(apart), apart, 10.0 ** (high + room))
+    finite = np.where(np.isfinite(apart), apart, 10.0 ** min(high + room, DECADES[1]))
     thinned = svg.thin(steps, finite, int(x.stop - x.start) // 2)
     points = [(x(float(s)), panel.y(math.log10(v)) if v > 0 else zero) for s, v in zip(*thinned, strict=True)]
     return [

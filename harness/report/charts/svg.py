@@ -15,6 +15,7 @@ from harness.units import format_duration
 
 Floats = npt.NDArray[np.float64]
 _TICK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400]
+_SPAN_MIN = 1e-300
 
 
 def number(value: float) -> str:
@@ -79,20 +80,18 @@ class Scale:
         return self(min(max(value, self.low), self.high))
 
 
-def time_ticks(span_s: float, count: int) -> list[float]:
-    """Round seconds from 0 to `span_s`, about `count` of them, on steps people count time in."""
-    if span_s <= 0:
-        return [0.0]
-    wanted = span_s / max(count, 1)
+def time_step(span_s: float, count: int) -> float:
+    """Seconds between about `count` ticks, on steps people count time in; 0 where nothing can be parted."""
+    wanted = _part(span_s, count)
     if wanted < 1:
-        step = _round_up(wanted)
-    else:
-        step = next((s for s in _TICK_STEPS_S if s >= wanted), math.ceil(wanted / 86400) * 86400)
-    return [i * step for i in range(int(span_s / step + 1e-9) + 1)]
+        return _round_up(wanted)
+    return next((s for s in _TICK_STEPS_S if s >= wanted), math.ceil(wanted / 86400) * 86400)
 
 
 def time_label(seconds: float, step_s: float) -> str:
     """`0.2 s`, `15 s`, `2 min`, `1 h 30 min`: as precise as the distance between ticks needs."""
+    if seconds < 0:
+        return "-" + time_label(-seconds, step_s)
     if step_s < 1:
         return f"{seconds:.{max(0, -math.floor(math.log10(step_s)))}f} s"
     if step_s < 60 and seconds < 600:
@@ -105,14 +104,24 @@ def time_label(seconds: float, step_s: float) -> str:
 
 def round_ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers inside [low, high], about `count` of them."""
-    if not high > low:
-        return [low]
-    step = _round_up((high - low) / max(count, 1))
-    first = math.ceil(low / step - 1e-9)
-    return [i * step for i in range(first, int(high / step + 1e-9) + 1)]
+    return multiples(_round_up(_part(high - low, count)), low, high) or [low]
+
+
+def multiples(step: float, low: float, high: float) -> list[float]:
+    """Those of `step` inside [low, high]. So that they are few, `step` comes from `high - low`."""
+    if not step:
+        return []
+    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _part(span: float, count: int) -> float:
+    """One of `count` parts; 0 of a span that is empty, or that floats cannot part."""
+    return span / max(count, 1) if _SPAN_MIN < span < math.inf else 0.0
 
 
 def _round_up(value: float) -> float:
+    if not value:
+        return 0.0
     scale = 10.0 ** math.floor(math.log10(value))
     return next(scale * factor for factor in (1, 2, 5, 10) if scale * factor >= value * (1 - 1e-9))
 
@@ -170,14 +179,10 @@ def seconds_text(seconds: float) -> str:
 def time_axis(scale: Scale, top: float, bottom: float, origin_s: float = 0.0, per_tick: float = 110) -> Markup:
     """Grid lines and labels for a scale in seconds; labels count from `origin_s`."""
     count = max(2, int((scale.stop - scale.start) / per_tick))
-    before = scale.low - origin_s
-    ticks = [t + origin_s for t in time_ticks(scale.high - origin_s, count)]
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    if before < 0:
-        ticks = [origin_s - i * step for i in range(int(-before / step), 0, -1)] + ticks
+    step = time_step(scale.high - scale.low, count)
     parts = []
-    for tick in ticks:
-        x = scale(tick)
+    for tick in multiples(step, scale.low - origin_s, scale.high - origin_s):
+        x = scale(origin_s + tick)
         parts.append(line(x, top, x, bottom, "grid"))
-        parts.append(text(x, bottom + 16, time_label(tick - origin_s, step), "tick", "middle"))
+        parts.append(text(x, bottom + 16, time_label(tick, step), "tick", "middle"))
     return join(parts)

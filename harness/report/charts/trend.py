@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,8 +55,8 @@ def trend_chart(
 ) -> Markup:
     """Runs from left to right in their order; a line at each level, and a mark where it changed. `above`: what the
     row above the chart means."""
-    told = [point.value for point in points if point.value is not None]
-    high = max([*told, 0.0]) * 1.12 or 1.0
+    told = [point.value for point in points if point.value is not None and math.isfinite(point.value)]
+    high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
     x = svg.Scale(-0.5, len(points) - 0.5, left, right)
     strip = any(point.above for point in points)

@@ -9,10 +9,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import HANG_S, until
 
 from harness.backends.docker import attached
 from harness.backends.docker.engine import Engine
@@ -27,7 +27,7 @@ LABEL = f"test-attached={os.getpid()}"
 PLAN = """version: 1
 name: one-of-two
 title: One of two containers
-progress: {{log: 'step (\\d+)', within: 60s}}
+progress: {{log: 'step (\\d+)', within: 10m}}
 entries:
   - {{strike: {verb}, lasts: {lasts}}}
 """
@@ -87,10 +87,10 @@ def chaos(folder: pathlib.Path, verb: str = "pause", lasts: str = "3s") -> list[
     return [sys.executable, "-m", "harness", *words]
 
 
-def ended(engine: Engine, made: list[str], limit_s: float = 120) -> list[int]:
+def ended(engine: Engine, made: list[str]) -> list[int]:
     """Asks the job to end, and returns how its containers did."""
     engine.api.exec_start(engine.api.exec_create(made[0], ["touch", "/tmp/stop"])["Id"])
-    return [int(engine.api.wait(each, timeout=limit_s)["StatusCode"]) for each in made]
+    return [int(engine.api.wait(each, timeout=HANG_S)["StatusCode"]) for each in made]
 
 
 @pytest.mark.parametrize("verb", ["pause", "stop", "disconnect"])
@@ -98,7 +98,7 @@ def test_a_struck_container_heals_and_the_job_ends_with_0(
     verb: str, start: Start, engine: Engine, tmp_path: pathlib.Path
 ) -> None:
     made = start()
-    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True, timeout=200)
+    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = (tmp_path / "reports").glob("*/attached-report.json")
     told = json.loads(report.read_text())
@@ -112,9 +112,9 @@ def test_a_killed_harness_leaves_nobody_paused(start: Start, engine: Engine, tmp
     with contextlib.ExitStack() as ending:
         ending.callback(going.wait)
         ending.callback(going.kill)
-        until(lambda: any(engine.inspect(each)["State"]["Paused"] for each in made))
+        until(lambda: any(engine.inspect(each)["State"]["Paused"] for each in made), "a paused container")
         going.send_signal(signal.SIGKILL)
-    until(lambda: not any(engine.inspect(each)["State"]["Paused"] for each in made))
+    until(lambda: not any(engine.inspect(each)["State"]["Paused"] for each in made), "all containers to go on")
     assert ended(engine, made) == [0, 0]
 
 
@@ -131,10 +131,3 @@ def test_a_container_that_sees_the_processes_of_the_host_is_not_stopped(start: S
     job = attached.attach(LABEL)
     with pytest.raises(UsageError, match="PidMode host"):
         job.undo_of("stop", job.nodes[0])
-
-
-def until(holds: Callable[[], bool], limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from backends.kubernetes.stand_in import NAMESPACES, Handler, Object, StandIn
+from waiting import until
 
 from harness.backends.kubernetes import ephemeral
 
@@ -41,14 +42,11 @@ class OthersPod:
     @property
     def pid(self) -> int:
         """Of process 1, as this machine calls it."""
-        deadline = time.monotonic() + 10
-        while not (found := _children(self.process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return found[0]
+        return until(lambda: _children(self.process.pid), "process 1")[0]
 
     def execute(self, command: list[str]) -> subprocess.CompletedProcess[bytes]:
         enter = ["nsenter", "--target", str(self.pid), "--user", "--mount", "--pid", "--preserve-credentials"]
-        return subprocess.run([*enter, "--", *command], capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+        return subprocess.run([*enter, "--", *command], capture_output=True, stdin=subprocess.DEVNULL)
 
     def end(self) -> None:
         self.process.kill()

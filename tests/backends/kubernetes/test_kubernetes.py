@@ -11,11 +11,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import until
 
 from harness.backends.contract import Node, Verb, Workload
 from harness.backends.kubernetes import backend, manifests
@@ -24,7 +24,6 @@ from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import NodeGone
 
-WAIT_S = 120.0
 LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
 
 pytestmark = pytest.mark.skipif(
@@ -54,14 +53,6 @@ def launch(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[C
     yield open_cluster
     for cluster in clusters:
         cluster.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 def codes(cluster: backend.KubeCluster, count: int) -> dict[tuple[str, int], int]:
@@ -205,9 +196,13 @@ def test_files_of_faults_reach_a_replacement_too(launch: Callable[..., backend.K
 
 def test_a_checkpoint_outlives_its_node(launch: Callable[..., backend.KubeCluster]) -> None:
     save = "cd {run_dir}/checkpoints && mkdir .tmp && echo $CHAOS_INCARNATION >.tmp/data && mv .tmp step-$CHAOS_INCARNATION"
-    cluster = launch("sh", "-c", f"ls {{run_dir}}/checkpoints; {save}; echo started; sleep 600", nodes=1)
-    node = started(cluster)
-    time.sleep(2)  # its copy is on its way
+    copied = "until [ -e {run_dir}/checkpoints/step-1 ]; do sleep 0.1; done"
+    script = (
+        f"ls {{run_dir}}/checkpoints; if [ {{index}} = 0 ]; then {save}; else {copied}; fi; echo started; sleep 600"
+    )
+    cluster = launch("sh", "-c", script, nodes=2)
+    node, other = started(cluster), cluster.nodes[1]
+    until(lambda: "started" in log(cluster, other), "the copy of its checkpoint is on the other node")
     node.kill()
     fresh = cluster.replace(node)
     until(lambda: "started" in log(cluster, fresh), "its command runs")

@@ -9,13 +9,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
+from waiting import until
 
 from harness.backends.kubernetes import attached
 from harness.errors import BackendError, UsageError
@@ -26,7 +26,7 @@ from harness.spec.attached import AttachedDay
 PLAN = """version: 1
 name: one-of-two
 title: One of two pods
-progress: {{log: 'step (\\d+)', within: 40s}}
+progress: {{log: 'step (\\d+)', within: 10m}}
 entries:
   - {{strike: {verb}, lasts: {lasts}}}
 """
@@ -44,7 +44,7 @@ def cluster(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def start(there: OthersStandIn, allow: str | None = "kill", nodes: int = 2, command: str = LAUNCHER) -> None:
     there.start_job(nodes, {"job": "llama"} | ({"chaos.allow": allow} if allow else {}), command)
-    until(lambda: all("step" in pod.log.read_text() for pod in there.others.values()))
+    until(lambda: all("step" in pod.log.read_text() for pod in there.others.values()), "a step in each pod")
 
 
 def chaos(folder: pathlib.Path, verb: str, lasts: str = "1s") -> list[str]:
@@ -73,19 +73,12 @@ def states(there: OthersStandIn) -> list[str]:
     return found
 
 
-def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["stop", "kill", "evict", "delete"])
 def test_a_struck_pod_comes_back_and_the_job_goes_on(verb: str, cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     start(cluster)
     before = set(cluster.others)
-    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     records = {each["what"]: each for each in told(tmp_path)["records"]}
     (node,) = records["struck"]["acted"]
@@ -106,9 +99,9 @@ def test_a_killed_harness_leaves_nothing_stopped(cluster: OthersStandIn, tmp_pat
     with contextlib.ExitStack() as ending:
         ending.callback(going.wait)
         ending.callback(going.kill)
-        until(lambda: "T" in states(cluster))
+        until(lambda: "T" in states(cluster), "a stopped process")
         going.send_signal(signal.SIGKILL)
-    until(lambda: "T" not in states(cluster))
+    until(lambda: "T" not in states(cluster), "all processes to go on")
     assert len(cluster.others) == 2
 
 
@@ -117,7 +110,7 @@ def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStand
     job = attached.attach("job=llama")
     undo = job.undo_of("stop", job.nodes[0])
     job.act("stop", job.nodes[0])
-    until(lambda: job.acted("stop", job.nodes[0], job.look()[job.nodes[0]]))
+    until(lambda: job.acted("stop", job.nodes[0], job.look()[job.nodes[0]]), "the stop to act")
     assert job.look()[job.nodes[1]].state == "running"
     record = {"undo": undo.action, "arguments": undo.arguments}
     (tmp_path / "run").mkdir()
@@ -128,7 +121,7 @@ def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStand
     journal(tmp_path / "run", record)
     for _ in range(2):
         undo_open(tmp_path / "run")
-    until(lambda: "T" not in states(cluster))
+    until(lambda: "T" not in states(cluster), "all processes to go on")
     job.close()
 
 
@@ -143,7 +136,7 @@ def journal(run_dir: pathlib.Path, record: dict[str, Any]) -> None:
 def test_a_budget_that_forbids_it_is_told_and_not_forced(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     cluster.budget = True
     start(cluster)
-    done = subprocess.run(chaos(tmp_path, "evict"), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(chaos(tmp_path, "evict"), capture_output=True, text=True)
     assert done.returncode == 3, done.stdout + done.stderr
     report = told(tmp_path)
     assert report["verdict"] == "inconclusive" and "PodDisruptionBudget forbids it" in report["reasons"][0]
@@ -226,7 +219,7 @@ def test_a_pod_without_a_shell_can_only_be_taken(cluster: OthersStandIn) -> None
 def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_undo(cluster: OthersStandIn) -> None:
     cluster.shell = False
     cluster.start_job(2, {"job": "llama", "chaos.allow": "true", "chaos.allow-ephemeral": "true"})
-    until(lambda: all("step" in pod.log.read_text() for pod in cluster.others.values()))
+    until(lambda: all("step" in pod.log.read_text() for pod in cluster.others.values()), "a step in each pod")
     job = attached.attach("job=llama")
     node = job.nodes[0]
     pod = cluster.objects["pods", node]
@@ -234,7 +227,7 @@ def test_a_shell_is_put_beside_it_where_the_owner_allows_that_and_ended_by_the_u
     attached.UNDO(**undo.arguments)
     assert "ephemeralContainers" not in pod["spec"], "what was never done is not undone"
     job.act("stop", node)
-    until(lambda: job.acted("stop", node, job.look()[node]))
+    until(lambda: job.acted("stop", node, job.look()[node]), "the stop to act")
     for _ in range(2):
         attached.UNDO(**undo.arguments)
     assert job.look()[node].state == "running" and "T" not in states(cluster)

@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import HANG_S, until
 
 from harness.backends import delivery
 from harness.backends.agent import rpc
@@ -22,7 +22,6 @@ from harness.backends.kubernetes.manifests import RUN_DIR
 from harness.backends.kubernetes.mirror import Mirror
 from harness.errors import BackendError, FaultError, UsageError
 
-WAIT_S = 30.0
 NODE = "node3"
 PROGRAM = """
 import asyncio, pathlib, sys
@@ -50,9 +49,9 @@ class LocalPod:
             )  # fmt: skip
         theirs.close()
         self.client = rpc.Client(ours, self._take, self.ended.set)
-        self.hello = self.call("hello", WAIT_S)
+        self.hello = self.call("hello", HANG_S)
 
-    def call(self, method: str, limit_s: float = WAIT_S, **params: Any) -> Any:
+    def call(self, method: str, limit_s: float = HANG_S, **params: Any) -> Any:
         return self.client.call(method, limit_s, **params)
 
     def run(self, *command: str, **env: str) -> None:
@@ -60,14 +59,14 @@ class LocalPod:
 
     def code(self) -> int:
         while True:
-            event = self.events.get(timeout=WAIT_S)
+            event = self.events.get()
             if event["event"] == "exit":
                 return int(event["code"])
 
     def close(self) -> None:
         self.client.close()
         self.process.kill()
-        self.process.wait(WAIT_S)
+        self.process.wait()
 
     def _take(self, event: rpc.Message) -> None:
         if not self.mirror.take(NODE, event):
@@ -87,14 +86,6 @@ def pod(tmp_path: pathlib.Path, here: pathlib.Path) -> Iterator[LocalPod]:
     started = LocalPod(tmp_path / "there", here)
     yield started
     started.close()
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 def test_it_says_who_it_is(pod: LocalPod) -> None:
@@ -119,8 +110,8 @@ def test_what_a_killed_pod_wrote_has_come(pod: LocalPod, here: pathlib.Path) -> 
     until(lambda: log.exists() and log.read_text() == "tail", "sent")
     with pytest.raises(BackendError):
         pod.call("die")
-    assert pod.ended.wait(WAIT_S)
-    assert pod.process.wait(WAIT_S) != 0
+    assert pod.ended.wait()
+    assert pod.process.wait() != 0
     assert (here / "events" / NODE / "w.jsonl").read_bytes() == b"a\xff\n"
 
 
@@ -229,7 +220,7 @@ def test_eviction_is_told_to_everything_and_the_pod_ends_after_the_command(pod: 
     children = pathlib.Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children")
     os.kill(int(children.read_text().split()[0]), signal.SIGTERM)
     assert pod.code() == 0
-    assert pod.process.wait(WAIT_S) == 143, "with 0 an engine would call the job done, and not bring the node back"
+    assert pod.process.wait() == 143, "with 0 an engine would call the job done, and not bring the node back"
     assert "saved" in (here / "logs" / f"{NODE}.1.log").read_text()
 
 
@@ -249,11 +240,11 @@ def test_silence_ends_the_pod(tmp_path: pathlib.Path, here: pathlib.Path, monkey
         sys.modules[__name__],
         "PROGRAM",
         PROGRAM.replace(
-            "asyncio.run", "from harness.backends.agent import pod_init\npod_init.SILENT_S_MAX = 0.5\nasyncio.run"
+            "asyncio.run", "from harness.backends.agent import pod_init\npod_init.SILENT_S_MAX = 5\nasyncio.run"
         ),
     )
     pod = LocalPod(tmp_path / "there", here)
     pod.run("sleep", "600")
-    assert pod.ended.wait(WAIT_S)
-    assert pod.process.wait(WAIT_S) == 0, "with another code its job would bring it back, for nobody"
+    assert pod.ended.wait()
+    assert pod.process.wait() == 0, "with another code its job would bring it back, for nobody"
     pod.close()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import tarfile
-import time
 import urllib.error
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import until
 
 from harness.backends.agent.vault import Copies, Vault, _unpack
-
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -45,13 +43,6 @@ def save(root: pathlib.Path, name: str, content: str) -> None:
 
 def content(root: pathlib.Path, name: str) -> str:
     return (root / name / "deep" / "data").read_text()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_half_of_a_deleted_checkpoint_is_no_new_one(

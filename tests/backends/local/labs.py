@@ -5,27 +5,18 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from waiting import until
 
 from harness.backends.agent import leftovers as undo
 from harness.backends.contract import Exit
 from harness.backends.local.backend import LocalCluster
 
 T = TypeVar("T")
-LIMIT_S = 15.0
 # Three processes, two of them in sessions of their own, one of these an orphan.
 FAMILY = ("sh", "-c", "setsid sleep 301 & (setsid sleep 302 &); exec sleep 300")
-
-
-def wait_for(look: Callable[[], T], what: str = "it") -> T:
-    """Looks until there is something to see; fails the test after `LIMIT_S`."""
-    deadline = time.monotonic() + LIMIT_S
-    while not (seen := look()):
-        assert time.monotonic() < deadline, f"{what} did not come within {LIMIT_S:g} s"
-        time.sleep(0.005)
-    return seen
 
 
 def script(code: str) -> tuple[str, ...]:
@@ -46,12 +37,12 @@ class Opened:
         return path.read_text() if path.exists() else ""
 
     def wait_log(self, name: str, text: str) -> str:
-        wait_for(lambda: text in self.log(name), f"{text!r} in the log of {name}")
+        until(lambda: text in self.log(name), f"{text!r} in the log of {name}")
         return self.log(name)
 
     def wait_exits(self, count: int) -> list[Exit]:
         found: list[Exit] = []
-        wait_for(lambda: found.extend(self.cluster.exits()) or len(found) >= count, f"{count} exits")
+        until(lambda: found.extend(self.cluster.exits()) or len(found) >= count, f"{count} exits")
         return found
 
     def wait_family(self, index: int) -> list[int]:
@@ -62,12 +53,12 @@ class Opened:
         def commands() -> list[str]:
             return sorted(item.command for item in undo.leftovers(self.run_id) if item.node == key)
 
-        wait_for(lambda: commands() == ["sleep 300", "sleep 301", "sleep 302"], f"the family on {key}")
+        until(lambda: commands() == ["sleep 300", "sleep 301", "sleep 302"], f"the family on {key}")
         return node.pids()
 
     def wait_pids(self, index: int, count: int) -> list[int]:
         node = self.cluster.nodes[index]
-        return wait_for(lambda: pids if len(pids := node.pids()) == count else [], f"{count} processes")
+        return until(lambda: pids if len(pids := node.pids()) == count else [], f"{count} processes")
 
 
 OpenLab = Callable[..., Opened]

@@ -9,7 +9,8 @@ import subprocess
 import threading
 
 import pytest
-from labs import FAMILY, Opened, OpenLab, script, wait_for
+from labs import FAMILY, Opened, OpenLab, script
+from waiting import until
 
 from harness.backends.agent import leftovers as undo
 from harness.backends.agent import processes
@@ -119,7 +120,7 @@ def test_a_replacement_has_a_new_address_and_reaches_its_peers(open_lab: OpenLab
     )
     lab = open_lab((*script(code), *WHO), nodes=2)
     old = lab.cluster.nodes[0]
-    wait_for((lab.run_dir / "shared" / "1.1").exists)
+    until((lab.run_dir / "shared" / "1.1").exists, "the file of node1")
     with pytest.raises(UsageError, match="still there"):
         lab.cluster.replace(old)
     old.kill()
@@ -142,7 +143,7 @@ def test_a_signal_reaches_one_process_or_all(open_lab: OpenLab) -> None:
     assert node.signal(signal.SIGTERM, others[0]) == 0, "it is gone"
     assert node.signal(signal.SIGTERM) == 2
     assert lab.wait_exits(1) == [Exit("node0", 1, -15)]
-    wait_for(lambda: not node.pids(), "the end of every process")
+    until(lambda: not node.pids(), "the end of every process")
     assert node.signal(signal.SIGTERM) == 0
     assert node.alive
 
@@ -171,7 +172,7 @@ def test_a_frozen_node_stands_still_until_thawed(open_lab: OpenLab) -> None:
     assert node.alive
     assert len(node.pids()) == 2
     node.thaw()
-    wait_for(lambda: len(lab.log("node0.1")) > len(before), "another tick")
+    until(lambda: len(lab.log("node0.1")) > len(before), "another tick")
 
 
 def test_the_control_process_is_beside_the_nodes(open_lab: OpenLab) -> None:
@@ -256,8 +257,8 @@ def test_the_lab_ends_when_one_of_its_holders_is_killed(open_lab: OpenLab, victi
     keeper = lab.cluster._lab._process.pid
     (labd,) = [each.pid for each in processes.every() if each.parent == keeper]
     os.kill(labd if victim == "labd" else keeper, signal.SIGKILL)
-    wait_for(lambda: not _nodes_left(lab), "the end of the lab")
-    wait_for(lambda: not lab.cluster.nodes[0].alive)
+    until(lambda: not _nodes_left(lab), "the end of the lab")
+    until(lambda: not lab.cluster.nodes[0].alive, "the end of the node")
     with pytest.raises(BackendError, match=r"labd\.log"):
         while True:
             lab.cluster.exits()

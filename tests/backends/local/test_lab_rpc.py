@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import HANG_S
 
 from harness import errors
 from harness.backends.agent import rpc
@@ -74,7 +75,7 @@ def test_a_call_without_an_answer_ends_in_time() -> None:
         rpc.send(theirs, {"event": "exit"})
         answered = threading.Thread(target=lambda: rpc.send(theirs, {"id": rpc.receive(theirs)["id"], "result": 5}))
         answered.start()
-        assert asking.call("node.pids", 5.0) == 5, "a late answer goes to nobody"
+        assert asking.call("node.pids", HANG_S) == 5, "a late answer goes to nobody"
         answered.join()
         assert events == [{"event": "exit"}]
 
@@ -85,7 +86,7 @@ def test_a_lab_that_ends_ends_the_calls() -> None:
 
         def ask() -> None:
             try:
-                asking.call("node.kill", 10.0)
+                asking.call("node.kill", HANG_S)
             except errors.BackendError as error:
                 failures.append(error)
 
@@ -93,14 +94,14 @@ def test_a_lab_that_ends_ends_the_calls() -> None:
         caller.start()
         rpc.receive(theirs)
         theirs.close()
-        caller.join(5)
+        caller.join()
         assert len(failures) == 1
-        assert ended.wait(5)
+        assert ended.wait()
         with pytest.raises(errors.BackendError, match="the lab has ended"):
-            asking.call("node.pids", 5.0)
+            asking.call("node.pids", HANG_S)
 
 
 def test_a_stream_that_is_not_ours_is_the_end() -> None:
     with client() as (_, theirs, ended, _):
         theirs.sendall(struct.pack(">I", rpc.FRAME_BYTES_MAX + 1))
-        assert ended.wait(5)
+        assert ended.wait()

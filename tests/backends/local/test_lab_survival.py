@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from labs import wait_for
+from waiting import until
 
 import harness
 from harness.backends.agent import cgroups, processes
@@ -57,7 +57,7 @@ def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path:
         else:
             time.sleep(random.Random(f"{mode}{moment}").uniform(0.05, 0.5))
         victim.kill()
-    wait_for(lambda: not undo.leftovers(run_id), "the end of the lab")
+    until(lambda: not undo.leftovers(run_id), "the end of the lab")
 
 
 def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: pathlib.Path) -> None:
@@ -74,7 +74,7 @@ def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: p
         for holder in holders:
             holder.signal(signal.SIGKILL)
     victim.wait()
-    wait_for(lambda: "lab.1" not in {item.node for item in undo.leftovers(run_id)}, "the end of the killed holders")
+    until(lambda: "lab.1" not in {item.node for item in undo.leftovers(run_id)}, "the end of the killed holders")
     left = [item for item in undo.leftovers() if item.run_id == run_id]
     assert {item.node for item in left} == {"control.1", "node0.2", "node1.1"}
     assert undo.sweep(run_id) == len(left) == 9
@@ -85,7 +85,7 @@ def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: p
 def _marked_sleep(run_id: str, owner: str) -> subprocess.Popen[bytes]:
     marks = {processes.RUN_ENV: run_id, processes.OWNER_ENV: owner}
     process = subprocess.Popen(["sleep", "300"], env=os.environ | marks)
-    wait_for(lambda: processes.marked(**marks), "the mark")
+    until(lambda: processes.marked(**marks), "the mark")
     return process
 
 
@@ -111,7 +111,7 @@ def test_only_what_carries_the_mark_is_swept(three_sleeps: tuple[subprocess.Pope
         assert dead.pid in pids
         assert pids.isdisjoint({alive.pid, elsewhere.pid, unmarked.pid, os.getpid()})
         assert undo.sweep(f"sleep-{os.getpid()}-0") == 1
-        assert alive.wait(5) == -9
+        assert alive.wait() == -9
         assert [each.poll() for each in (dead, elsewhere, unmarked)] == [None] * 3
         unmarked.kill()
 
@@ -125,7 +125,7 @@ def test_heal_ends_what_runs_left_whose_journal_is_nowhere(three_sleeps: tuple[s
         assert cgroups.leftovers(run_id)
     healed, failed = heal_strays()
     assert (len(healed), failed) == (1, [])
-    assert dead.wait(5) == -9 and cgroups.leftovers(run_id) == []
+    assert dead.wait() == -9 and cgroups.leftovers(run_id) == []
     assert (alive.poll(), elsewhere.poll()) == (None, None)
     assert heal_strays() == ([], [])
 
@@ -166,7 +166,7 @@ def users_dir() -> Iterator[pathlib.Path]:
 
 def _run_as_user(code: str, directory: pathlib.Path, prefix: tuple[str, ...] = ()) -> str:
     command = [*_as(USER_ID), *prefix, _python_of(USER_ID), "-B", "-c", textwrap.dedent(code), ROOT, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -234,7 +234,7 @@ def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
         workload = Workload((sys.executable, "-S", "-c", flood, "{address}", "{index}"), 2, 1)
         def when_free(work):
             "A namespace is freed in the background, soon after its last user."
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 300
             while True:
                 try: return work()
                 except BackendError:
@@ -254,7 +254,7 @@ def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
     """)
     script = f'echo 3 > /proc/sys/user/max_net_namespaces && exec {sys.executable} -c "$0" {ROOT} {tmp_path}'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", script, code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.stderr.startswith("unshare"):
         pytest.skip(done.stderr)
     assert done.stdout == "done\n", done.stderr

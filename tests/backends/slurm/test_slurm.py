@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import tools
 from conformance.places import fuse_mounts_below, processes_of
+from waiting import until
 
 from harness.backends.agent import owned
 from harness.backends.agent.types import StorageRule
@@ -32,14 +33,14 @@ def slurm() -> Iterator[Slurm]:
     """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
     ours = False
     if not SlurmBackend().probe().available and tools.installed("slurm") and os.geteuid() == 0:
-        subprocess.run([str(ENGINE), "start"], check=True, timeout=60)
+        subprocess.run([str(ENGINE), "start"], check=True)
         ours = True
     capability = SlurmBackend().probe()
     if not capability.available:
         pytest.skip(f"no Slurm: {capability.summary}")
     yield find_slurm()
     if ours:
-        subprocess.run([str(ENGINE), "stop"], check=True, timeout=60)
+        subprocess.run([str(ENGINE), "stop"], check=True)
 
 
 @pytest.fixture
@@ -59,15 +60,8 @@ def opened(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Callable[..., Slurm
         cluster.close()
 
 
-def until(what: Callable[[], object], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def running(cluster: SlurmCluster) -> list[list[int]]:
-    until(lambda: all(node.pids() for node in cluster.nodes))
+    until(lambda: all(node.pids() for node in cluster.nodes), "processes on all nodes")
     return [node.pids() for node in cluster.nodes]
 
 
@@ -110,14 +104,14 @@ def test_a_signal_reaches_all_of_one_node_and_nothing_else(opened: Callable[...,
     cluster = opened(shell("sleep 600 & sleep 600 & trap 'echo told; exit 4' TERM; wait; wait"))
     first, second = cluster.nodes
     before = running(cluster)
-    until(lambda: len(second.pids()) == 3)
+    until(lambda: len(second.pids()) == 3, "three processes")
     assert second.signal(signal.SIGKILL, max(second.pids())) == 1
-    until(lambda: len(second.pids()) == 2)
+    until(lambda: len(second.pids()) == 2, "two processes")
     assert second.signal(signal.SIGKILL, 1) == 0  # not one of the run's
     assert second.signal(signal.SIGTERM) == 2
-    until(lambda: second.pids() == [])
+    until(lambda: second.pids() == [], "the end of all processes")
     assert "told" in said(cluster, "node1.1") and "told" not in said(cluster, "node0.1")
-    until(lambda: cluster.ends)
+    until(lambda: cluster.ends, "an exit")
     assert [(end.node, end.code) for end in cluster.exits()] == [("node1", 4)]
     assert set(before[0]) <= set(first.pids())
 
@@ -128,9 +122,9 @@ def test_a_job_whose_node_will_not_come_back_shrinks(opened: Callable[..., Slurm
     lost, survivor = cluster.nodes
     lost.kill()
     cluster.give_up(lost)
-    until(lambda: cluster.nodes[0].incarnation == 2 and cluster.nodes[0].alive)
+    until(lambda: cluster.nodes[0].incarnation == 2 and cluster.nodes[0].alive, "the second incarnation")
     assert not cluster.nodes[1].alive and cluster.nodes[1] is survivor
-    until(lambda: cluster.nodes[0].pids())
+    until(lambda: cluster.nodes[0].pids(), "its processes")
 
 
 TOLD = shell(
@@ -166,8 +160,8 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     node.cut(Traffic("ingress", (other,)))
     assert network_of(host) != before
     slurm.run("scontrol", "requeue", str(cluster._job_id))
-    until(lambda: not node.alive)
-    until(lambda: network_of(host) == before)
+    until(lambda: not node.alive, "the end of the node")
+    until(lambda: network_of(host) == before, "the network as it was")
 
 
 SAVES_IN_STORE = Workload(
@@ -184,24 +178,27 @@ def test_storage_without_power_ends_with_the_job_and_comes_back_with_it(
         pytest.skip("the nodes are not on this machine")
     cluster = opened(SAVES_IN_STORE)
     store, node = cluster.run_dir / "store", cluster.nodes[1]
-    until(lambda: len(list(store.iterdir())) == 2)
+    until(lambda: len(list(store.iterdir())) == 2, "a save of each node")
     assert len({line.split()[0] for line in fuse_mounts_below(cluster.run_dir)}) >= 6, "each node's three processes"
     cut = node.disturb_storage("store", StorageRule(operations=("write",), power="prefix"))
-    until(lambda: cut.counts()["cut"])
+    until(lambda: cut.counts()["cut"], "the power loss")
     if end == "power":
         node.kill()
     else:
         slurm.run(*{"requeue": ("scontrol", "requeue"), "cancel": ("scancel",)}[end], str(cluster._job_id))
-    until(lambda: not node.alive or not cluster.waiting)
-    until(lambda: not processes_of(cluster._run_id) and not fuse_mounts_below(cluster.run_dir))
+    until(lambda: not node.alive or not cluster.waiting, "the end of the node or of the job")
+    until(
+        lambda: not processes_of(cluster._run_id) and not fuse_mounts_below(cluster.run_dir),
+        "the end of all that was there",
+    )
     cut.heal()
     if end == "power":
         (store / "node1").unlink()
         fresh = cluster.replace(node)
-        until(lambda: fresh.alive and (store / "node1").exists())  # its task may be there before we know
+        until(lambda: fresh.alive and (store / "node1").exists(), "its save")  # its task may be there before we know
         assert fresh.incarnation == 2
         fresh.disturb_storage("store", StorageRule(operations=("write",), error="EIO"))
-        until(lambda: "Input/output error" in said(cluster, "node1.2"))
+        until(lambda: "Input/output error" in said(cluster, "node1.2"), "a failed save")
         assert "error" not in said(cluster, "node0.2")
 
 
@@ -213,18 +210,18 @@ def test_slurm_evicts_in_each_of_its_ways(
     monkeypatch.setenv("CHAOS_SLURM_EVICTION", way)
     cluster = opened(TOLD)
     running(cluster)
-    until(lambda: "ready" in said(cluster, "node1.1"))
+    until(lambda: "ready" in said(cluster, "node1.1"), "its command")
     victim = cluster.nodes[1]
     host = victim.host
     victim.evict(0)
-    until(lambda: not victim.alive)
-    until(lambda: "told" in said(cluster, "node1.1"), limit_s=10)  # its last words may come after the job's end
+    until(lambda: not victim.alive, "the end of the node")
+    until(lambda: "told" in said(cluster, "node1.1"), "the notice")  # its last words may come after the job's end
     state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
     assert state.startswith("drain") == (way == "drain"), state
     fresh = cluster.replace(victim)
-    until(lambda: fresh.alive)
+    until(lambda: fresh.alive, "the replacement")
     assert [node.incarnation for node in cluster.nodes] == [2, 2]
-    until(lambda: not cluster.waiting)
+    until(lambda: not cluster.waiting, "the whole job")
     codes = {(end.node, end.incarnation): end.code for end in cluster.exits()}
     assert codes["node0", 2] == codes["node1", 2] == 0 and codes["node1", 1] != 0
     state = slurm.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()[0]
@@ -245,9 +242,9 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
         host = victim.host
         victim.kill()
         assert not victim.alive and victim.pids() == []
-        until(lambda: not [line for line in processes_of(cluster._run_id) if "node1.1" in line])
+        until(lambda: not [line for line in processes_of(cluster._run_id) if "node1.1" in line], "the end of node1.1")
         fresh = cluster.replace(victim)
-        until(lambda: fresh.alive)
+        until(lambda: fresh.alive, "the replacement")
         assert [node.incarnation for node in cluster.nodes] == [2, 2]
         running(cluster)
         time.sleep(6.0)  # longer than the node could still have something to tell
@@ -297,13 +294,13 @@ def test_a_job_whose_harness_is_gone_ends_by_itself(slurm: Slurm, tmp_path: path
     run_id = f"test-{os.getpid()}-gone{evicted:d}"
     words = [sys.executable, "-c", DIES, str(tmp_path / "run"), run_id, *(["evict"] if evicted else [])]
     env = os.environ | {"CHAOS_SLURM_EVICTION": "priority"}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.stdout == "killed\n", done.stderr
     try:
         # Slurm lets a requeued job wait for two minutes; then it starts, and finds its harness gone.
         ends = [f"chaos-{run_id}-evictor1"] if evicted else [f"chaos-{run_id}"]
-        until(lambda: not slurm.jobs_named(*ends), 90.0)
-        until(lambda: not processes_of(run_id))
+        until(lambda: not slurm.jobs_named(*ends), "the end of the job")
+        until(lambda: not processes_of(run_id), "the end of its processes")
     finally:
         backend.UNDO(run_id, backend.BACKEND.whereabouts())
 

@@ -8,11 +8,12 @@ import pathlib
 import socket
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from harness.backends.agent import boot, slurm_storage, slurm_watch
+from harness.backends.agent.slurm_watch import LOOK_S
 from harness.backends.slurm.backend import EXITS, read_exits
 from harness.errors import BackendError
 
@@ -70,33 +71,39 @@ def test_the_record_of_an_exit_goes_through_no_link(tmp_path: pathlib.Path, exit
     (exits / ".node0.1").symlink_to(precious)
     env = os.environ | {"CHAOS_RUN_DIR": str(tmp_path), "CHAOS_INCARNATION": "1", "CHAOS_RUN_ID": "x"}
     command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_task", ["node0", "--", "--"])
-    subprocess.run([*command, "sh", "-c", "exit 3"], env=env, timeout=20, capture_output=True)
+    subprocess.run([*command, "sh", "-c", "exit 3"], env=env, capture_output=True)
     assert precious.read_text() == "precious"
     assert read_exits(tmp_path) == [("node0", 1, 3)]
 
 
-def test_a_job_waits_as_long_as_its_harness_lives() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the watch takes for the time, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(slurm_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def pass_time(clock: list[float], seconds: float) -> None:
+    clock[0] += seconds
+
+
+def test_a_job_waits_as_long_as_its_harness_lives(clock: list[float]) -> None:
     looks = iter([b"1", b"2", b"", b"2", b"3"])
-    slept: list[float] = []
-
-    def look() -> bytes:
-        return next(looks, b"3")
-
-    slurm_watch.wait(look, 0.2, lambda seconds: slept.append(seconds) or time.sleep(0.05))
-    assert next(looks, None) is None and len(slept) >= 8
+    slurm_watch.wait(lambda: next(looks, b"3"), 4 * LOOK_S, lambda seconds: pass_time(clock, seconds))
+    assert clock == [100 + (4 + 4) * LOOK_S], "four looks after the last news, which was the fifth"
 
 
-def test_a_harness_that_never_wrote_is_dead() -> None:
-    begun = time.monotonic()
-    slurm_watch.wait(lambda: b"", 0.1, lambda _: time.sleep(0.01))
-    assert time.monotonic() - begun >= 0.1
+def test_a_harness_that_never_wrote_is_dead(clock: list[float]) -> None:
+    slurm_watch.wait(lambda: b"", 5 * LOOK_S, lambda seconds: pass_time(clock, seconds))
+    assert clock == [100 + 5 * LOOK_S]
 
 
 def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib.Path) -> None:
     (tmp_path / "alive").write_text("1")
     words = [str(tmp_path / "alive"), "1.5", "echo", "over"]
     command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_watch", words)
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == "over\n" and "the harness has been silent for 1.5 s" in ended.stderr
 
 

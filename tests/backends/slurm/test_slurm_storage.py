@@ -12,12 +12,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, cast
 
 import pytest
 from conformance.places import fuse_mounts_below, processes_of
+from waiting import HANG_S, until
 
 from harness.backends import delivery
 from harness.backends.agent import boot, processes
@@ -55,13 +55,6 @@ def python_of(prefix: Sequence[str]) -> str:
         if shutil.which(python) and subprocess.run(check, capture_output=True).returncode == 0:
             return python
     pytest.fail("no interpreter for an ordinary user")
-
-
-def until(what: Callable[[], object], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 class Host:
@@ -104,7 +97,7 @@ class Host:
         for process in self._started:
             process.kill()
             process.wait()
-        until(lambda: not processes_of(self.run_id))
+        until(lambda: not processes_of(self.run_id), "the end of all processes")
 
 
 @pytest.fixture
@@ -136,7 +129,9 @@ def host(request: pytest.FixtureRequest, folder: pathlib.Path) -> Iterator[Host]
     opened = Host(folder, as_user(folder / "fuse") if request.param == "user" and os.geteuid() == 0 else ())
     yield opened
     opened.close()
-    until(lambda: fuse_mounts_below(folder) == [])  # a process that ends shows its mounts for a moment
+    until(
+        lambda: fuse_mounts_below(folder) == [], "the end of all mounts"
+    )  # a process that ends shows its mounts for a moment
 
 
 def namespace(pid: int) -> str:
@@ -152,7 +147,7 @@ def mounts_here() -> list[str]:
 def test_the_task_alone_sees_the_file_system_and_is_who_it_was(host: Host) -> None:
     before = mounts_here()
     task = host.start_task(SAVES)
-    until((host.run_dir / "events/node0/works").exists)
+    until((host.run_dir / "events/node0/works").exists, "a save")
     uid, gid = (USER, USER) if host.prefix else (os.geteuid(), os.getegid())
     assert host.log().split() == [str(uid), str(gid)], "nothing was refused"
     assert mounts_here() == before
@@ -184,7 +179,7 @@ def test_a_task_writes_only_its_own_part_of_the_run(host: Host) -> None:
     for each in host.run_dir.rglob("*"):
         each.chmod(0o777)
     task = host.start_task(f"cd {{run_dir}}; {FORGE}", mounts=())
-    assert task.wait(20) == 0, host.log()
+    assert task.wait() == 0, host.log()
     assert "done" in host.log()
     assert not (host.run_dir / "events" / "node0" / "forged").exists()
     kept = {name: (host.run_dir / name).read_text() for name in ("undo.jsonl", "plan.json", "events/harness.jsonl")}
@@ -196,14 +191,16 @@ def test_a_task_writes_only_its_own_part_of_the_run(host: Host) -> None:
 @pytest.mark.parametrize("victim", ["the task", "the file system"])
 def test_nothing_stays_when_it_is_killed(victim: str, host: Host) -> None:
     task = host.start_task(SAVES)
-    until((host.run_dir / "events/node0/works").exists)
+    until((host.run_dir / "events/node0/works").exists, "a save")
     if victim == "the file system":
         (served,) = [each for each in processes.descendants(task.pid) if "lab-storage" in comm(each.pid)]
         os.kill(served.pid, 9)
-        until((host.run_dir / "events/node0/fails").exists)
+        until((host.run_dir / "events/node0/fails").exists, "a failed save")
     task.kill()
     task.wait()
-    until(lambda: not processes_of(host.run_id) and not fuse_mounts_below(host.run_dir), 5.0)
+    until(
+        lambda: not processes_of(host.run_id) and not fuse_mounts_below(host.run_dir), "the end of all that was there"
+    )
 
 
 def comm(pid: int) -> str:
@@ -218,12 +215,12 @@ def test_the_agent_hands_on_rules_which_end_with_its_line(host: Host) -> None:
     store, rule = str(host.run_dir / STORE), vars(StorageRule(operations=("write",), error="ENOSPC"))
     for _ in range(2):
         line = host.line("harness.backends.agent.slurm_agent", "node0", host.run_id)
-        number = line.call("storage.add", 20, folder=store, node=KEY, rule=rule)
-        until((host.run_dir / "events/node0/fails").exists)
-        assert line.call("storage.counts", 10, folder=store, number=number)["failed"] > 0
+        number = line.call("storage.add", HANG_S, folder=store, node=KEY, rule=rule)
+        until((host.run_dir / "events/node0/fails").exists, "a failed save")
+        assert line.call("storage.counts", HANG_S, folder=store, number=number)["failed"] > 0
         line.close()
         (host.run_dir / "events/node0/works").unlink(missing_ok=True)
-        until((host.run_dir / "events/node0/works").exists)
+        until((host.run_dir / "events/node0/works").exists, "a save")
         (host.run_dir / "events/node0/fails").unlink()
 
 
@@ -250,6 +247,6 @@ def test_what_the_node_refuses_is_found_out_there(folder: pathlib.Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_a_task_that_can_have_no_mounts_says_so_and_ends(folder: pathlib.Path) -> None:
     host = Host(folder, WITHOUT_MOUNT_RIGHTS)
-    assert host.start_task("echo ran").wait(20) == 126
+    assert host.start_task("echo ran").wait() == 126
     assert (folder / "slurm" / "exits" / KEY).read_text() == "126"
     assert f"{STORE}: cannot be made to be disturbed: " in host.log() and "ran" not in host.log()

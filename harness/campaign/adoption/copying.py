@@ -1,0 +1,83 @@
+"""A copy of the user's folder for a first look: what the training writes there reaches nothing of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from harness.errors import UsageError
+from harness.report.words import size
+
+BYTES_MAX = 2 * 2**30
+FILES_MAX = 20_000
+ENVIRONMENT = "pyvenv.cfg"
+
+
+@contextlib.contextmanager
+def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Copies the working directory into a folder beside the runs, and makes that one the working directory meanwhile.
+
+    Links are followed, as a training would write through them. Left out: `.git`, the runs, what is no file, and links
+    that lead nowhere or in a circle. Virtual environments are linked to. Raises `UsageError` before anything is copied
+    if there is too much.
+    """
+    folder = pathlib.Path.cwd()
+    files = _files(folder, reports.resolve())
+    reports.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=reports, prefix=".first-look-") as made:
+        copy = pathlib.Path(made).resolve() / folder.name
+        copy.mkdir(exist_ok=True)  # of the root folder, which has no name
+        for path in files:
+            into = copy / path.relative_to(folder)
+            if not path.is_dir():
+                shutil.copy2(path, into)
+            elif (path / ENVIRONMENT).exists():
+                into.symlink_to(path)
+            else:
+                into.mkdir()
+        with contextlib.chdir(copy):
+            yield copy
+
+
+def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
+    """A word of the command that names a place in the folder by its whole path, as it is in the copy."""
+    return re.sub(rf"(?<![^=:,]){re.escape(str(folder))}(?=/|$)", lambda _: str(copy), word)
+
+
+def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
+    """A path in the copy as that of the user's folder; any other one as it is."""
+    return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
+
+
+def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
+    """Files and folders to copy, each folder before what is in it."""
+    found: list[pathlib.Path] = []
+    sizes: dict[pathlib.Path, int] = {}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = pathlib.Path(place)
+        around = {reports, here.resolve(), *here.resolve().parents}  # a link to these would lead in a circle
+        inside = [here / name for name in folders if name != ".git" and (here / name).resolve() not in around]
+        folders[:] = [each.name for each in inside if not (each / ENVIRONMENT).exists()]
+        files = [path for path in (here / name for name in names) if path.is_file()]
+        found += inside + files
+        sizes |= {path: path.stat().st_size for path in files}
+        if len(found) > FILES_MAX:
+            raise UsageError(_too_much(folder, f"it holds more than {FILES_MAX} files", sizes))
+    if (total := sum(sizes.values())) > BYTES_MAX:
+        raise UsageError(_too_much(folder, f"it holds {size(total)}", sizes))
+    return found
+
+
+def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+    named = ", ".join(f"{path.relative_to(folder)} ({size(sizes[path])})" for path in largest)
+    return (
+        f"{folder}: {what}. A first look trains in a copy of the folder, so that it overwrites nothing of yours, and "
+        f"copies at most {size(BYTES_MAX)} and {FILES_MAX} files. The largest: {named}. Call chaos init from a folder "
+        f"with your code alone, and name large data by its whole path"
+    )

@@ -1,0 +1,48 @@
+"""Folders and files that the command line names: checked before a command begins, so that nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+from collections.abc import Callable
+
+from harness.errors import UsageError
+
+
+def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
+    """Takes a folder, and one that can still be made: what is there of its path are folders."""
+
+    def check(given: pathlib.Path) -> pathlib.Path:
+        for place in (given, *given.parents):
+            try:
+                os.lstat(place)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:  # a name that is too long
+                raise UsageError(f"{option} {given}: {error.strerror}") from error
+            _check_folder(place, f"{option} {given}")
+            break
+        return given
+
+    return check
+
+
+def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
+    """Takes a file's path whose folder is there or can be made."""
+
+    def check(given: pathlib.Path | None) -> pathlib.Path | None:
+        if given is not None:
+            folder(option)(given.parent)
+        return given
+
+    return check
+
+
+def _check_folder(place: pathlib.Path, option: str) -> None:
+    try:
+        mode = os.stat(place).st_mode
+    except OSError as error:
+        raise UsageError(f"{option}: {place}: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        raise UsageError(f"{option}: {place} is not a folder")

@@ -1,0 +1,64 @@
+"""What a fault means for a verdict: the fault says it, `fault.injected` tells it, the judge reads it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Self
+
+from harness.units import Duration
+
+
+class May(StrEnum):
+    """What may come of a fault. The judge accepts nothing else as its doing."""
+
+    KILL = "kill"  # processes of the target are meant to die: their exits are explained
+    STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
+    SPOIL = "spoil"  # checkpoints: a restart may have to take an older one
+    DRIFT = "drift"  # a rank has other weights than its peers afterwards, which the trainer must notice
+    DIVERGE = "diverge"  # the loss may leave its course, which the trainer must notice, and go back before it
+    LEAK = "leak"  # a rank's memory grows until it is killed, which the trainer should foresee
+
+
+def _may(one: May) -> property:
+    return property(lambda self: one in self.may)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consequences:
+    """The fields have the names that they have in `fault.injected`."""
+
+    may: frozenset[May] = frozenset()
+    lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
+    notice_ns: int | None = None  # it takes the node so long after a notice; `None`: it gives none
+    graceful: bool = False  # its victims are asked to end, and may exit by themselves
+    network: bool = False  # it acts on the network, so the training's own traffic must meet it
+    clocks: bool = False  # it sets clocks wrong
+    preempts: bool = False  # the owner of a node takes it back
+    damages: bool = False  # it damages checkpoints that are written, so the last one may be lost
+    replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
+    spoilt_steps: int | None = None  # it spoils the batches of so many steps
+
+    kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)
+    drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)
+
+    def to_event(self) -> dict[str, Any]:
+        """Fields for `fault.injected`: `may` always, of the others those that say something."""
+        told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
+        return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Self:
+        """What it tells that this version does not know is left out."""
+        told = {each.name: event[each.name] for each in fields(Consequences) if each.name in event}
+        may = frozenset(each for each in May if each in told["may"])
+        return cls(**told | {"may": may, "lasts": duration(told.get("lasts"))})
+
+
+def duration(text: object) -> Duration | None:
+    """`None` for what is none: `forever`, or nothing at all."""
+    try:
+        return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
+    except ValueError:
+        return None

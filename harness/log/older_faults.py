@@ -1,0 +1,44 @@
+"""What a fault means in logs of older versions, which do not tell: it follows from its name and its parameters.
+
+No other reader of a log knows a fault's name, or the names of its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.log.consequences import Consequences, May, duration
+from harness.units import Duration
+
+_TOLD = {
+    "kills": May.KILL,
+    "stops": May.STOP,
+    "spoils": May.SPOIL,
+    "drifts": May.DRIFT,
+    "diverges": May.DIVERGE,
+    "leaks": May.LEAK,
+}
+_OF_NETWORK = ("nic_bandwidth", "nic_flap", "nic_latency", "nic_loss", "partition")
+_DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
+
+
+def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
+    """Of a fault by its `fault.injected`, by what the log's plan holds of it, and by its name."""
+    if "may" in event:
+        return Consequences.from_event(event)
+    told = {"spoils": not event.get("kills", False), **event}
+    parameters = planned.get("parameters") or {}
+    notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
+    return Consequences(
+        may=frozenset(each for name, each in _TOLD.items() if told.get(name)),
+        lasts=duration(parameters.get("duration")),
+        notice_ns=(duration(notice) or Duration("0s")).ns if "notice" in parameters else None,
+        graceful=parameters.get("signal") == "SIGTERM",
+        network=kind in _OF_NETWORK,
+        clocks="clock_skew" in (kind, planned.get("fault")),
+        preempts=kind == "preemption",
+        damages=kind in _DAMAGING,
+        replaced=None if back is None else back != "none",
+        spoilt_steps=steps if isinstance(steps, int) else None,
+    )

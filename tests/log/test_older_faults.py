@@ -1,0 +1,115 @@
+"""Who knows faults by name: the faults themselves, and the one reader that fills in what older logs do not tell."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.emitter.vocabulary import ANOMALIES, EVENTS, MAY, TEXTS
+from harness.faults.contract import build_fault, fault_names
+from harness.log import older_faults, records
+from harness.log.consequences import Consequences, May
+from harness.units import Duration
+
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "harness"
+READERS = [
+    path for room in ("log", "timeline", "judge", "report", "monitoring") for path in (ROOT / room).rglob("*.py")
+]
+NAMES = frozenset(fault_names()) - set(ANOMALIES)  # what a trainer tells may have the name of a fault
+
+
+def known(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Texts that are a fault's name, or the begin of several, and those that open a planned fault's parameters. Also
+    what is compared with a fault's `kind`, whatever it is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            begins = node.value.endswith("_") and any(name.startswith(node.value) for name in NAMES)
+            if node.value in NAMES or node.value == "parameters" or begins:
+                yield node.lineno, node.value
+        elif isinstance(node, ast.Compare):
+            sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            kinds = [side for side in sides if side in ("fault.kind", "record.kind", "f.kind")]
+            yield from ((node.lineno, side) for side in kinds if "fault.id" not in sides)  # shown but once
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_reader_knows_a_fault_by_its_name_or_its_parameters(path: pathlib.Path) -> None:
+    found = list(known(ast.parse(path.read_text())))
+    assert bool(found) == (path.name == "older_faults.py"), f"{path}: {found}: let the fault tell it in fault.injected"
+
+
+@pytest.mark.parametrize(
+    "code", ['fault.kind.startswith("nic_")', 'x == "clock_skew"', 'fault["parameters"]', "fault.kind == NAME"]
+)
+def test_such_code_is_found(code: str) -> None:
+    assert list(known(ast.parse(code)))
+
+
+EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
+    ("rank_kill", {"signal": "SIGTERM"}, Consequences(may=frozenset({May.KILL}), graceful=True)),
+    ("rank_kill", {}, Consequences(may=frozenset({May.KILL}))),
+    (
+        "preemption",
+        {"notice": "0s"},
+        Consequences(may=frozenset({May.KILL}), notice_ns=0, preempts=True, replaced=False),
+    ),
+    (
+        "checkpoint_torn_write",
+        {"replacement": {"after": "1s"}},
+        Consequences(may=frozenset({May.KILL}), damages=True, replaced=True),
+    ),
+    ("checkpoint_corruption", {}, Consequences(may=frozenset({May.SPOIL}), damages=True)),
+    (
+        "nic_loss",
+        {"loss_percent": 5, "duration": "7s"},
+        Consequences(may=frozenset({May.STOP}), network=True, lasts=Duration("7s")),
+    ),
+    ("nic_flap", {}, Consequences(may=frozenset({May.STOP}), network=True)),
+    ("partition", {"duration": "forever"}, Consequences(may=frozenset({May.STOP}), network=True)),
+    ("clock_skew", {"duration": "2m"}, Consequences(clocks=True, lasts=Duration("2m"))),
+    ("data_corruption", {"kind": "nan_batch"}, Consequences(may=frozenset({May.STOP}))),
+    ("divergence", {"steps": 3}, Consequences(may=frozenset({May.STOP, May.DIVERGE}), spoilt_steps=3)),
+    ("memory_leak", {}, Consequences(may=frozenset({May.STOP, May.LEAK}))),
+    ("silent_data_corruption", {}, Consequences(may=frozenset({May.STOP}))),
+    ("silent_data_corruption", {"what": "weight"}, Consequences(may=frozenset({May.STOP, May.DRIFT}))),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "meant"), EXAMPLES, ids=[f"{kind}-{parameters}" for kind, parameters, _ in EXAMPLES]
+)
+def test_what_a_fault_says_comes_through_the_log(kind: str, parameters: dict[str, Any], meant: Consequences) -> None:
+    told = build_fault(kind, parameters).consequences().to_event()
+    line = {"event": "fault.injected", "mono_ns": 1, "fault": "f", "kind": kind} | told
+    records.event(line, "harness")
+    assert Consequences.from_event(line) == meant
+
+
+@pytest.mark.parametrize("kind", fault_names())
+def test_an_older_log_means_the_same(kind: str) -> None:
+    """It has the flags, and the parameters of the plan."""
+    required: dict[str, dict[str, Any]] = {
+        "nic_bandwidth": {"rate": "1mbit"},
+        "nic_loss": {"loss_percent": 1},
+        "storage_slow": {"latency": "1s"},
+    }
+    fault = build_fault(kind, required.get(kind, {}) if kind != "own_code" else {"source": "def inject(context): ..."})
+    said = fault.consequences()
+    flags = {f"{each}s": each in said.may for each in May}
+    planned = {"id": "f", "fault": kind, "parameters": fault.model_dump(mode="json")}
+    assert older_faults.consequences({"event": "fault.injected"} | flags, planned, kind) == said
+
+
+def test_what_it_may_is_listed_where_events_are_declared() -> None:
+    assert tuple(May) == MAY
+    (event,) = [each for each in EVENTS if each.name == "fault.injected"]
+    assert next(each for each in event.fields if each.name == "may").kind == TEXTS
+
+
+def test_what_a_newer_version_tells_is_left_out() -> None:
+    told = Consequences.from_event({"may": ["kill", "explode"], "lasts": "for a while", "glows": True})
+    assert told == Consequences(may=frozenset({May.KILL}))
