@@ -22,7 +22,7 @@ from harness.backends.agent import kernel
 from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside
-from harness.judge.questions.wasted_gpu_hours import SCORE
+from harness.judge.score import load_score
 from harness.log import reading
 from harness.timeline import timeline
 
@@ -58,7 +58,7 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
     if log.harness:  # a job that hangs writes nothing, and its GPU time runs on
         log.harness.events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
     evidence = beside(timeline.build(log), fault_free)
-    values: Mapping[str, Any] = SCORE.score(Analysis.of(evidence), None).values
+    values: Mapping[str, Any] = load_score("wasted_gpu_hours").score(Analysis.of(evidence), None).values
     allocated = values["gpu_seconds_allocated"]
     return {
         "at": at,

@@ -1,59 +1,38 @@
 """The Score contract, verdicts, and the scorecard that reports are made from.
 
-A score is one file in `harness/judge/questions/`, whose name is the score's name in `expect:`. It holds a `SCORE`:
-its `Bounds`, a pydantic model of what may be written there, and `score(evidence, bounds)`, which sees nothing
-but the evidence and what the analysis makes of it. Every score is computed in every run; bounds only add expectations.
+Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, with `Bounds`, a model
+of what may be written there, and `score(evidence, bounds)`, which sees nothing but the evidence and the facts that the
+analysis draws from it. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
 
 import abc
-import enum
+import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 
 from harness import units
+from harness.errors import UsageError, choice
+from harness.judge import doubts
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
-from harness.judge.facts.observable import blindness
+from harness.judge.verdict import EXIT_CODES as EXIT_CODES
+from harness.judge.verdict import Claim, Ground, Kind, worst_first
+from harness.judge.verdict import Finding as Finding
+from harness.judge.verdict import Verdict as Verdict
+from harness.judge.verdict import merge as merge
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
 OFF = "off"  # in `expect:`, for what is judged by default
-
-
-class Verdict(enum.StrEnum):
-    PASS = "pass"
-    INCONCLUSIVE = "inconclusive"
-    INVALID = "invalid"
-    FAIL = "fail"
-
-
-_PRIORITY = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
-
-
-def merge(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst one: fail > invalid > inconclusive > pass. Nothing at all is inconclusive."""
-    return max(verdicts, key=_PRIORITY.index, default=Verdict.INCONCLUSIVE)
-
-
-class Finding(NamedTuple):
-    """A verdict and why: in words, and by the codes of what is claimed and of what makes it doubtful."""
-
-    verdict: Verdict
-    text: str
-    code: str  # a `Code`, or the name of an expectation
-    doubt: str = ""  # a `Doubt`
-
-
-EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
 
 
 @dataclass(frozen=True)
@@ -75,13 +54,14 @@ class Expectation:
     unit: str = ""
     code: str = ""  # of what is claimed; empty: its name
     doubt: str = ""  # code of what makes it inconclusive
+    rests_on: tuple[Ground, ...] = ()
 
 
 @dataclass(frozen=True)
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[Finding] = ()  # beyond the expectations
+    reasons: Sequence[Claim | Finding] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
@@ -91,7 +71,7 @@ class Bounds(Parameters):
 
 
 class Score(abc.ABC):
-    """One question to the evidence. `name` must be the file's name."""
+    """One question to the evidence."""
 
     name: ClassVar[str]
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
@@ -165,14 +145,24 @@ def at_least(
     return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, text, **numbers)
 
 
-_FAMILY = Family("score", "harness.judge.questions", "SCORE")
-score_names = _FAMILY.names
+_FAMILY = Family("question", "harness.judge.questions", "SCORES")
+
+
+@functools.cache
+def _scores() -> Mapping[str, Score]:
+    """All that the files of `harness/judge/questions/` hold, by name."""
+    return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
+
+
+def score_names() -> tuple[str, ...]:
+    return tuple(sorted(_scores()))
 
 
 def load_score(name: str) -> Score:
-    """The `SCORE` of `harness/judge/questions/<name>.py`."""
-    score: Score = _FAMILY.load(name)
-    return score
+    """Raises `UsageError` for an unknown name."""
+    if name not in _scores():
+        raise UsageError(f"unknown score {name!r}; {choice(name, score_names())}")
+    return _scores()[name]
 
 
 @dataclass(frozen=True)
@@ -203,8 +193,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
     results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    if blind := blindness(evidence.run, evidence.fault_free):
-        results = {name: each if name == "job" else _unaccused(each, blind) for name, each in results.items()}
+    results = {name: _weighed(each, analysis, by_steps=name != "job") for name, each in results.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
@@ -213,7 +202,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         if name not in results
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
-    reasons = _reasons(findings)
+    reasons = worst_first(findings)
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
         told = reasons[0].removeprefix("the job failed: ")
@@ -277,20 +266,24 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
         return ScoreResult({}, reasons=[Finding(Verdict.INCONCLUSIVE, reason, Code.SCORER_CRASHED)])
 
 
-def _unaccused(result: ScoreResult, why: str) -> ScoreResult:
-    """What would fail by its steps is not known."""
-    told = f"not judged: {why}"
-    lines = [
-        replace(e, verdict=Verdict.INCONCLUSIVE, reason=told, doubt=Doubt.BLIND) if e.verdict is Verdict.FAIL else e
-        for e in result.expectations
-    ]
-    reasons = [
-        Finding(Verdict.INCONCLUSIVE, f"{each.text} ({told})", each.code, Doubt.BLIND)
-        if each.verdict is Verdict.FAIL
-        else each
-        for each in result.reasons
-    ]
-    return replace(result, expectations=lines, reasons=reasons)
+def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> ScoreResult:
+    """Each claim and each line of the table held against the doubts. `by_steps`: all of them rest on steps."""
+    also = (Ground(Kind.STEPS),) if by_steps else ()
+    claims = [each if isinstance(each, Claim) else _claim(each) for each in result.reasons]
+    found = [doubts.weighed(replace(each, rests_on=(*each.rests_on, *also)), evidence) for each in claims]
+    lines = [_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations]
+    return replace(result, expectations=lines, reasons=[each for each in found if each is not None])
+
+
+def _claim(found: Finding) -> Claim:
+    good = {Verdict.PASS: True, Verdict.INCONCLUSIVE: None}.get(found.verdict, False)
+    return Claim(found.code, found.text, good, of_a_fault=found.verdict is Verdict.INVALID, doubt=found.doubt)
+
+
+def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
+    if line.verdict is not Verdict.FAIL or not (spoilt := doubts.spoilt(rests_on, evidence)):
+        return line
+    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=spoilt.after(line.reason), doubt=spoilt.doubt)
 
 
 def _findings(result: ScoreResult) -> list[Finding]:
@@ -298,13 +291,8 @@ def _findings(result: ScoreResult) -> list[Finding]:
         Finding(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}", e.code or e.name, e.doubt)
         for e in result.expectations
     ]
-    return [finding for finding in [*result.reasons, *lines] if finding.verdict is not Verdict.PASS]
-
-
-def _reasons(findings: Sequence[Finding]) -> list[str]:
-    """The worst first; among equals in the order in which they were found."""
-    ordered = sorted(findings, key=lambda finding: -_PRIORITY.index(finding.verdict))
-    return list(dict.fromkeys(finding.text for finding in ordered))
+    told = [each for each in result.reasons if isinstance(each, Finding)]
+    return [finding for finding in [*told, *lines] if finding.verdict is not Verdict.PASS]
 
 
 def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:

@@ -11,8 +11,8 @@ from mutants.bent import JOB
 from harness.judge.facts import slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import Degraded
-from harness.judge.questions.recovery_time import SCORE, RecoveryBounds, _line, _Span
-from harness.judge.score import Expectation, S, Verdict
+from harness.judge.questions.recovery_time import RecoveryBounds, _line, _Span
+from harness.judge.score import Expectation, S, Verdict, load_score
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode, Segment, Timeline
 
@@ -125,7 +125,7 @@ def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.M
     over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
     for found in ([over, still], [still, over]):
         monkeypatch.setattr(slowdown, "degraded", lambda run, usual, found=found: found)
-        told = SCORE.score(Analysis(RUN, None, ()), RecoveryBounds())
+        told = load_score("recovery_time").score(Analysis(RUN, None, ()), RecoveryBounds())
         assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
         slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]
         assert slow == [(each.fault, each.recovered) for each in found]
@@ -134,7 +134,7 @@ def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.M
 def test_what_never_recovered_is_worse_than_what_took_longer() -> None:
     over, never = Episode(0, 5 * S, 90 * S, 7, (), ()), Episode(95 * S, None, None, 9, (), ())
     run = replace(RUN, episodes=[over, never])
-    told = SCORE.score(Analysis(run, None, ()), RecoveryBounds())
+    told = load_score("recovery_time").score(Analysis(run, None, ()), RecoveryBounds())
     assert (told.values["seconds"], told.summary) == (None, "")
 
 
@@ -146,7 +146,7 @@ def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> 
     bounds = RecoveryBounds.model_validate({"max": "1s"})
 
     def told(run: Timeline) -> str:
-        [line] = SCORE.score(Analysis(run, None, ()), bounds).expectations
+        [line] = load_score("recovery_time").score(Analysis(run, None, ()), bounds).expectations
         return line.reason
 
     assert told(run) == "never recovered after step 9: longest phase rendezvous (6.00 s)"
@@ -157,7 +157,11 @@ def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> 
 
 def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
     run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
-    [told] = SCORE.score(Analysis(run, None, ()), RecoveryBounds.model_validate({"max": "1s"})).expectations
+    [told] = (
+        load_score("recovery_time")
+        .score(Analysis(run, None, ()), RecoveryBounds.model_validate({"max": "1s"}))
+        .expectations
+    )
     assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")
 
 

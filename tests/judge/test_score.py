@@ -12,6 +12,7 @@ from harness.errors import UsageError
 from harness.judge import score
 from harness.judge.codes import Doubt
 from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
+from harness.judge.verdict import worst_first
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import FaultRecord
 
@@ -73,7 +74,7 @@ def test_a_score_that_is_not_there() -> None:
 def test_the_worst_is_said_first_and_nothing_twice() -> None:
     told = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
     findings = [Finding(verdict, text, "") for verdict, text in told]
-    assert score._reasons([*findings, Finding(Verdict.FAIL, "c", "")]) == ["c", "a", "d", "b"]
+    assert worst_first([*findings, Finding(Verdict.FAIL, "c", "")]) == ["c", "a", "d", "b"]
 
 
 def test_a_finding_without_a_reason_says_what_was_observed() -> None:

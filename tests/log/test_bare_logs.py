@@ -18,7 +18,7 @@ from harness.judge.codes import Code
 from harness.judge.facts import ledger, slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.questions import wasted_gpu_hours
-from harness.judge.score import Evidence, Verdict, judge
+from harness.judge.score import Evidence, Verdict, judge, load_score
 from harness.log import reading
 from harness.log.consequences import May
 from harness.timeline import timeline
@@ -54,10 +54,10 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
 def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
-    told = wasted_gpu_hours.SCORE.score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
+    told = load_score("wasted_gpu_hours").score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
     nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log", Code.LEDGER_NO_GPU, "")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
-    assert not wasted_gpu_hours.SCORE.score(Analysis(run), None).reasons, "nobody asked"
+    assert not load_score("wasted_gpu_hours").score(Analysis(run), None).reasons, "nobody asked"
 
 
 def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: Logs) -> None:
@@ -65,7 +65,7 @@ def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: L
     run = logs.finish(10)
     for workload, ettr in (({}, None), ({"nodes": 2}, 0.0), ({"ranks_per_node": 2}, None)):
         nameless = dataclasses.replace(run, plan={"workload": workload})
-        assert wasted_gpu_hours.SCORE.score(Analysis(nameless), None).values["ettr"] == ettr
+        assert load_score("wasted_gpu_hours").score(Analysis(nameless), None).values["ettr"] == ettr
 
 
 @pytest.mark.parametrize(

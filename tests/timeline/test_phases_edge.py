@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.questions.job import SCORE as JOB
-from harness.judge.score import Verdict
+from harness.judge.score import Verdict, load_score
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -157,7 +156,7 @@ def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) ->
 
 
 def deaths(run: Timeline) -> list[str]:
-    reasons = JOB.score(Analysis(run), None).reasons
+    reasons = load_score("job").score(Analysis(run), None).reasons
     return [each.text for each in reasons if each.verdict is Verdict.INCONCLUSIVE and "death" in each.text]
 
 

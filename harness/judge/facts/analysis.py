@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,7 +14,7 @@ from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Band, Ledger
 from harness.judge.facts.slowdown import Degraded, StepTime
 from harness.judge.facts.spikes import LeftOut, Spike
-from harness.timeline.timeline import FaultRecord, Floats, Ints, saving_like
+from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
 
 class Analysis(Evidence):
@@ -92,3 +93,20 @@ class Analysis(Evidence):
         """Steps that the surviving history leaves out."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return curves.missing(self.curve, told, self.run.stride, self.run.steps_before)
+
+    @cached_property
+    def taken(self) -> Sequence[int]:
+        """When a fault that kills took each process; -1: none did."""
+        strikes: dict[tuple[object, object, object], list[int]] = {}  # by node, incarnation and rank
+        for fault in self.run.faults:
+            for target in fault.targets if fault.kills else ():
+                place = target.get("node"), target.get("incarnation", 1), target.get("rank")
+                strikes.setdefault(place, []).extend(fault.strikes)
+        for moments in strikes.values():
+            moments.sort()
+        return [self._first_strike(strikes, process) for process in self.run.processes]
+
+    def _first_strike(self, strikes: Mapping[tuple[object, object, object], Sequence[int]], process: Process) -> int:
+        mine = (strikes.get((process.node, process.incarnation, rank), ()) for rank in (None, process.rank))
+        later = [at for moments in mine for at in moments[bisect.bisect_left(moments, process.started) :][:1]]
+        return min(later, default=-1)

@@ -136,4 +136,4 @@ def _longest(rows: Bools) -> int:
     return max((part.stop - part.start for part in undisturbed.stretches(rows)), default=0)
 
 
-SCORE = Rhythm()
+SCORES = (Rhythm(),)

@@ -82,4 +82,4 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-SCORE = Collectives()
+SCORES = (Collectives(),)

@@ -71,4 +71,4 @@ def _answers(run: Timeline, alarm: Mapping[str, Any], spike: Spike) -> bool:
     return bool(near and alarm["at"] >= spike.begin - run.uncertainty_ns)
 
 
-SCORE = Divergence()
+SCORES = (Divergence(),)

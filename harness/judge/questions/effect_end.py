@@ -48,4 +48,4 @@ def _over(fault: FaultRecord) -> bool:
     return all(end.get("ok") is True for end in fault.ends)
 
 
-SCORE = EffectEnd()
+SCORES = (EffectEnd(),)

@@ -73,4 +73,4 @@ def _shown(ns: float) -> str:
     return format_duration(round(ns)) if ns else "0 s"
 
 
-SCORE = ExitTime()
+SCORES = (ExitTime(),)

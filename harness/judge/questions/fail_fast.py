@@ -95,4 +95,4 @@ def _shown(ns: float | None) -> str:
     return format_duration(round(ns)) if ns else "0 s"
 
 
-SCORE = FailFast()
+SCORES = (FailFast(),)

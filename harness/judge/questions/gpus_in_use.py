@@ -105,4 +105,4 @@ def _unused(run: Timeline, slots: Sequence[Slot]) -> list[str]:
     return sorted({slot.node for slot in slots if (slot.node, slot.incarnation) not in working})
 
 
-SCORE = GpusInUse()
+SCORES = (GpusInUse(),)

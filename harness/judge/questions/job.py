@@ -268,4 +268,4 @@ def _ledger(run: Timeline) -> Iterator[Finding]:
         return
 
 
-SCORE = JobScore()
+SCORES = (JobScore(),)

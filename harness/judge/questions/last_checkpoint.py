@@ -166,4 +166,4 @@ def _step(event: Any) -> int:
     return step if isinstance(step, int) and not isinstance(step, bool) else 0
 
 
-SCORE = LastCheckpoint()
+SCORES = (LastCheckpoint(),)

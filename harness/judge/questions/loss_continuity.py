@@ -487,4 +487,4 @@ def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iter
         yield {"step": epoch.first, "rise": rise if np.isfinite(rise) else None, "spike": spike}
 
 
-SCORE = LossContinuity()
+SCORES = (LossContinuity(),)

@@ -75,4 +75,4 @@ def _foreseen(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
     return (min(told) - begin) / S if told else None
 
 
-SCORE = MemoryGrowth()
+SCORES = (MemoryGrowth(),)

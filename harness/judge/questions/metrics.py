@@ -241,4 +241,4 @@ def _percent(value: float) -> str:
     return f"{value:.1f} %"
 
 
-SCORE = Metrics()
+SCORES = (Metrics(),)

@@ -81,4 +81,4 @@ def _band(evidence: Analysis) -> float | None:
     return float(np.quantile(times, QUANTILE)) if len(times) else None
 
 
-SCORE = OwnTraffic()
+SCORES = (OwnTraffic(),)

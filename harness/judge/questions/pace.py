@@ -53,4 +53,4 @@ def _unmeasurable(pace: Pace, bound: float) -> str:
     return ""
 
 
-SCORE = PaceScore()
+SCORES = (PaceScore(),)

@@ -126,4 +126,4 @@ def _findings(run: Timeline, short: list[Short]) -> Iterator[Finding]:
         yield Finding(Verdict.FAIL, f"rank_samples: {each}; {word}", Code.RANK_SAMPLES_SHORT)
 
 
-SCORE = RankSamples()
+SCORES = (RankSamples(),)

@@ -251,4 +251,4 @@ def _unmeasured(evidence: Analysis) -> str:
     return ""
 
 
-SCORE = RecoveryTime()
+SCORES = (RecoveryTime(),)

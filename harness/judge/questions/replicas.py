@@ -139,4 +139,4 @@ def _checked_after(steps: Steps, rank: int, at: int) -> int | None:
     return int(steps.step[told[0]]) if len(told) else None
 
 
-SCORE = Replicas()
+SCORES = (Replicas(),)

@@ -30,4 +30,4 @@ class ToldScore(Score):
         return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
 
 
-SCORE = ToldScore()
+SCORES = (ToldScore(),)

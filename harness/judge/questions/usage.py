@@ -84,4 +84,4 @@ def _shown(by_link: Mapping[str, float]) -> dict[str, float]:
     return {link: by_link[link] for link in sorted(busiest) if by_link[link] > 0}
 
 
-SCORE = Usage()
+SCORES = (Usage(),)

@@ -162,4 +162,4 @@ def _gpu_seconds(value: float) -> str:
     return f"{value:.1f} GPU-s"
 
 
-SCORE = WastedGpuHours()
+SCORES = (WastedGpuHours(),)
