@@ -76,6 +76,8 @@ class Score(abc.ABC):
     name: ClassVar[str]
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
     order: ClassVar[int] = 99  # in reports and headlines
+    asked: ClassVar[bool] = True  # may stand in `expect:`; the others are always judged, and nothing can be set
+    by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
     by_default: ClassVar[str] = ""  # judged without being written in `expect:`; the name of it where it is not judged
     Bounds: ClassVar[type[BaseModel]] = Bounds
 
@@ -155,12 +157,13 @@ def _scores() -> Mapping[str, Score]:
 
 
 def score_names() -> tuple[str, ...]:
-    return tuple(sorted(_scores()))
+    """Those that may stand in `expect:`."""
+    return tuple(sorted(name for name, score in _scores().items() if score.asked))
 
 
 def load_score(name: str) -> Score:
     """Raises `UsageError` for an unknown name."""
-    if name not in _scores():
+    if name not in score_names():
         raise UsageError(f"unknown score {name!r}; {choice(name, score_names())}")
     return _scores()[name]
 
@@ -191,15 +194,15 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
-    scores = sorted((load_score(name) for name in score_names()), key=lambda score: score.order)
-    results = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    results = {name: _weighed(each, analysis, by_steps=name != "job") for name, each in results.items()}
+    scores = sorted(_scores().values(), key=lambda score: (score.order, score.name))
+    found = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
+    results = {score.name: _weighed(found[score.name], analysis, score.by_steps) for score in scores}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     findings = [finding for result in results.values() for finding in _findings(result)]
     findings += [
         Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
         for name in expect
-        if name not in results
+        if name not in score_names()
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     reasons = worst_first(findings)

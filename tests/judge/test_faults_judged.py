@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.judge.acted import _healed_early, _outliving, _too_late, _wrong_target
 from harness.judge.codes import Code
+from harness.judge.facts.places import Places
+from harness.judge.questions.faults import _healed_early, _outlived, _too_late, _Work, _wrong_target
 from harness.judge.questions.job import _left_without_notice
 from harness.judge.questions.metrics import _detection
 from harness.judge.score import Verdict
@@ -20,10 +21,18 @@ class _Sized:
     """As much of a table of steps as is asked for here."""
 
     def __init__(self, end: Any):
-        self.end = end
+        self.end = self.begin = end
+        self.process = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return len(self.end)
+
+
+def places(**known: Any) -> Places:
+    nothing = {"slots": [], "processes": [], "exits": [], "steps": _Sized(np.zeros(0, np.int64))}
+    run: Any = SimpleNamespace(**nothing | known)
+    run.steps.begin = run.steps.begin[: len(run.steps.process)]
+    return Places(run)
 
 
 def episode(end: int, *faults: str) -> Any:
@@ -79,12 +88,15 @@ def test_a_fault_that_never_struck_was_not_noticed() -> None:
 )
 def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool) -> None:
     """A target without an incarnation is the node's first."""
-    slots = [SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10) for n in (1, 2)]
+    ends = {"kept": True, "local_rank": 0}
+    slots = [
+        SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10, **ends) for n in (1, 2)
+    ]
     run: Any = SimpleNamespace(slots=slots)
     fault: Any = SimpleNamespace(id="kill", injected=at, targets=[target])
-    found = list(_wrong_target(run, fault, {"targets": [{"rank": None}]}))
-    text = f"fault kill struck {target['node']}, which was not part of the job at that time"
-    assert found == ([] if had else [(Verdict.INVALID, text, Code.FAULT_NOT_OF_JOB, "")])
+    found = list(_wrong_target(places(slots=slots), run, fault, {"targets": [{"rank": None}]}))
+    text = f"struck {target['node']}, which was not part of the job at that time"
+    assert found == ([] if had else [(Code.FAULT_NOT_OF_JOB, text)])
 
 
 @pytest.mark.parametrize(
@@ -95,11 +107,11 @@ def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, er
     """What broke off says so itself; a log without an end may have lost the line."""
     run: Any = SimpleNamespace(outcome=outcome)
     fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[], lasts=Duration("8s"))
-    found = list(_healed_early(run, fault))
-    finding = (Verdict.INVALID, "fault full was never undone; its planned duration is 8s", Code.FAULT_NEVER_UNDONE, "")
-    assert found == ([finding] if told else [])
+    found = list(_healed_early(places(), _Work(run), run, fault))
+    flaw = (Code.FAULT_NEVER_UNDONE, "was never undone; its planned duration is 8s")
+    assert found == ([flaw] if told else [])
     fault.lasts = None
-    assert list(_healed_early(run, fault)) == []
+    assert list(_healed_early(places(), _Work(run), run, fault)) == []
 
 
 SECOND = 10**9
@@ -134,26 +146,20 @@ def test_a_fault_acts_as_long_as_it_was_to(
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
     fault.lasts = EIGHT_SECONDS
-    found = list(_healed_early(run, fault))
-    assert [each.verdict for each in found] == [Verdict.INVALID] * too_short
-    assert all(each.text.startswith("fault slow was undone after ") for each in found)
-    assert all(each.text.endswith("; its planned duration is 8s") for each in found)
+    found = list(_healed_early(places(exits=[ended]), _Work(run), run, fault))
+    assert [code for code, _ in found] == [Code.FAULT_UNDONE_EARLY] * too_short
+    assert all(text.startswith("was undone after ") for _, text in found)
+    assert all(text.endswith("; its planned duration is 8s") for _, text in found)
 
 
 @pytest.mark.parametrize(
     ("injected", "finished", "steps", "too_late"),
-    [
-        (100, True, 1, False),
-        (101, True, 1, True),
-        (101, False, 1, False),
-        (101, True, 0, False),
-        (None, True, 1, False),
-    ],
+    [(100, True, 1, False), (101, True, 1, True), (101, False, 1, False), (101, True, 0, False)],
 )
 @pytest.mark.parametrize("last", ["step", "checkpoint", "start"])
 @pytest.mark.parametrize("uncertain", [0, 7])
 def test_a_fault_that_came_when_all_was_done(
-    injected: int | None, finished: bool, steps: int, too_late: bool, last: str, uncertain: int
+    injected: int, finished: bool, steps: int, too_late: bool, last: str, uncertain: int
 ) -> None:
     """The last thing the job did was at 100, by clocks that are known to so many nanoseconds."""
     at = {name: 100 if name == last else 90 for name in ("step", "checkpoint", "start")}
@@ -164,35 +170,35 @@ def test_a_fault_that_came_when_all_was_done(
         processes=[SimpleNamespace(started=at["start"])],
         uncertainty_ns=uncertain,
     )
-    struck = None if injected is None else injected + uncertain
-    fault: Any = SimpleNamespace(id="late", injected=struck, strikes=(), kills=True)
-    text = "fault late struck after the job had done all its work"
-    told = [(Verdict.INVALID, text, Code.FAULT_STRUCK_AFTER_END, "")]
-    assert list(_too_late(run, fault)) == (told if too_late else [])
+    fault: Any = SimpleNamespace(id="late", injected=injected + uncertain, strikes=(), kills=True)
+    told = [(Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work")]
+    assert list(_too_late(_Work(run), run, fault)) == (told if too_late else [])
 
 
 @pytest.mark.parametrize(
     ("started", "last_seen", "rank", "begin", "outlived"),
     [
-        (5, 30, 1, 21, True),
-        (5, 30, 1, 20, False),  # the step it was killed in
-        (20, 30, 1, 21, True),
-        (21, 30, 1, 25, False),  # its successor
+        (5, 40, 1, 26, True),
+        (5, 40, 1, 25, False),  # a step between the strike and the moment in which it was seen gone
+        (20, 40, 1, 26, True),
+        (21, 40, 1, 30, False),  # its successor
         (5, 20, 1, 19, False),
-        (5, 30, 2, 21, False),  # another rank of the node
+        (5, 40, 2, 26, False),  # another rank of the node
     ],
 )
 def test_who_begins_a_step_after_its_death_was_not_killed(
     started: int, last_seen: int, rank: int, begin: int, outlived: bool
 ) -> None:
-    """Rank 1 on node a was killed at 20."""
-    worker = SimpleNamespace(node="a", incarnation=1, rank=rank, started=started, last_seen=last_seen)
-    other = SimpleNamespace(node="b", incarnation=1, rank=0, started=0, last_seen=99)
+    """Rank 1 on node a was killed at 20, and seen to be gone at 25."""
+    ended = {"exited": None}
+    worker = SimpleNamespace(node="a", incarnation=1, rank=rank, started=started, last_seen=last_seen, **ended)
+    other = SimpleNamespace(node="b", incarnation=1, rank=0, started=0, last_seen=99, **ended)
     steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
-    run: Any = SimpleNamespace(processes=[worker, other], steps=steps)
+    known = {"processes": [worker, other], "steps": steps}
     target = {"node": "a", "incarnation": 1, "rank": 1}
-    fault: Any = SimpleNamespace(id="kill", injected=20, targets=[target])
-    assert list(_outliving(run, fault)) == ([1] if outlived else [])
+    fault: Any = SimpleNamespace(id="kill", injected=20, targets=[target], kills=True, effects=[{"at": 25}])
+    found = list(_outlived(places(**known), SimpleNamespace(**known), fault))  # type: ignore[arg-type]
+    assert [code for code, _ in found] == [Code.FAULT_VICTIM_WENT_ON] * outlived
 
 
 @pytest.mark.parametrize(

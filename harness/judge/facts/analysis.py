@@ -12,6 +12,7 @@ from harness.judge.facts.consumed import Consumed
 from harness.judge.facts.curves import Comparison, Curve
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Band, Ledger
+from harness.judge.facts.places import Places
 from harness.judge.facts.slowdown import Degraded, StepTime
 from harness.judge.facts.spikes import LeftOut, Spike
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
@@ -93,6 +94,11 @@ class Analysis(Evidence):
         """Steps that the surviving history leaves out."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return curves.missing(self.curve, told, self.run.stride, self.run.steps_before)
+
+    @cached_property
+    def places(self) -> Places:
+        """Who was where, and when."""
+        return Places(self.run)
 
     @cached_property
     def taken(self) -> Sequence[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, restores, saved_state, standstill, steps_done
+from harness.judge import restores, saved_state, standstill, steps_done
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import ends
 from harness.judge.facts.analysis import Analysis
@@ -33,6 +33,7 @@ class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
+    by_steps = False
     Bounds = JobBounds
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
@@ -40,7 +41,6 @@ class JobScore(Score):
         unexplained = list(ends.unexplained(run))
         blind = blindness(run, evidence.fault_free)
         reasons = [
-            *acted.findings(run),
             *(_blind_ending(run, blind) if blind else _ending(run)),
             *_left_without_notice(run),
         ]

@@ -1,0 +1,252 @@
+"""Did each fault act as it was planned: on its targets, in its way, for its time, and while work was left?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.places import Places, node_of
+from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.verdict import Claim, not_as_planned
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import format_duration
+
+REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
+
+
+class Faults(Score):
+    name = "faults"
+    order = -1
+    asked, by_steps = False, False
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        return ScoreResult({}, reasons=list(_claims(evidence)))
+
+
+def _claims(evidence: Analysis) -> Iterator[Claim]:
+    """What was not as planned: one that was to strike and did not, or one that did so otherwise."""
+    run = evidence.run
+    work = _Work(run)
+    records: dict[str, list[FaultRecord]] = {}
+    for record in run.faults:
+        records.setdefault(record.id, []).append(record)
+    planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
+    gave_up = run.outcome == "aborted" and not any(record.injected is not None for record in run.faults)
+    for name in planned if not gave_up else ():  # how the job ended says so then
+        yield from _never_struck(name, records.get(name, []))
+    for record in run.faults:
+        if record.id in run.beside.faults:
+            continue
+        if record.error:
+            yield not_as_planned(Code.FAULT_FAILED, f"fault {record.id} failed: {record.error}")
+        if record.injected is None:
+            continue
+        for code, text in (
+            *_effect(run, record),
+            *_outlived(evidence.places, run, record),
+            *_too_late(work, run, record),
+            *_wrong_target(evidence.places, run, record, planned.get(record.id, {})),
+            *_otherwise(evidence.places, run, record),
+            *_healed_early(evidence.places, work, run, record),
+        ):
+            yield not_as_planned(code, f"fault {record.id} {text}")
+
+
+_Flaw = tuple[Code, str]
+
+
+class _Work:
+    """What was left to do when a fault struck. Only for runs with steps."""
+
+    def __init__(self, run: Timeline):
+        self._run = run
+
+    @cached_property
+    def last_end(self) -> int:
+        return int(self._run.steps.end.max())
+
+    @cached_property
+    def last_begin(self) -> int:
+        return int(self._run.steps.begin.max())
+
+    @cached_property
+    def over(self) -> int:
+        """The last step, save or start of a worker."""
+        saved = (event["at"] for event in self._run.checkpoints)
+        return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
+
+    @cached_property
+    def usual_ns(self) -> float:
+        return float(np.median(self._run.steps.end - self._run.steps.begin))
+
+
+def _never_struck(name: str, found: list[FaultRecord]) -> Iterator[Claim]:
+    if any(record.injected is not None or record.error for record in found):
+        return
+    if any(record.effects for record in found):
+        text = "measured an effect, but did not report when it began"
+        yield not_as_planned(Code.FAULT_BEGIN_UNTOLD, f"fault {name} {text}")
+        return
+    held_back = next((record.held_back for record in found if record.held_back), "")
+    why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
+    yield not_as_planned(Code.FAULT_NEVER_STRUCK, f"fault {name} never struck: {why}")
+
+
+def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """It was measured, after the fault had begun, and as expected."""
+    assert fault.injected is not None
+    if not fault.effects and not fault.error:
+        yield Code.FAULT_NO_EFFECT, "was injected, but no effect was measured"
+    for effect in fault.effects:
+        if effect["at"] < fault.injected - run.uncertainty_ns:
+            early = format_duration(fault.injected - effect["at"])
+            yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
+        if not effect.get("ok", False):
+            measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
+            detail = f" ({effect['detail']})" if effect.get("detail") else ""
+            text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
+            yield Code.FAULT_NOT_AS_PLANNED, text
+
+
+def _outlived(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """By ranks that began a step after the harness had seen them gone. A node may have a notice: that is another thing.
+    Between the fault's first word and its effect a rank still runs."""
+    assert fault.injected is not None
+    if not fault.kills:
+        return
+    gone = max([fault.injected, *(effect["at"] for effect in fault.effects)])
+    rows = {
+        row
+        for target in fault.targets
+        if target.get("rank") is not None
+        for row in places.alive(target, fault.injected)
+        if fault.injected < run.processes[row].last_seen and places.last_begin[row] > gone
+    }
+    for row in sorted(rows):
+        rank = run.processes[row].rank
+        yield Code.FAULT_VICTIM_WENT_ON, f"killed rank {rank}, but the rank did steps afterwards"
+
+
+def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """It struck when no step and no checkpoint was left to be done, and nobody started again over it. What only slows a
+    job needs time to act: at least half a step of it."""
+    assert fault.injected is not None
+    if not run.finished or not len(run.steps):
+        return
+    struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
+    if struck > work.over:
+        yield Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work"
+    elif (
+        not (fault.kills or fault.stops or fault.spoils)
+        and struck > work.last_begin
+        and work.last_end - struck < work.usual_ns / 2
+    ):
+        left = format_duration(max(work.last_end - struck, 0))
+        text = f"struck {left} before the end of the last step: too late to have an effect"
+        yield Code.FAULT_NO_TIME_LEFT, text
+
+
+def _wrong_target(places: Places, run: Timeline, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
+    """It struck the ranks or the nodes that were meant, and the job had them then."""
+    assert fault.injected is not None
+    meant, struck = _meant(run, planned), Counter(map(_aim, fault.targets))
+    if meant and meant != struck:
+        names = f"{_names(struck)}, not {_names(meant)}"
+        nodes = f"{struck.total()} nodes, not {meant.total()}"
+        yield (
+            Code.FAULT_WRONG_TARGET,
+            f"struck {nodes if struck.total() != meant.total() and 'rank' not in names else names}",
+        )
+    for target in fault.targets:
+        if not places.had(node_of(target), fault.injected):
+            text = f"struck {target.get('node')}, which was not part of the job at that time"
+            yield Code.FAULT_NOT_OF_JOB, text
+
+
+_Aim = tuple[str, Any]  # ("rank", number) or ("node", name)
+
+
+def _aim(target: Mapping[str, Any]) -> _Aim:
+    return ("node", target.get("node")) if target.get("rank") is None else ("rank", target["rank"])
+
+
+def _meant(run: Timeline, planned: Mapping[str, Any]) -> Counter[_Aim]:
+    """Nodes are planned by number, in the order in which the job got them. Nothing where a number has no node."""
+    found: Counter[_Aim] = Counter()
+    for target in planned.get("targets") or ():
+        number = target.get("node_index", -1)
+        if target.get("rank") is not None:
+            found["rank", target["rank"]] += 1
+        elif isinstance(number, int) and 0 <= number < len(run.nodes):
+            found["node", run.nodes[number]] += 1
+        else:
+            return Counter()
+    return found
+
+
+def _names(found: Counter[_Aim]) -> str:
+    """`rank 0`, `ranks 0, 1`, `node1`, `rank 0 and node1`."""
+    ranks = sorted(str(name) for kind, name in found.elements() if kind == "rank")
+    nodes = sorted(str(name) for kind, name in found.elements() if kind == "node")
+    shown = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else ""
+    return " and ".join(filter(None, [shown, ", ".join(nodes)])) or "nothing"
+
+
+def _otherwise(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """In the planned way: a notice ends with the node taken; a victim of a kill dies, and does not leave by itself."""
+    if not fault.kills or run.outcome != "completed":
+        return
+    if fault.notice_ns is not None:
+        for target in fault.targets:
+            if target.get("rank") is None and node_of(target) in places.kept:
+                yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
+    elif not fault.graceful:
+        for row in _left_by_themselves(places, run, fault):
+            rank = run.processes[row].rank
+            yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {rank}, but the rank exited by itself"
+
+
+def _left_by_themselves(places: Places, run: Timeline, fault: FaultRecord) -> list[int]:
+    """Victims that ended well, though nobody had given their node a notice since."""
+    warned = {notice["node"] for notice in run.notices if notice["at"] >= (fault.injected or 0)}
+    struck = {row for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
+    return [
+        row
+        for row in sorted(struck)
+        if run.processes[row].node not in warned
+        and run.processes[row].exited is not None
+        and run.processes[row].exit_code in CLEAN_CODES
+        and any(run.processes[row].started <= at <= (run.processes[row].exited or 0) for at in fault.strikes)
+    ]
+
+
+def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
+    assert fault.injected is not None
+    if fault.lasts is None:
+        return
+    if fault.healed is None:
+        if run.outcome is not None and not fault.error:
+            yield Code.FAULT_NEVER_UNDONE, f"was never undone; its planned duration is {fault.lasts}"
+        return
+    if fault.healed - fault.injected >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
+        return
+    ranks = {target.get("rank") for target in fault.targets} - {None}
+    ends = (
+        exit_["at"] - (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0)
+        for target in fault.targets
+        for exit_ in places.exits(target, fault.injected, fault.healed + REPORTED_WITHIN_NS)
+    )
+    if not any(at <= fault.healed for at in ends):
+        lasted = format_duration(fault.healed - fault.injected)
+        yield Code.FAULT_UNDONE_EARLY, f"was undone after {lasted}; its planned duration is {fault.lasts}"
+
+
+SCORES = (Faults(),)
