@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge.facts import ledger, slowdown
+from harness.judge.facts import ledger, slowdown, usual
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
@@ -18,7 +18,7 @@ from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=80, every=100)
 FAULT_FREE = fault_free_of(JOB)
-BAND = slowdown.usual_step_times([FAULT_FREE])
+BAND = usual.usual_step_times([FAULT_FREE])
 
 
 def slowed(
@@ -160,7 +160,7 @@ def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) 
         if line.get("fault") == "slow":
             line["mono_ns"] = struck
     [interval] = slowdown.degraded(load(history, logs), BAND)
-    assert (interval.doubt == "") is accused
+    assert (interval.before is None) is accused
 
 
 @pytest.mark.parametrize(("usual_ms", "expected"), [(48, Verdict.PASS), (66, Verdict.PASS), (90, Verdict.INCONCLUSIVE)])
