@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from judge.test_linear import Column, columns
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge.facts import ledger, slowdown, usual
@@ -263,3 +265,21 @@ def test_what_a_busy_host_explains_accuses_nobody(factor: float, expected: Verdi
     card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=fault_free_of(JOB))
     assert card.verdict is expected, card.reasons
     assert ("a busy host could also explain it" in card.reasons[0]) == (expected is Verdict.INCONCLUSIVE)
+
+
+def test_each_fault_is_looked_up_and_not_held_against_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = simulate(replace(JOB, steps=400), seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 350, 3.0, healed=None)
+    run = load(history, logs)
+    [fault] = run.faults
+    monkeypatch.setattr(np, "asarray", np.asanyarray)  # it would drop the count
+
+    def touched(faults: int) -> int:
+        many = [replace(fault, id=f"slow{number}") for number in range(faults)]
+        Column.touched, counted = 0, columns(replace(run, faults=many))
+        assert len(slowdown.degraded(counted, BAND)) == faults
+        assert len(slowdown.unmeasurable_slowdowns(counted, BAND, [])) == faults
+        return Column.touched
+
+    assert touched(40) < 2 * touched(1)

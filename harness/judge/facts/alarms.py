@@ -12,9 +12,9 @@ import numpy as np
 
 from harness.emitter import abnormal
 from harness.judge.facts import spikes
-from harness.judge.facts.usual import STEPS_BEFORE
 from harness.timeline.timeline import Ints, Timeline
 
+STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
 SHARE_BORNE_OUT = 0.5  # of the excess that it told (a time, or else a share of the usual) must be in the log
 EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatever was told
 

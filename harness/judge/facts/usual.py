@@ -12,6 +12,7 @@ import numpy.typing as npt
 from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
+SYNC_QUANTILE = 0.95
 SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
 STEPS_BEFORE = 20  # so many before something show how fast the job was until then
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
@@ -80,6 +81,13 @@ def _band(runs: Sequence[tuple[Ints, Ints]]) -> Band:
     working, firsts = (np.concatenate(parts) for parts in zip(*runs, strict=True))
     usual = working if len(working) else firsts
     return Band(_upper(usual), max(_upper(usual), int(firsts.max(initial=0))), len(usual), len(runs))
+
+
+def sync_upper(fault_free_runs: Sequence[Timeline]) -> float | None:
+    """How long a gradient sync takes at most, at whatever world size."""
+    found = [run.steps.sync_ns[run.steps.sync_ns > 0] for run in fault_free_runs]
+    times = np.concatenate(found) if found else np.zeros(0)
+    return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
 
 
 def first_rows(steps: Steps) -> Bools:

@@ -321,17 +321,23 @@ class ExitTime(Score):
         taken = _exit_ns(run, evidence.disturbed)
         without = (_exit_ns(other, undisturbed.windows(other)) for other in evidence.fault_free_runs)
         usual = max((ns for ns in without if ns is not None), default=None)
-        values = {"seconds": _seconds(taken), "usual_seconds": _seconds(usual)}
+        seconds = {"seconds": taken, "usual_seconds": usual}
+        values = {name: None if ns is None else ns / S for name, ns in seconds.items()}
         if bounds is None:
             return ScoreResult(values)
-        why = _exit_not_judged(run, taken)
         limit = bounds.max if bounds.max is not None else max(EXIT_LEAST_NS, EXIT_FACTOR * (usual or 0))
-        if not why and taken is not None and taken > limit and usual is None and bounds.max is None:
+        why = ""
+        if taken is not None and taken > limit and usual is None and bounds.max is None:
             why = "no fault-free run shows how long the exit takes"
+        elif taken is None and run.outcome == "completed":
+            why = "a fault was active until the end, or the ends of the commands were not recorded"
+        elif taken is None:
+            why = "the job did not finish"
         if why or taken is None:
             return ScoreResult(values, not_judged=[(self.by_default, why)])
-        reason = f"the job took {format_duration(taken)} to end after its last step" if taken > limit else ""
-        return ScoreResult(values, [at_most("exit_time.max", taken, limit, _shown, reason)])
+        reason = f"the job took {format_duration(taken)} to end after its last step"
+        line = at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)
+        return ScoreResult(values, [line])
 
 
 def _exit_ns(run: Timeline, disturbed: Sequence[Window]) -> int | None:
@@ -345,22 +351,6 @@ def _exit_ns(run: Timeline, disturbed: Sequence[Window]) -> int | None:
         return None
     over = max((end for begin, end in disturbed if begin <= ended), default=last)
     return ended - max(last, over) if over <= ended else None
-
-
-def _exit_not_judged(run: Timeline, taken: int | None) -> str:
-    if taken is not None:
-        return ""
-    if run.outcome != "completed":
-        return "the job did not finish"
-    return "a fault was active until the end, or the ends of the commands were not recorded"
-
-
-def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / S
-
-
-def _shown(ns: float) -> str:
-    return format_duration(round(ns)) if ns else "0 s"
 
 
 SCORES = (PaceScore(), Rhythm(), GpusInUse(), ExitTime())
