@@ -110,6 +110,11 @@ def test_who_stops_a_run_early_does_not_know_how_long_it_would_have_taken(
     assert told.reason == why
 
 
+def test_a_run_that_was_stopped_early_is_still_accused_of_what_had_taken_too_long() -> None:
+    told = line(span(3, ended=False), span(12), outcome="interrupted")
+    assert (told.verdict, told.observed, told.observed_value) == (Verdict.FAIL, "12.00 s", 12.0)
+
+
 @pytest.mark.parametrize(
     ("seconds", "found"),
     [
