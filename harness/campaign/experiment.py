@@ -22,7 +22,7 @@ from harness.campaign.fault_free import (
 )
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts import slowdown
+from harness.judge.facts import slowdown, usual
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile
@@ -187,7 +187,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
     evidence = load_evidence(run_dir)
-    return slowdown.of_another_pace(evidence.run, slowdown.usual_step_times(evidence.fault_free_runs))
+    return slowdown.of_another_pace(evidence.run, usual.usual_step_times(evidence.fault_free_runs))
 
 
 def run_repeatedly(

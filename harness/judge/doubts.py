@@ -12,18 +12,25 @@ from dataclasses import dataclass
 from harness.judge.codes import Doubt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.observable import blindness
-from harness.judge.verdict import Claim, Finding, Ground, Kind, Verdict
+from harness.judge.facts.slowdown import Degraded, Pace
+from harness.judge.verdict import Claim, Figure, Finding, Ground, Kind, Verdict
+from harness.timeline.timeline import Episode
+from harness.units import format_duration
+
+HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
+OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
 
 
 @dataclass(frozen=True)
 class Row:
     """`why` says in words what spoils this ground in this run; an empty text: nothing does. `alone`: these words stand
-    in place of the claim's own, which are about nothing then."""
+    in place of the claim's own, which are about nothing then. `either_way`: they spoil what is good as well."""
 
     doubt: Doubt
     spoils: Kind
     why: Callable[[Analysis, Ground], str]
     alone: bool = False
+    either_way: bool = False
 
 
 def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
@@ -49,10 +56,10 @@ class Spoilt:
         return self.why if self.alone else f"{words}; {self.why}"
 
 
-def spoilt(grounds: Sequence[Ground], evidence: Analysis) -> Spoilt | None:
-    """By the first doubt that holds for one of these grounds."""
+def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
+    """By the first doubt that holds for one of these grounds. `good`: what is claimed is."""
     for row in TABLE:
-        for ground in grounds:
+        for ground in grounds if row.either_way or not good else ():
             if row.spoils is ground.kind and (why := row.why(evidence, ground)):
                 return Spoilt(row.doubt, why, row.alone)
     return None
@@ -91,7 +98,60 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
     early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
-    return "the run was aborted before any fault had struck" if early else ""
+    return "the run was aborted before any fault had struck" if early and isinstance(ground.of, Episode) else ""
+
+
+def _slow_before(evidence: Analysis, ground: Ground) -> str:
+    slow = ground.of
+    if not isinstance(slow, Degraded) or slow.before is None:
+        return ""
+    text = f"the job was {slow.before:.2f} times slower than its fault-free runs before {slow.fault} struck"
+    return f"{text}: its usual speed is not known (the host may have been busy)"
+
+
+def _of_pace(why: str, holds: Callable[[Pace, float], bool]) -> Callable[[Analysis, Ground], str]:
+    """Doubts of a pace beside its bound: `why`, written with what the pace holds."""
+
+    def told(evidence: Analysis, ground: Ground) -> str:
+        pace = ground.of
+        return why.format(**vars(pace)) if isinstance(pace, Pace) and holds(pace, ground.bound) else ""
+
+    return told
+
+
+def _no_same_size(pace: Pace, bound: float) -> bool:
+    return pace.is_slow(bound) and not pace.known
+
+
+def _now_and_then(pace: Pace, bound: float) -> bool:
+    return pace.is_slow_again(bound) or (pace.is_slow(bound) and pace.best <= pace.allowed(bound))
+
+
+def _busy_host(pace: Pace, bound: float) -> bool:
+    return pace.is_slow(bound) and pace.at_least <= pace.allowed(bound) * max(pace.worst, HOST_FACTOR)
+
+
+def _other_programs(pace: Pace, bound: float) -> bool:
+    return pace.is_slow(bound) and pace.others > OTHERS_MAX
+
+
+_OTHERS = "other programs took {others:.0%} more of the host's CPUs then"
+_FASTER_BEFORE = "the fault-free run was much slower than this run before its first fault"
+
+
+def _cut_short(evidence: Analysis, ground: Ground) -> str:
+    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
+    if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
+        return ""
+    taken = format_duration(round(ground.of.value))
+    return f"the run ended {taken} into the recovery" if evidence.run.outcome in (None, "interrupted") else ""
+
+
+def _clocks(evidence: Analysis, ground: Ground) -> str:
+    figure = ground.of
+    if not isinstance(figure, Figure) or not figure.is_over or abs(figure.value - ground.bound) >= figure.margin:
+        return ""
+    return f"the clocks are only known to within {format_duration(evidence.run.uncertainty_ns)}"
 
 
 TABLE: Sequence[Row] = (
@@ -99,5 +159,15 @@ TABLE: Sequence[Row] = (
     Row(Doubt.TORN_TAIL, Kind.ABSENCE, _lost_with_their_process),
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
-    Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before),
+    Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before, alone=True),
+    Row(Doubt.SLOW_BEFORE, Kind.DURATION, _slow_before, alone=True),
+    Row(Doubt.NO_SAME_SIZE, Kind.DURATION, _of_pace("no fault-free run had as many ranks", _no_same_size)),
+    Row(
+        Doubt.NOT_ALL_THE_TIME, Kind.DURATION, _of_pace("not all the time: the host may have been busy", _now_and_then)
+    ),
+    Row(Doubt.HOST_BUSY, Kind.DURATION, _of_pace("a busy host could also explain it", _busy_host)),
+    Row(Doubt.OTHER_PROGRAMS, Kind.DURATION, _of_pace(_OTHERS, _other_programs)),
+    Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
+    Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
+    Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
 )

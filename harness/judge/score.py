@@ -275,7 +275,7 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> ScoreRe
     claims = [each if isinstance(each, Claim) else _claim(each) for each in result.reasons]
     found = [doubts.weighed(replace(each, rests_on=(*each.rests_on, *also)), evidence) for each in claims]
     lines = [_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations]
-    return replace(result, expectations=lines, reasons=[each for each in found if each is not None])
+    return replace(result, expectations=_one_each(lines), reasons=[each for each in found if each is not None])
 
 
 def _claim(found: Finding) -> Claim:
@@ -284,9 +284,21 @@ def _claim(found: Finding) -> Claim:
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    if line.verdict is not Verdict.FAIL or not (spoilt := doubts.spoilt(rests_on, evidence)):
+    good = line.verdict is Verdict.PASS
+    if (not good and line.verdict is not Verdict.FAIL) or not (spoilt := doubts.spoilt(rests_on, evidence, good)):
         return line
-    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=spoilt.after(line.reason), doubt=spoilt.doubt)
+    reason = spoilt.after(line.reason)
+    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None, doubt=spoilt.doubt)
+
+
+def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
+    """What is measured several times is held against its bound each time: the worst counts, of equals the first."""
+    worst: dict[str, Expectation] = {}
+    for line in lines:
+        known = worst.setdefault(line.name, line)
+        if merge([known.verdict, line.verdict]) is not known.verdict:
+            worst[line.name] = line
+    return list(worst.values())
 
 
 def _findings(result: ScoreResult) -> list[Finding]:

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.judge.facts.slowdown import Degraded, Pace
+from harness.timeline.timeline import Episode
+
 
 class Verdict(enum.StrEnum):
     PASS = "pass"
@@ -34,6 +37,15 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Figure:
+    """What was measured, in the unit of its bound."""
+
+    value: float
+    margin: float = 0  # so far off it may be, as clocks are only known so well
+    is_over: bool = True  # else it would have become larger
+
+
+@dataclass(frozen=True)
 class Ground:
     """Where the evidence of a claim lies. What is left out is not narrowed down."""
 
@@ -42,6 +54,8 @@ class Ground:
     steps: tuple[int, ...] = ()  # that are absent
     lines: int = 1  # so many lines of each process are absent
     since: int | None = None  # ns: from then on
+    of: Figure | Pace | Degraded | Episode | None = None  # what took so long
+    bound: float = 0  # that it was held against
 
 
 @dataclass(frozen=True)

@@ -11,24 +11,31 @@ from mutants.bent import JOB
 from harness.judge.facts import slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import Degraded
-from harness.judge.questions.recovery_time import RecoveryBounds, _line, _Span
-from harness.judge.score import Expectation, S, Verdict, load_score
+from harness.judge.questions.recovery_time import RecoveryBounds, _lines, _Span
+from harness.judge.score import Expectation, S, ScoreResult, Verdict, _weighed, load_score
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode, Segment, Timeline
 
 RUN = fault_free_of(JOB)
-BUSY = "a busy host"
+BUSY = (
+    "the job was 3.00 times slower than its fault-free runs before slow struck: "
+    "its usual speed is not known (the host may have been busy)"
+)
+SLOW_BEFORE = Degraded("slow", 0, S, True, 3.0, before=3.0)
+SLOW = replace(SLOW_BEFORE, before=None)
 
 
-def span(seconds: float, ended: bool = True, doubt: str = "") -> _Span:
-    return _Span(round(seconds * S), ended, f"stuck for {seconds} s", doubt)
+def span(seconds: float, ended: bool = True, of: Degraded = SLOW) -> _Span:
+    return _Span(round(seconds * S), ended, f"stuck for {seconds} s", of)
 
 
 def line(
     *spans: _Span, bound: float = 10, clocks: float = 0, outcome: str = "completed", unmeasured: str = ""
 ) -> Expectation:
     run = replace(RUN, uncertainty_ns=round(clocks * S), outcome=outcome)
-    return _line("recovery_time.max", list(spans), round(bound * S), Analysis(run, None, ()), unmeasured)
+    lines = _lines("recovery_time.max", spans, round(bound * S), run, unmeasured)
+    [told] = _weighed(ScoreResult({}, lines), Analysis(run, None, ()), by_steps=False).expectations
+    return replace(told, rests_on=())
 
 
 def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
@@ -66,12 +73,12 @@ def test_a_bound_of_nothing_has_no_shares() -> None:
 @pytest.mark.parametrize(
     ("spans", "found", "observed"),
     [
-        ([span(12, doubt=BUSY)], Verdict.INCONCLUSIVE, "12.00 s"),
-        ([span(5, doubt=BUSY), span(4)], Verdict.PASS, "5.00 s"),
-        ([span(12, doubt=BUSY), span(11)], Verdict.FAIL, "11.00 s"),
-        ([span(12, doubt=BUSY), span(4)], Verdict.INCONCLUSIVE, "12.00 s"),
-        ([span(3, ended=False, doubt=BUSY), span(4)], Verdict.INCONCLUSIVE, "> 3.00 s, not over"),
-        ([span(30, ended=False, doubt=BUSY), span(3, ended=False)], Verdict.FAIL, "> 3.00 s, not over"),
+        ([span(12, of=SLOW_BEFORE)], Verdict.INCONCLUSIVE, "12.00 s"),
+        ([span(5, of=SLOW_BEFORE), span(4)], Verdict.PASS, "5.00 s"),
+        ([span(12, of=SLOW_BEFORE), span(11)], Verdict.FAIL, "11.00 s"),
+        ([span(12, of=SLOW_BEFORE), span(4)], Verdict.INCONCLUSIVE, "12.00 s"),
+        ([span(3, ended=False, of=SLOW_BEFORE), span(4)], Verdict.INCONCLUSIVE, "> 3.00 s, not over"),
+        ([span(30, ended=False, of=SLOW_BEFORE), span(3, ended=False)], Verdict.FAIL, "> 3.00 s, not over"),
         ([span(3, ended=False), span(12)], Verdict.FAIL, "> 3.00 s, not over"),
     ],
 )
@@ -101,6 +108,11 @@ def test_who_stops_a_run_early_does_not_know_how_long_it_would_have_taken(
     assert told.verdict is found
     why = f"stuck for {seconds} s" if found is Verdict.FAIL else f"the run ended {seconds}.00 s into the recovery"
     assert told.reason == why
+
+
+def test_a_run_that_was_stopped_early_is_still_accused_of_what_had_taken_too_long() -> None:
+    told = line(span(3, ended=False), span(12), outcome="interrupted")
+    assert (told.verdict, told.observed, told.observed_value) == (Verdict.FAIL, "12.00 s", 12.0)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from judge.test_linear import Column, columns
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge.facts import ledger, slowdown
+from harness.judge.facts import ledger, slowdown, usual
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
@@ -18,7 +20,7 @@ from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=80, every=100)
 FAULT_FREE = fault_free_of(JOB)
-BAND = slowdown.usual_step_times([FAULT_FREE])
+BAND = usual.usual_step_times([FAULT_FREE])
 
 
 def slowed(
@@ -160,7 +162,7 @@ def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) 
         if line.get("fault") == "slow":
             line["mono_ns"] = struck
     [interval] = slowdown.degraded(load(history, logs), BAND)
-    assert (interval.doubt == "") is accused
+    assert (interval.before is None) is accused
 
 
 @pytest.mark.parametrize(("usual_ms", "expected"), [(48, Verdict.PASS), (66, Verdict.PASS), (90, Verdict.INCONCLUSIVE)])
@@ -263,3 +265,21 @@ def test_what_a_busy_host_explains_accuses_nobody(factor: float, expected: Verdi
     card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=fault_free_of(JOB))
     assert card.verdict is expected, card.reasons
     assert ("a busy host could also explain it" in card.reasons[0]) == (expected is Verdict.INCONCLUSIVE)
+
+
+def test_each_fault_is_looked_up_and_not_held_against_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = simulate(replace(JOB, steps=400), seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 350, 3.0, healed=None)
+    run = load(history, logs)
+    [fault] = run.faults
+    monkeypatch.setattr(np, "asarray", np.asanyarray)  # it would drop the count
+
+    def touched(faults: int) -> int:
+        many = [replace(fault, id=f"slow{number}") for number in range(faults)]
+        Column.touched, counted = 0, columns(replace(run, faults=many))
+        assert len(slowdown.degraded(counted, BAND)) == faults
+        assert len(slowdown.unmeasurable_slowdowns(counted, BAND, [])) == faults
+        return Column.touched
+
+    assert touched(40) < 2 * touched(1)

@@ -45,7 +45,7 @@ def busy_host(share: float) -> Bend:
     ("bend", "expected", "reason"),
     [
         (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "pace.max_slowdown: still"),
-        (busy_host(0.6), Verdict.INCONCLUSIVE, "but other programs took 55% more of the host's CPUs then"),
+        (busy_host(0.6), Verdict.INCONCLUSIVE, "recovery; other programs took 55% more of the host's CPUs then"),
         (busy_host(0.15), Verdict.FAIL, "pace.max_slowdown: still"),
         (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
         (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),

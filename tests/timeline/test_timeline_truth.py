@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judging import load
 
-from harness.judge.facts import ledger
+from harness.judge.facts import ledger, usual
+from harness.judge.facts.usual import QUANTILE
 from harness.judge.questions.recovery_time import phase_sums
 from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline
@@ -50,7 +51,7 @@ def plain_bands(fault_free: History) -> dict[int, tuple[int, int]]:
     """The band of the fault-free run's steps by its definition, with plain lists."""
     lengths = [(row.end - row.begin - row.data_ns - row.checkpoint_ns, row.warm_up) for row in fault_free.truth.rows]
     usual = sorted(length for length, warm_up in lengths if not warm_up)
-    upper = usual[math.ceil(ledger.QUANTILE * (len(usual) - 1))]
+    upper = usual[math.ceil(QUANTILE * (len(usual) - 1))]
     world = fault_free.job.nodes * fault_free.job.ranks_per_node
     return {world: (upper, max(upper, *(length for length, warm_up in lengths if warm_up)))}
 
@@ -91,7 +92,7 @@ def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], 
     found = loaded(history)
     check(history, found)
     fault_free = simulate(Job(**job.__dict__), (), seed + 1)
-    bands = ledger.bands([loaded(fault_free)])
+    bands = usual.bands([loaded(fault_free)])
     assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(fault_free)
     booked = ledger.settle(found, bands, [(e.t_stop, e.end) for e in found.episodes])
     assert {name: amount for name, amount in booked.accounts.items() if amount} == history.truth.ledger(

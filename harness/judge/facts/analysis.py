@@ -7,14 +7,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import consumed, curves, ledger, slowdown, spikes
+from harness.judge.facts import consumed, curves, ledger, slowdown, spikes, undisturbed, usual
 from harness.judge.facts.consumed import Consumed
 from harness.judge.facts.curves import Comparison, Curve
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.ledger import Band, Ledger
+from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.places import Places
-from harness.judge.facts.slowdown import Degraded, StepTime
+from harness.judge.facts.slowdown import Degraded, Pace
 from harness.judge.facts.spikes import LeftOut, Spike
+from harness.judge.facts.undisturbed import Window
+from harness.judge.facts.usual import Band, StepTime
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
 
@@ -29,7 +31,7 @@ class Analysis(Evidence):
     @cached_property
     def usual(self) -> Mapping[int, StepTime]:
         """Fault-free step times, per world size."""
-        return slowdown.usual_step_times(self.fault_free_runs)
+        return usual.usual_step_times(self.fault_free_runs)
 
     @cached_property
     def degraded(self) -> Sequence[Degraded]:
@@ -42,7 +44,17 @@ class Analysis(Evidence):
         return slowdown.unmeasurable_slowdowns(self.run, self.usual, self.degraded)
 
     @cached_property
-    def windows(self) -> Sequence[tuple[int, int]]:
+    def disturbed(self) -> Sequence[Window]:
+        """Outages and faults at work, in order of time."""
+        return undisturbed.windows(self.run)
+
+    @cached_property
+    def pace(self) -> Pace | str:
+        """How fast the job was after its last recovery, or why it is not judged."""
+        return slowdown.pace(self.run, self.fault_free_runs, self.disturbed)
+
+    @cached_property
+    def windows(self) -> Sequence[Window]:
         """The times that faults answer for, in ns: recovery episodes and degraded intervals."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         return episodes + [(interval.begin, interval.end) for interval in self.degraded]
@@ -50,7 +62,7 @@ class Analysis(Evidence):
     @cached_property
     def bands(self) -> Mapping[int, Band]:
         """How long the working part of a fault-free step takes at most, per world size."""
-        return ledger.bands(self.fault_free_runs)
+        return usual.bands(self.fault_free_runs)
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -16,7 +16,8 @@ import numpy as np
 
 from harness.judge.facts import undisturbed
 from harness.judge.facts.undisturbed import Window
-from harness.timeline.timeline import Bools, Ints, Segment, Slot, Steps, Timeline
+from harness.judge.facts.usual import Band, first_rows
+from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 ACCOUNTS = (
     "productive",
@@ -43,20 +44,6 @@ _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
     "finish": "teardown",
 }
 _BETWEEN_STEPS = ("running", "recompute")
-QUANTILE = 0.99
-
-
-@dataclass(frozen=True)
-class Band:
-    """What the working part of a step (without data wait and checkpoint stall) takes at most without a fault.
-
-    `first` is for the first step of a process, which warms up; `steps` and `runs` are from how many it was taken.
-    """
-
-    upper: int
-    first: int
-    steps: int
-    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -74,46 +61,6 @@ class Ledger:
     @property
     def wasted_by_faults(self) -> int:
         return sum(self.by_faults.values())
-
-
-def working_ns(steps: Steps) -> Ints:
-    """Per row: the step's length without data wait and checkpoint stall."""
-    return np.asarray(np.maximum(steps.end - steps.begin - steps.data_ns - steps.checkpoint_ns, 0), np.int64)
-
-
-def first_rows(steps: Steps) -> Bools:
-    """Which rows are the first step of their process."""
-    found = np.zeros(len(steps), np.bool_)
-    first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
-    first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
-    found[first[first >= 0]] = True
-    return found
-
-
-def bands(baselines: Sequence[Timeline]) -> dict[int, Band]:
-    """Per world size the band of fault-free steps: their 99th percentile, the first step of a process apart."""
-    working: dict[int, list[Ints]] = {}
-    firsts: dict[int, list[Ints]] = {}
-    for timeline in baselines:
-        size = row_world_sizes(timeline)
-        length, first = working_ns(timeline.steps), first_rows(timeline.steps)
-        for world in np.unique(size).tolist():
-            working.setdefault(world, []).append(length[(size == world) & ~first])
-            firsts.setdefault(world, []).append(length[(size == world) & first])
-    return {world: _band(working[world], firsts[world]) for world in working}
-
-
-def _band(working_of_runs: Sequence[Ints], firsts_of_runs: Sequence[Ints]) -> Band:
-    working, firsts = np.concatenate(working_of_runs), np.concatenate(firsts_of_runs)
-    usual = working if len(working) else firsts
-    upper = int(np.quantile(usual, QUANTILE, method="higher"))
-    return Band(upper, max(upper, int(firsts.max()) if len(firsts) else upper), len(usual), len(working_of_runs))
-
-
-def row_world_sizes(timeline: Timeline) -> Ints:
-    """Per step row: how many ranks its world had."""
-    sizes = np.array([epoch.size for epoch in timeline.epochs], np.int64)
-    return sizes[timeline.steps.epoch] if len(sizes) else np.zeros(0, np.int64)
 
 
 def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[tuple[int, int]]) -> Ledger:

@@ -1,32 +1,31 @@
-"""Faults that slow the job down without stopping it: from when to when, and how much slower."""
+"""How slow the job was beside its fault-free runs: while a fault that did not stop it was at work, and afterwards.
+
+*Degraded:* from when to when a fault slowed the job, and how much.
+
+*Pace:* the median of the undisturbed steps after the last recovery over the median of the same steps of the fault-free
+runs, at the same world size. A busy host slows a healthy job, too: so it is told as well what pace the run had before
+the first fault, what its best stretch was, and what the worst one of the fault-free runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.judge.facts import undisturbed
+from harness.judge.facts.undisturbed import Window
+from harness.judge.facts.usual import FAST_BEFORE, SMOOTHED_STEPS, STEPS_BEFORE, StepTime, medians, step_times
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 
-QUANTILE = 0.99
-SMOOTHED_STEPS = 5  # a step counts as slow when the median of so many around it is out of the band
-LONE_FACTOR = 3  # ... or when it alone takes so many times the band
-STEPS_BEFORE = 20  # most of so many before a fault struck were slow: then it found the job so
+LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
-FAST_BEFORE = 2 / 3  # of the usual time was their median: then the band is too wide for this job
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Fault-free time from one complete step to the next at one world size, from `steps` steps."""
-
-    usual: int
-    upper: int
-    steps: int
-    steady: int  # the longest that the median of so many steps in a row took; one pause does not widen it
+STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
+TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
+NORMAL_95 = 1.645  # standard deviations, one-sided
+SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 
 
 @dataclass(frozen=True)
@@ -40,80 +39,128 @@ class Degraded:
     factor: float  # mean step time meanwhile over the usual one
     before: float | None = None  # the same, median, just before, if the job was out of the band already
 
-    @property
-    def doubt(self) -> str:
-        """Why nothing follows from how slow it was, or an empty text."""
-        if self.before is None:
-            return ""
-        text = f"the job was {self.before:.2f} times slower than its fault-free runs before {self.fault} struck"
-        return f"{text}: its usual speed is not known (the host may have been busy)"
+
+@dataclass(frozen=True)
+class Pace:
+    """All in multiples of the fault-free pace. `best` and `worst`: of stretches of `STEPS_MIN` steps in a row."""
+
+    steps: int
+    slowdown: float  # median after the last recovery
+    at_least: float  # the lower end of what that median may be, with 95 % confidence: few steps say little
+    best: float  # fastest stretch after it
+    tail: float  # the same of the last quarter of these steps
+    before: float  # median before the first fault; 1 where too little came before
+    worst: float  # slowest stretch without any fault, in this run and in the fault-free ones
+    known: bool  # a fault-free run had this world size
+    others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
+
+    def allowed(self, bound: float) -> float:
+        return bound * max(1.0, self.before)
+
+    def is_slow(self, bound: float) -> bool:
+        return self.at_least > self.allowed(bound)
+
+    def is_slow_again(self, bound: float) -> bool:
+        """Fast enough by and large, but not at the end."""
+        return not self.is_slow(bound) and self.tail > TAIL_FACTOR * self.allowed(bound)
+
+    def was_faster(self, bound: float) -> bool:
+        """As fast as the fault-free run, but not as this run was before its first fault."""
+        slower = self.slowdown > TAIL_FACTOR * bound * self.before
+        return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 
 
-def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Rows of `progress` that follow a step of the same epoch, and the time since that step's end."""
-    progress = timeline.progress
-    rows = np.flatnonzero(np.diff(progress.epoch) == 0) + 1
-    return rows, progress.end[rows] - progress.end[rows - 1]
+@dataclass(frozen=True)
+class _Steps:
+    """Those that follow a step of their epoch, in order of time, beside what such a step usually takes; `relative` is
+    not a number, and the other two are 0, where no fault-free run had that world size."""
+
+    begin: Ints
+    end: Ints
+    relative: Floats  # time taken, of the usual one
+    upper: Floats  # of the band, the same way
+    steady: Floats
+
+    def of(self, rows: Bools) -> _Steps:
+        return _Steps(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
-def usual_step_times(baselines: Sequence[Timeline]) -> dict[int, StepTime]:
-    """Per world size, from fault-free runs; not of those whose clock is too coarse to tell a step's length."""
-    found: dict[int, list[Ints]] = {}
-    for timeline in baselines:
-        rows, times = step_times(timeline)
-        size = timeline.progress.world_size[rows]
-        for world in np.unique(size).tolist():
-            found.setdefault(world, []).append(times[size == world])
-    all_worlds = {world: _step_time(parts) for world, parts in found.items()}
-    return {world: time for world, time in all_worlds.items() if time.usual}
-
-
-def _step_time(runs: Sequence[Ints]) -> StepTime:
-    times = np.concatenate(runs)
-    upper = int(np.quantile(times, QUANTILE, method="higher"))
-    steady = max((int(_smoothed(each).max()) for each in runs if len(each) >= SMOOTHED_STEPS), default=upper)
-    return StepTime(int(np.median(times)), upper, len(times), steady)
+def _beside(timeline: Timeline, usual: Mapping[int, StepTime]) -> _Steps:
+    rows, times = step_times(timeline)
+    sizes, place = np.unique(timeline.progress.world_size[rows], return_inverse=True)
+    known = [usual.get(size, StepTime(0, 0, 0, 0)) for size in sizes.tolist()]
+    told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
+    typical, upper, steady = told[place.reshape(-1)].T
+    begin = timeline.progress.end[rows - 1]
+    return _Steps(begin, begin + times, times / typical, upper / typical, steady / typical)
 
 
 def degraded(timeline: Timeline, usual: Mapping[int, StepTime]) -> list[Degraded]:
-    """Faults that did not stop the job, as far as they slowed it measurably."""
-    rows, times = step_times(timeline)
-    sizes = timeline.progress.world_size[rows]
-    known = np.isin(sizes, list(usual))
-    rows, times, sizes = rows[known], times[known], sizes[known]
-    relative = times / np.array([usual[size].usual for size in sizes.tolist()]) if len(rows) else np.zeros(0)
-    upper = np.array([usual[size].upper / usual[size].usual for size in sizes.tolist()])
-    slow = _slow(relative, upper)
-    begin, end = timeline.progress.end[rows - 1], timeline.progress.end[rows]
+    """Faults that did not stop the job, as far as they slowed it measurably: from the injection to the last slow step
+    before the fault was healed, and to those that follow closely; also across an episode of another fault, whose own
+    time has no steps in it."""
+    steps = _beside(timeline, usual)
+    steps = steps.of(steps.steady > 0)
+    is_slow = _slow(steps)
+    slow = np.flatnonzero(is_slow)
+    closely = np.append(np.flatnonzero(np.diff(slow) > SMOOTHED_STEPS), len(slow) - 1)  # the last one of each bout
+    taken = np.append(0, np.cumsum(steps.relative))
     named = {name for episode in timeline.episodes for name in episode.faults}
     struck = [fault for fault in timeline.faults if fault.injected is not None]
     quiet = [fault for fault in struck if not (fault.id in named and (fault.kills or fault.stops))]
-    found = (_one(timeline, fault, begin, end, relative, slow) for fault in quiet)
-    return [interval for interval in found if interval is not None]
+    found = []
+    for fault, first, stop in zip(quiet, *_during(timeline, steps, quiet), strict=True):
+        at = int(np.searchsorted(slow, stop)) - 1
+        if at < 0 or slow[at] < first or fault.injected is None:
+            continue
+        last = int(slow[closely[np.searchsorted(closely, at)]])
+        prior = slice(max(0, first - STEPS_BEFORE), first)
+        found_slow = first >= SMOOTHED_STEPS and is_slow[prior].mean() > 0.5
+        before = float(np.median(steps.relative[prior])) if found_slow else None
+        factor = float(taken[last + 1] - taken[first]) / (last + 1 - first)
+        over = last < len(steps.end) - 1
+        found.append(Degraded(fault.id, fault.injected, int(steps.end[last]), over, factor, before))
+    return found
+
+
+def _during(timeline: Timeline, steps: _Steps, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
+    """Per fault that struck: the first step that ended after it, and the first one that began after it was healed."""
+    injected = np.array([fault.injected for fault in faults], np.int64)
+    healed = np.array([timeline.end if fault.healed is None else fault.healed for fault in faults], np.int64)
+    return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
+
+
+def _slow(steps: _Steps) -> Bools:
+    if not len(steps.end):
+        return np.zeros(0, np.bool_)
+    around = medians(steps.relative, SMOOTHED_STEPS)
+    both = (around > steps.upper) & (steps.relative > steps.upper)
+    return np.asarray(both | (steps.relative > LONE_FACTOR * steps.upper), np.bool_)
 
 
 def unmeasurable_slowdowns(
     timeline: Timeline, usual: Mapping[int, StepTime], degraded: Sequence[Degraded]
 ) -> list[FaultRecord]:
     """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on (of
-    those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or they were
+    those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or most were
     slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the band so much
     that they are in it; or the job was so much faster before the fault that steps might be twice as slow within it."""
-    rows, times = step_times(timeline)
-    end, size = timeline.progress.end[rows], timeline.progress.world_size[rows]
-    steady = np.array([usual[ranks].steady if ranks in usual else 0 for ranks in size.tolist()], np.int64)
-    relative = _relative(times, size, usual)
+    steps = _beside(timeline, usual)
+    known = np.append(0, np.cumsum(steps.steady > 0))
+    slower = np.append(0, np.cumsum(steps.relative > steps.steady))
     named = {name for episode in timeline.episodes for name in episode.faults}
     slow = {interval.fault for interval in degraded}
+    asked = [
+        fault
+        for fault in timeline.faults
+        if not (fault.injected is None or fault.kills or fault.id in slow or (fault.stops and fault.id in named))
+    ]
     found = []
-    for fault in timeline.faults:
-        if fault.injected is None or fault.kills or fault.id in slow or (fault.stops and fault.id in named):
-            continue
-        after = end > fault.injected
-        during = after & (end - times < (timeline.end if fault.healed is None else fault.healed))
-        mine = np.flatnonzero((during if during.any() else after) & (steady > 0))
-        many = during.any() and len(mine) >= SMOOTHED_STEPS
-        if not len(mine) or _found_fast(relative, end, fault) or (many and np.median(times[mine] - steady[mine]) > 0):
+    for fault, first, stop in zip(asked, *_during(timeline, steps, asked), strict=True):
+        last = stop if stop > first else len(steps.end)
+        many = known[last] - known[first]
+        mostly = stop > first and many >= SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
+        if not many or mostly or _found_fast(steps, first):
             found.append(fault)
     return found
 
@@ -121,55 +168,119 @@ def unmeasurable_slowdowns(
 def of_another_pace(timeline: Timeline, usual: Mapping[int, StepTime]) -> bool:
     """Whether a fault that stops nothing found the job much slower or faster than its fault-free runs: they were made
     on a busier or a quieter host, and do not tell how fast it should be."""
-    rows, times = step_times(timeline)
-    relative = _relative(times, timeline.progress.world_size[rows], usual)
+    steps = _beside(timeline, usual)
     gentle = [fault for fault in timeline.faults if fault.injected is not None and not fault.kills]
     return any(interval.before is not None for interval in degraded(timeline, usual)) or any(
-        _found_fast(relative, timeline.progress.end[rows], fault) for fault in gentle
+        _found_fast(steps, first) for first in _during(timeline, steps, gentle)[0]
     )
 
 
-def _relative(times: Ints, sizes: Ints, usual: Mapping[int, StepTime]) -> Floats:
-    """Of the usual time at that world size; not a number where no fault-free run had it."""
-    return np.asarray(times / np.array([usual[size].usual if size in usual else np.nan for size in sizes.tolist()]))
-
-
-def _found_fast(relative: Floats, end: Ints, fault: FaultRecord) -> bool:
-    assert fault.injected is not None
-    prior = relative[end <= fault.injected][-STEPS_BEFORE:]
+def _found_fast(steps: _Steps, first: int) -> bool:
+    prior = steps.relative[max(0, first - STEPS_BEFORE) : first]
     return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
 
 
-def _smoothed(times: npt.NDArray[Any]) -> Floats:
-    """The median of each so many neighbours, at least one of which is there."""
-    half = SMOOTHED_STEPS // 2
-    padded = np.pad(times, half, mode="edge")
-    found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED_STEPS), axis=1)
-    return found
+@dataclass(frozen=True)
+class _Times:
+    """Per step of `progress` that follows one of its epoch: time per step, and when."""
+
+    step: Ints
+    size: Ints
+    begin: Ints
+    end: Ints
+    taken: Floats
 
 
-def _slow(relative: Floats, upper: Floats) -> Bools:
-    if not len(relative):
-        return np.zeros(0, np.bool_)
-    return np.asarray(((_smoothed(relative) > upper) & (relative > upper)) | (relative > LONE_FACTOR * upper), np.bool_)
+def pace(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Pace | str:
+    """The pace after the last recovery, or why it is not judged."""
+    mine = _times(run)
+    if not disturbed:
+        return "nothing disturbed the job"
+    peace = undisturbed.quiet(mine.begin, mine.end, disturbed)
+    after = _last_stretch(mine, peace, disturbed[0][0])
+    if after is None:
+        return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
+    references = [_times(other) for other in fault_free_runs]
+    size = int(mine.size[after][0])
+    known = [reference for reference in references if (reference.size == size).any()]
+    ratios = _ratios(mine, after, known or references, size if known else None)
+    if len(ratios) < STEPS_MIN:
+        return "no fault-free run shows how long these steps take"
+    before = np.flatnonzero(peace & (mine.end <= disturbed[0][0]))
+    prior = _ratios(mine, before, references, None)
+    return Pace(
+        steps=len(ratios),
+        slowdown=float(np.median(ratios)),
+        at_least=_at_least(ratios),
+        best=float(medians(ratios, STEPS_MIN, of_each=False).min()),
+        tail=_at_least(ratios[-max(STEPS_MIN, len(ratios) // 4) :]),
+        before=float(np.median(prior)) if len(prior) >= STEPS_MIN else 1.0,
+        worst=_worst(prior, known or references),
+        known=bool(known),
+        others=_others(run, fault_free_runs, mine, after, disturbed[0][0]),
+    )
 
 
-def _one(
-    timeline: Timeline, fault: FaultRecord, begin: Ints, end: Ints, relative: Floats, slow: Bools
-) -> Degraded | None:
-    """From the injection to the last slow step before the fault was healed, and to those that follow closely; also
-    across an episode of another fault, whose own time has no steps in it."""
-    assert fault.injected is not None
-    healed = timeline.end if fault.healed is None else fault.healed
-    mine = np.flatnonzero(end > fault.injected)
-    during = mine[slow[mine] & (begin[mine] < healed)]
-    if not len(during):
-        return None
-    last = int(during[-1])
-    while (near := np.flatnonzero(slow[last + 1 : min(last + SMOOTHED_STEPS, mine[-1]) + 1])).size:
-        last += int(near[-1]) + 1
-    taken = relative[mine[mine <= last]]
-    prior = np.flatnonzero(end <= fault.injected)[-STEPS_BEFORE:]
-    found_slow = len(prior) >= SMOOTHED_STEPS and slow[prior].mean() > 0.5
-    before = float(np.median(relative[prior])) if found_slow else None
-    return Degraded(fault.id, fault.injected, int(end[last]), bool(last < mine[-1]), float(taken.mean()), before)
+def _others(run: Timeline, fault_free_runs: Sequence[Timeline], mine: _Times, after: Ints, struck: int) -> float:
+    """The median share of others in these steps, less the highest one before the first fault or in a fault-free run."""
+    usual = [_load(run, run.begin, struck), *(_load(other, other.begin, other.end) for other in fault_free_runs)]
+    return max(0.0, _load(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(usual))
+
+
+def _load(run: Timeline, begin: int, end: int) -> float:
+    shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
+    return float(np.median(shares)) if shares else 0.0
+
+
+def _times(run: Timeline) -> _Times:
+    """A trainer may tell only some of its steps: the time from one to the next is shared among them."""
+    progress = run.progress
+    rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
+    begin, end = progress.end[rows - 1], progress.end[rows]
+    taken = (end - begin) / (progress.step[rows] - progress.step[rows - 1])
+    return _Times(progress.step[rows], progress.world_size[rows], begin, end, taken)
+
+
+def _last_stretch(times: _Times, peace: np.ndarray[Any, Any], since: int) -> Ints | None:
+    """Rows of the last undisturbed stretch of one world size after `since` that is long enough."""
+    same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
+    for part in reversed(undisturbed.stretches(peace & (times.begin >= since))):
+        breaks = np.flatnonzero(~same[part])
+        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + undisturbed.SETTLING_STEPS
+        if part.stop - first >= STEPS_MIN:
+            return np.arange(first, part.stop)
+    return None
+
+
+def _ratios(times: _Times, rows: Ints, references: list[_Times], size: int | None) -> Floats:
+    """Time of each row over what the references took for the same step, smoothed over its neighbours: one pause in a
+    fault-free run makes nobody fast. `size` `None`: the slowest world size counts."""
+    usual = np.zeros(len(rows))
+    for reference in references:
+        for world in np.unique(reference.size).tolist() if size is None else [size]:
+            theirs = np.flatnonzero(reference.size == world)
+            if len(theirs) >= STEPS_MIN:
+                usual = np.maximum(usual, _same_steps(reference, theirs, times.step[rows]))
+    told = usual > 0
+    return np.asarray(times.taken[rows][told] / usual[told])
+
+
+def _same_steps(reference: _Times, rows: Ints, step: Ints) -> Floats:
+    """What the reference took for these steps, 0 for steps that it does not tell: the median of the steps around."""
+    order = rows[np.argsort(reference.step[rows], kind="stable")]
+    theirs, taken = reference.step[order], medians(reference.taken[order], STEPS_MIN)
+    at = np.minimum(np.searchsorted(theirs, step), len(theirs) - 1)
+    return np.where(theirs[at] == step, taken[at], 0.0)
+
+
+def _at_least(ratios: Floats) -> float:
+    """Below this order statistic the true median lies with a chance of 5 % (the binomial taken as normal)."""
+    n = len(ratios)
+    return float(np.sort(ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))])
+
+
+def _worst(prior: Floats, references: list[_Times]) -> float:
+    """The slowest stretch without a fault over the usual pace there."""
+    told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
+    stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
+    return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])

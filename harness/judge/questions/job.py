@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import restores, saved_state, standstill, steps_done
+from harness.judge import restores, saved_state, steps_done
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import ends
 from harness.judge.facts.analysis import Analysis
@@ -46,7 +46,7 @@ class JobScore(Score):
         ]
         checks = (steps_done, restores, saved_state)
         reasons += [] if blind else [finding for check in checks for finding in check.findings(evidence)]
-        reasons += [*_worlds(run), *_absent(run), *standstill.findings(run, evidence.fault_free_runs)]
+        reasons += [*_worlds(run), *_absent(run)]
         reasons += [
             *_evidence(run),
             *_without_an_end(run),

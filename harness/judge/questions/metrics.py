@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import alarms, slowdown
+from harness.judge.facts import alarms, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import (
     Bounds,
@@ -54,7 +54,7 @@ class Metrics(Score):
 
 def _steps(run: Timeline) -> dict[str, Any]:
     """Step time is the time between ends of complete steps of one epoch."""
-    _, times = slowdown.step_times(run)
+    _, times = usual.step_times(run)
     values: dict[str, Any] = {}
     for quantile in QUANTILES:
         taken = float(np.percentile(times, quantile)) / S if len(times) else None

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from harness.judge.codes import Code
+from harness.judge.facts import usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import FaultRecord, Timeline
 
 ITEM = "the training's own traffic"
-QUANTILE = 0.95  # of the fault-free steps took no longer to sync: the band
 
 
 class OwnTrafficBounds(Bounds):
@@ -61,7 +61,7 @@ def _lost_no_time(evidence: Analysis, fault: FaultRecord) -> str:
     slowed = {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
     if fault.id in named | slowed or not all(each.get("ok") for each in fault.traffic):
         return ""
-    during, band = _sync_during(evidence.run, fault), _band(evidence)
+    during, band = _sync_during(evidence.run, fault), usual.sync_upper(evidence.fault_free_runs)
     if during is None or band is None or during > band:
         return ""
     times = f"gradient sync took {during / 1e6:.1f} ms, {band / 1e6:.1f} ms at most without a fault"
@@ -73,12 +73,6 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
     until = run.end if fault.healed is None else fault.healed
     rows = (steps.begin >= (fault.injected or 0)) & (steps.end <= until) & (steps.sync_ns > 0)
     return float(np.median(steps.sync_ns[rows])) if rows.any() else None
-
-
-def _band(evidence: Analysis) -> float | None:
-    found = [run.steps.sync_ns[run.steps.sync_ns > 0] for run in evidence.fault_free_runs]
-    times = np.concatenate(found) if found else np.zeros(0)
-    return float(np.quantile(times, QUANTILE)) if len(times) else None
 
 
 SCORES = (OwnTraffic(),)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge import pace
 from harness.judge.codes import Doubt
 from harness.judge.facts import slowdown, tells
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.slowdown import Degraded
-from harness.judge.score import Bounds, DurationNs, Expectation, Finding, S, Score, ScoreResult, Verdict
+from harness.judge.facts.slowdown import SLOWDOWN_MAX, Degraded, Pace
+from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict, at_most
+from harness.judge.verdict import Figure, Ground, Kind
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration
@@ -113,61 +114,38 @@ class _Span(NamedTuple):
     length: int
     ended: bool
     why: str  # it did not end
-    doubt: str = ""  # why nothing follows from its length
-    code: str = ""  # of the doubt
+    of: Episode | Degraded
+    pace: Pace | None = None  # of a job that never came back to its usual speed
 
 
 def _expectations(
     evidence: Analysis, bounds: RecoveryBounds, slow: Sequence[Degraded], unmeasured: str
 ) -> list[Expectation]:
     run = evidence.run
-    lines, doubt = [], _given_up_before(run)
+    episodes = [(episode, _stuck(run, episode)) for episode in run.episodes]
+    lines = []
     if bounds.max is not None:
-        spans = [_Span(*_span(run, e, e.t_regained), _stuck(run, e), doubt, Doubt.NOTHING_STRUCK) for e in run.episodes]
-        busy = _busy_host(evidence) if any(not d.recovered for d in slow) else ""
-        spans += [
-            _Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d.doubt or busy, _code(d)) for d in slow
-        ]
-        lines.append(_line("recovery_time.max", spans, bounds.max, evidence, unmeasured))
+        pace = evidence.pace if any(not d.recovered for d in slow) else None
+        at_end = pace if isinstance(pace, Pace) else None
+        spans = [_Span(*_span(run, e, e.t_regained), why, e) for e, why in episodes]
+        spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d, at_end) for d in slow]
+        lines += _lines("recovery_time.max", spans, bounds.max, run, unmeasured)
     if bounds.first_step_max is not None:
-        spans = [_Span(*_span(run, e, e.t_first), _stuck(run, e), doubt, Doubt.NOTHING_STRUCK) for e in run.episodes]
-        spans += [_Span(_standstill(run, d), True, "", d.doubt, _code(d)) for d in slow]
-        lines.append(_line("recovery_time.first_step_max", spans, bounds.first_step_max, evidence, unmeasured))
+        spans = [_Span(*_span(run, e, e.t_first), why, e) for e, why in episodes]
+        spans += [_Span(_standstill(run, d), True, "", d) for d in slow]
+        lines += _lines("recovery_time.first_step_max", spans, bounds.first_step_max, run, unmeasured)
     for phase, bound in bounds.phases.items():
-        spans = [
-            _Span(phase_sums(e).get(phase, 0), e.t_regained is not None, _stuck(run, e), doubt, Doubt.NOTHING_STRUCK)
-            for e in run.episodes
-        ]
-        why = unmeasured or ("" if run.episodes else "progress slowed but never stopped, so no phase was measured")
+        spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, why, e) for e, why in episodes]
+        why = unmeasured or ("" if episodes else "progress slowed but never stopped, so no phase was measured")
         why = why or tells.unmeasured_phase(run, phase)
-        lines.append(_line(f"recovery_time.phases.{phase}", spans, bound, evidence, why))
+        lines += _lines(f"recovery_time.phases.{phase}", spans, bound, run, why)
     return lines
-
-
-def _code(interval: Degraded) -> Doubt:
-    return Doubt.SLOW_BEFORE if interval.doubt else Doubt.HOST_BUSY
-
-
-def _given_up_before(run: Timeline) -> str:
-    """Why nothing follows from the outages of a run that was aborted before any fault had struck."""
-    early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
-    return "the run was aborted before any fault had struck" if early else ""
-
-
-def _busy_host(evidence: Analysis) -> str:
-    """Why a job that is slower to its end may be healthy all the same, by the rule of `pace`, or an empty text."""
-    found = pace.measure(evidence)
-    if isinstance(found, str):
-        return ""
-    judged = pace.judge(found, pace.SLOWDOWN_MAX)
-    return judged.text if judged.verdict is Verdict.INCONCLUSIVE else ""
 
 
 def _standstill(run: Timeline, interval: Degraded) -> int:
     """The longest time without a step in it: a job that stood still in place needed so long for its next one."""
-    rows = np.flatnonzero((run.progress.end > interval.begin) & (run.progress.end <= interval.end))
-    rows = rows[rows > 0]
-    return int((run.progress.end[rows] - run.progress.end[rows - 1]).max(initial=0))
+    first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
+    return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
 
 def _still(interval: Degraded) -> str:
@@ -193,43 +171,36 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     return f"{text}: {tries}longest phase {phase_words(longest)} ({format_duration(spent)})"
 
 
-def _line(name: str, spans: list[_Span], bound: int, evidence: Analysis, unmeasured: str) -> Expectation:
-    """The worst of `spans` against the bound; one of which nothing follows only if no other is too long."""
-    text = f"≤ {format_duration(bound)}"
-    numbers: dict[str, Any] = {"bound_value": bound / S, "unit": "s"}
-    if not spans and unmeasured:
-        return Expectation(name, text, "—", Verdict.INCONCLUSIVE, unmeasured, doubt=Doubt.UNMEASURED, **numbers)
+def _lines(name: str, spans: Sequence[_Span], bound: int, run: Timeline, unmeasured: str) -> list[Expectation]:
+    """Each of `spans` against the bound, the worst first; and that others could not be measured."""
+    worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
+    lines = [_line(name, span, bound, run) for span in worst_first]
     if not spans:
-        return Expectation(name, text, "0 s", Verdict.PASS, share=0.0, observed_value=0.0, **numbers)
-    worst = max(spans, key=lambda s: (not s.doubt and (not s.ended or s.length > bound), not s.ended, s.length))
-    length, ended, why, doubt, code = worst
-    observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
-    numbers["observed_value"] = length / S if ended else None
-    if doubt and (not ended or length > bound):
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, doubt=code, **numbers)
-    if not ended:
-        never = _never(evidence, why, length, bound)
-        return Expectation(name, text, observed, *never[:2], doubt=never.doubt, **numbers)
-    if abs(length - bound) < 2 * evidence.run.uncertainty_ns:  # its begin and its end may be of two hosts
-        doubt = f"the clocks are only known to within {format_duration(evidence.run.uncertainty_ns)}"
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, doubt, doubt=Doubt.CLOCKS, **numbers)
-    if length > bound:
-        reason = f"{observed} is more than {format_duration(bound)}"
-        return Expectation(
-            name, text, observed, Verdict.FAIL, reason, share=length / bound if bound else None, **numbers
-        )
+        lines = [at_most(name, 0.0, bound / S, lambda s: format_duration(round(s * S)) if s else "0 s", unit="s")]
     if unmeasured:
-        return Expectation(name, text, observed, Verdict.INCONCLUSIVE, unmeasured, doubt=Doubt.UNMEASURED, **numbers)
-    return Expectation(name, text, observed, Verdict.PASS, share=length / bound if bound else None, **numbers)
+        unknown = replace(lines[0], verdict=Verdict.INCONCLUSIVE, reason=unmeasured, share=None, doubt=Doubt.UNMEASURED)
+        lines += [unknown if spans else replace(unknown, observed="—", observed_value=None)]
+    return lines
 
 
-def _never(evidence: Analysis, why: str, length: int, bound: int) -> Finding:
-    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
-    if evidence.run.outcome in (None, "interrupted") and length <= bound:
-        return Finding(
-            Verdict.INCONCLUSIVE, f"the run ended {format_duration(length)} into the recovery", "", Doubt.RUN_CUT_SHORT
-        )
-    return Finding(Verdict.FAIL, why, "")
+def _line(name: str, span: _Span, bound: int, run: Timeline) -> Expectation:
+    length, ended, why, of, pace = span
+    observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
+    good = ended and length <= bound
+    figure = Figure(length, 2 * run.uncertainty_ns, ended)  # its begin and its end may be of two hosts
+    grounds = [Ground(Kind.DURATION, of=of), Ground(Kind.DURATION, of=figure, bound=bound)]
+    return Expectation(
+        name,
+        f"≤ {format_duration(bound)}",
+        observed,
+        Verdict.PASS if good else Verdict.FAIL,
+        "" if good else f"{observed} is more than {format_duration(bound)}" if ended else why,
+        share=length / bound if bound and ended else None,
+        bound_value=bound / S,
+        observed_value=length / S if ended else None,
+        unit="s",
+        rests_on=(*grounds, *([Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else ())),
+    )
 
 
 def _unmeasured(evidence: Analysis) -> str:

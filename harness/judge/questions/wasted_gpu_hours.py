@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.judge.codes import Code, Doubt
+from harness.judge.codes import Code
 from harness.judge.facts import forecast, slowdown
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.ledger import Band, Ledger
+from harness.judge.facts.ledger import Ledger
+from harness.judge.facts.slowdown import Degraded
+from harness.judge.facts.usual import Band
 from harness.judge.score import Bounds, Expectation, Finding, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.judge.verdict import Figure, Ground, Kind
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
-from harness.units import counted, format_duration
+from harness.units import counted
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
 
@@ -52,7 +55,7 @@ class WastedGpuHours(Score):
         doubt_s = 2 * run.uncertainty_ns * len(evidence.windows) * run.largest_world / S
         doubt_percent = 100 * doubt_s * S / booked.allocated
         lines = [
-            _line(run, f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
+            _line(f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
             for name, key, show, doubt in (
                 ("max_percent", "percent", _percent, doubt_percent),
                 ("max_percent_by_faults", "percent_by_faults", _percent, doubt_percent),
@@ -69,25 +72,14 @@ class WastedGpuHours(Score):
 
 
 def _line(
-    run: Timeline,
-    name: str,
-    observed: float,
-    bound: float,
-    show: Callable[[Any], str],
-    doubt: float,
-    slow: Sequence[slowdown.Degraded],
+    name: str, observed: float, bound: float, show: Callable[[Any], str], margin: float, slow: Sequence[Degraded]
 ) -> Expectation:
-    """`doubt`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
+    """`margin`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
     not have caused."""
+    figure = Ground(Kind.DURATION, of=Figure(observed, margin), bound=bound)
+    grounds = (figure, *(Ground(Kind.DURATION, of=interval) for interval in slow))
     line = at_most(name, observed, bound, show, unit="GPU-s" if "gpu_seconds" in name else "%")
-    reason = next((interval.doubt for interval in slow if interval.doubt and line.verdict is Verdict.FAIL), "")
-    code = Doubt.SLOW_BEFORE
-    if abs(observed - bound) < doubt:
-        code = Doubt.CLOCKS
-        reason = f"the clocks are only known to within {format_duration(run.uncertainty_ns)}"
-    if not reason:
-        return line
-    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None, doubt=code)
+    return replace(line, rests_on=grounds)
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
