@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import acted, restores, saved_state, standstill, steps_done
+from harness.judge import acted, standstill, steps_done
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import ends
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ends import End
 from harness.judge.facts.observable import NO_STEPS, blindness
+from harness.judge.questions import restarts
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
+from harness.judge.verdict import Claim
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration
@@ -39,12 +41,12 @@ class JobScore(Score):
         run = evidence.run
         unexplained = list(ends.unexplained(run))
         blind = blindness(run, evidence.fault_free)
-        reasons = [
+        reasons: list[Claim | Finding] = [
             *acted.findings(run),
             *(_blind_ending(run, blind) if blind else _ending(run)),
             *_left_without_notice(run),
         ]
-        checks = (steps_done, restores, saved_state)
+        checks = (steps_done, restarts)
         reasons += [] if blind else [finding for check in checks for finding in check.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run), *standstill.findings(run, evidence.fault_free_runs)]
         reasons += [
