@@ -98,6 +98,25 @@ class Saves:
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.ended or 0)
 
     @cached_property
+    def steps(self) -> Ints:
+        """The steps of which a checkpoint was committed, each once, in order; not of steps that were still to come."""
+        told: dict[int, list[Save]] = _grouped((save.process, save) for save in self.whole if save.step > 0)
+        found = [self._of_steps_done(process, saves) for process, saves in told.items()]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _of_steps_done(self, process: int, saves: Sequence[Save]) -> Ints:
+        """One that tells no steps is believed, as those of others may be read late."""
+        order, places = self._run.rows_by_process
+        rows = order[places[process] : places[process + 1]] if process >= 0 else order[:0]
+        saved = np.array([save.step for save in saves], np.int64)
+        if self._run.dropped or len(rows) < 2:
+            return saved
+        step, at = self._run.steps.step[rows], np.array([save.ended for save in saves], np.int64)
+        furthest = np.append(step.min(), np.maximum.accumulate(step))
+        done = furthest[np.searchsorted(self._run.steps.end[rows], at + self._run.uncertainty_ns, "right")]
+        return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
+
+    @cached_property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""
         begun = (save for save in self._begun if not save.how and save.step >= 0)
