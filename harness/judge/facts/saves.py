@@ -119,13 +119,13 @@ class Saves:
     @cached_property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""
-        begun = (save for save in self._begun if not save.how and save.step >= 0)
+        begun = (save for save in self._begun if save.step >= 0 and self._next_end(save) == NEVER)
         return [save for save in begun if self._next_step(save) < NEVER]
 
     @cached_property
     def punctual(self) -> frozenset[int]:
         """The ranks that commit what they begin to save, each time before their next step."""
-        late = [save for save in self._begun if (save.ended or NEVER) >= self._next_step(save) < NEVER]
+        late = [save for save in self._begun if self._next_end(save) >= self._next_step(save) < NEVER]
         ranks = (frozenset(self._run.processes[save.process].rank for save in each) for each in (self._begun, late))
         return next(ranks) - next(ranks)
 
@@ -261,6 +261,17 @@ class Saves:
         mine = {save.process for save in self.all if save.process >= 0}
         return {row: np.sort(self._run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
 
+    @cached_property
+    def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
+        ended = sorted((save.ended or 0, save.process, save.step) for save in self.all if save.how)
+        return _grouped(((process, step), at) for at, process, step in ended)
+
+    def _next_end(self, save: Save) -> int:
+        """When its process told next how a save of that step had ended."""
+        ends = self._ends.get((save.process, save.step), ())
+        place = bisect.bisect_left(ends, save.at)
+        return ends[place] if place < len(ends) else NEVER
+
     def _next_step(self, save: Save) -> int:
         """When its process began the next step after it had begun to save."""
         begins = self._begins[save.process]
@@ -269,14 +280,16 @@ class Saves:
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Each end belongs to what its process had begun for that step."""
+    """Each end belongs to what its process had begun last for that step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))
-        if event["event"] == STARTED:
-            begun.setdefault(key, event)
+        before = begun.pop(key, None)
+        if event["event"] != STARTED:
+            yield _save(before, event)
         else:
-            yield _save(begun.pop(key, None), event)
+            begun[key] = event
+            yield from [_save(before, None)] if before else []
     yield from (_save(event, None) for event in begun.values())
 
 
