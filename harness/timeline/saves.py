@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-STARTED, COMMITTED = "checkpoint.started", "checkpoint.committed"
+STARTED, COMMITTED, FAILED = "checkpoint.started", "checkpoint.committed", "checkpoint.failed"
 PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
 
 Event = Mapping[str, Any]

@@ -235,7 +235,7 @@ def load(run_dir: pathlib.Path) -> Timeline:
 def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = Story(log)
-    told = story.of_trainers(saves.STARTED, saves.COMMITTED, "checkpoint.failed")
+    told = story.of_trainers(saves.STARTED, saves.COMMITTED, saves.FAILED)
     places = story.places_of(told)
     committers = saves.committers(told, places)
     checkpoints = saves.labelled(told, places, committers)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from judging import EXPECT, Logs, remove, steps, trainers, verdict
 
-from harness.judge import restores
+from harness.judge.facts import restarts
+from harness.judge.facts.saves import Saves
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -145,12 +146,10 @@ def test_a_rank_that_the_observer_lost_has_not_stopped() -> None:
     assert "the steps cannot be followed" in card.reasons[0]
 
 
-@pytest.mark.parametrize(("at", "found"), [(10, 0), (150, 1)])
-def test_a_file_that_is_written_again_is_held_against_what_it_held_then(at: int, found: int) -> None:
+@pytest.mark.parametrize(("at", "found"), [(10, None), (150, 220)])
+def test_a_file_that_is_written_again_is_held_against_what_it_held_then(at: int, found: int | None) -> None:
     """On a job with several rehearsals, what was restored before this one is of an older content of the same file."""
-    restored = {"source": "ckpt.pt", "at": at}
-    life = SimpleNamespace(process=0, restored=restored)
-    start: Any = SimpleNamespace(members=[life], restored={0: 40})
-    saved = [{"path": "ckpt.pt", "step": 220, "at": 100}]
+    restored = {"source": "ckpt.pt", "at": at, "step": 40}
+    saved = [{"event": "checkpoint.committed", "process": 0, "path": "ckpt.pt", "step": 220, "at": 100}]
     run: Any = SimpleNamespace(checkpoints=saved, processes=[SimpleNamespace(rank=0)], begin=50, uncertainty_ns=0)
-    assert len(list(restores._contradicted(run, [start]))) == found
+    assert restarts.restore(run, Saves(run), 0, restored, 41).other_step == found

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge import steps_done
 from harness.judge.codes import Code
 from harness.judge.facts import curves
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.curves import Curve, compare
-from harness.judge.questions import loss_continuity
+from harness.judge.questions import loss_continuity, steps
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
@@ -178,7 +177,7 @@ def test_a_step_of_any_number_costs_no_memory() -> None:
     tracemalloc.stop()
     assert peak < 64 * 2**20
     assert (missing[0], len(missing)) == (3, curves.MISSING_MAX)
-    assert steps_done.named(missing) == f"steps 3, 4, 5, 6, 7, … ({curves.MISSING_MAX} or more)"
+    assert steps.named(missing) == f"steps 3, 4, 5, 6, 7, … ({curves.MISSING_MAX} or more)"
     assert curves.missing(forged, np.array([1, 2, 4, 10**9, 10**9 + 1]), 1).tolist() == [4]
     assert curves.missing(curve([0, 16], [16, 16], [5, 15]), None, 5).tolist() == [10]
 

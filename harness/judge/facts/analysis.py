@@ -7,12 +7,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import consumed, curves, ledger, slowdown, spikes, undisturbed, usual
+from harness.judge.facts import consumed, curves, ledger, restarts, slowdown, spikes, undisturbed, usual
 from harness.judge.facts.consumed import Consumed
 from harness.judge.facts.curves import Comparison, Curve
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.places import Places
+from harness.judge.facts.restarts import Restart
+from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import Degraded, Pace
 from harness.judge.facts.spikes import LeftOut, Spike
 from harness.judge.facts.undisturbed import Window
@@ -111,6 +113,24 @@ class Analysis(Evidence):
     def places(self) -> Places:
         """Who was where, and when."""
         return Places(self.run)
+
+    @cached_property
+    def saves(self) -> Saves:
+        return Saves(self.run)
+
+    @cached_property
+    def fault_free_saves(self) -> Saves | None:
+        return Saves(self.fault_free) if self.fault_free else None
+
+    @cached_property
+    def restarts(self) -> Sequence[Restart]:
+        """What each epoch began with; the first one is the start of the job."""
+        return restarts.restarts(self.run, self.saves)
+
+    @cached_property
+    def own_series(self) -> frozenset[str]:
+        """The series of checkpoints that the job restores from."""
+        return restarts.own_series(self.run, self.saves)
 
     @cached_property
     def taken(self) -> Sequence[int]:

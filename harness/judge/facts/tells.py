@@ -16,8 +16,9 @@ import numpy as np
 
 from harness.emitter.vocabulary import TELLS
 from harness.judge.facts.evidence import Evidence
+from harness.timeline.saves import COMMITTED, FAILED, STARTED
 from harness.timeline.story import CLEAN_CODES
-from harness.timeline.timeline import Bools, Steps, Timeline
+from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
 
 # What each kind lets us judge. Kinds of one item stand in for each other.
 ITEMS: Mapping[str, str] = {
@@ -46,7 +47,7 @@ COLUMNS: Mapping[str, Callable[[Steps], Bools]] = {
     "weights": lambda steps: steps.weights != 0,
 }
 EVENTS = {
-    "checkpoints": ("checkpoint.started", "checkpoint.committed", "checkpoint.failed"),
+    "checkpoints": (STARTED, COMMITTED, FAILED),
     "restores": ("restored",),
     "phases": ("rendezvous", "phase", "agent.rendezvous"),
     "exits": ("exiting", "worker.exit"),
@@ -235,17 +236,13 @@ def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tupl
         yield from _each(["checkpoints"], "metrics.checkpoint_success_min")
 
 
-def _kept_something(run: Timeline) -> bool:
-    """Whether it tells of a checkpoint that was committed, or of a state beyond the first step that was restored."""
-    committed = any(event["event"] == "checkpoint.committed" for event in run.checkpoints)
-    return committed or any(process.restored_step for process in run.processes)
-
-
 def from_scratch(run: Timeline) -> str:
     """Why a job that tells neither a committed checkpoint nor one it restored may have lost all it had, or an empty
     text: it began again with its first step, though by the plan a checkpoint had been due."""
     every = run.saves_every
-    if _kept_something(run) or every is None or not len(run.epochs):
+    kept = any(event["event"] == COMMITTED for event in run.checkpoints)
+    kept |= any(process.restored_step for process in run.processes)
+    if kept or every is None or not len(run.epochs):
         return ""
     lowest = min(epoch.first for epoch in run.epochs)
     for episode in run.episodes:
@@ -259,3 +256,26 @@ def from_scratch(run: Timeline) -> str:
 def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
     if kinds:
         yield name, f"does not report {', '.join(ITEMS[kind] for kind in kinds)}"
+
+
+IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
+
+
+def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
+    """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
+    told = _of_ranks(run)
+    if fault_free is not None:
+        told |= _of_ranks(fault_free)
+    return {
+        rank: min(each.stride for each in stretches if each.stride)
+        for rank, stretches in told.items()
+        if any(each.stride for each in stretches)
+        and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
+    }
+
+
+def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
+    found: dict[int, list[Stretch]] = {}
+    for each in run.stretches:
+        found.setdefault(run.processes[each.process].rank, []).append(each)
+    return found

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import EXIT_LEFT
-from harness.judge import restores, saved_state, steps_done
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import ends
 from harness.judge.facts.analysis import Analysis
@@ -44,8 +43,6 @@ class JobScore(Score):
             *(_blind_ending(run, blind) if blind else _ending(run)),
             *_left_without_notice(run),
         ]
-        checks = (steps_done, restores, saved_state)
-        reasons += [] if blind else [finding for check in checks for finding in check.findings(evidence)]
         reasons += [*_worlds(run), *_absent(run)]
         reasons += [
             *_evidence(run),

@@ -7,25 +7,33 @@ workers lie in `RUN/drill/events/` and must say the same.
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field
 
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import undisturbed
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.drill import DrillLog
-from harness.judge.score import Bounds, Evidence, Expectation, Finding, Score, ScoreResult, Verdict
+from harness.judge.facts.saves import Saves
+from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
+from harness.judge.verdict import Claim, failed, unknown
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import FAILED
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
-_BAD = {
-    "scratch": Finding(Verdict.FAIL, "the restore drill started from scratch", Code.DRILL_FROM_SCRATCH),
-    "failed": Finding(Verdict.FAIL, "the restore drill ended before it had restored anything", Code.DRILL_FAILED),
-    "timeout": Finding(Verdict.INCONCLUSIVE, "the restore drill restored nothing in time", Code.DRILL_TIMEOUT),
-    "error": Finding(Verdict.INCONCLUSIVE, "the restore drill could not be run", Code.DRILL_ERROR),
+_VERDICTS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
+_BAD: dict[str, tuple[Callable[[str, str], Claim], Code, str]] = {
+    "scratch": (failed, Code.DRILL_FROM_SCRATCH, "the restore drill started from scratch"),
+    "failed": (failed, Code.DRILL_FAILED, "the restore drill ended before it had restored anything"),
+    "timeout": (unknown, Code.DRILL_TIMEOUT, "the restore drill restored nothing in time"),
+    "error": (unknown, Code.DRILL_ERROR, "the restore drill could not be run"),
 }
 
 
@@ -41,9 +49,9 @@ class LastCheckpoint(Score):
     Bounds = LastCheckpointBounds
     by_default = ITEM
 
-    def score(self, evidence: Evidence, bounds: LastCheckpointBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: LastCheckpointBounds | None) -> ScoreResult:
         run = evidence.run
-        committed = {_step(event) for event in run.checkpoints if _is(event, "committed")}
+        committed = {max(save.step, 0) for save in evidence.saves.whole}
         newest = max(committed, default=0)
         told = run.drill or {}
         restored = told.get("restored_step")
@@ -53,117 +61,84 @@ class LastCheckpoint(Score):
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
         if run.drill is None:
-            finding = _from_the_log(run)
-            if finding is None:
+            claim = _from_the_log(run, evidence.saves)
+            if claim is None:
                 return ScoreResult(values, not_judged=[(ITEM, "no restore drill was run")])
-            return ScoreResult(values, [_line(bound, "—", finding)])
-        finding = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
+            return ScoreResult(values, [_line(bound, "—", claim)])
+        claim = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
-        return ScoreResult(values, [_line(bound, observed, finding)])
+        return ScoreResult(values, [_line(bound, observed, claim)])
 
 
-def _line(bound: str, observed: str, finding: Finding) -> Expectation:
-    return Expectation(NAME, bound, observed, *finding[:2], code=finding.code, doubt=finding.doubt)
+def _line(bound: str, observed: str, claim: Claim | None) -> Expectation:
+    if claim is None:
+        return Expectation(NAME, bound, observed, Verdict.PASS)
+    verdict = _VERDICTS[claim.good]
+    return Expectation(NAME, bound, observed, verdict, claim.words, code=claim.code, doubt=claim.doubt)
 
 
-def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Finding:
-    """What the harness saw, unless the drill's own log says otherwise."""
+def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Claim | None:
+    """What the harness saw, unless the drill's own log says otherwise. `None`: the checkpoint can be loaded."""
     told, newest = run.drill or {}, max(committed, default=0)
     outcome, step = told.get("outcome"), told.get("restored_step")
-    detail = f": {told['reason']}" if told.get("reason") else ""
     if outcome in _BAD:
-        verdict, text, code, _ = _BAD[outcome]
-        if outcome != "error" and not newest:
-            return Finding(
-                Verdict.INCONCLUSIVE, f"{text}, and no checkpoint had been committed", code, Doubt.NOTHING_COMMITTED
-            )
-        said = f"{text}{detail}, though a checkpoint of step {newest} had been committed" * bool(newest) or text
-        return Finding(verdict, said, code)
+        claim, code, text = _BAD[outcome]
+        if not newest and outcome != "error":
+            return unknown(code, f"{text}, and no checkpoint had been committed", Doubt.NOTHING_COMMITTED)
+        detail = f": {told['reason']}" if told.get("reason") else ""
+        return claim(
+            code, f"{text}{detail}, though a checkpoint of step {newest} had been committed" if newest else text
+        )
     if outcome != "restored" or isinstance(step, bool) or not isinstance(step, int):
-        return Finding(Verdict.INCONCLUSIVE, "the restore drill has no end in the log", Code.DRILL_NO_END)
+        return unknown(Code.DRILL_NO_END, "the restore drill has no end in the log")
     if drill is None or drill.problem:
-        return Finding(
-            Verdict.INCONCLUSIVE,
-            f"the restore drill left no log that can be read{': ' * bool(drill)}" + (drill.problem if drill else ""),
-            Code.DRILL_NO_LOG,
-        )
-    if not drill.restored or {found for _, found in drill.restored} != {step}:
-        return Finding(
-            Verdict.INCONCLUSIVE,
-            f"the restore drill's workers do not say that they restored step {step}",
-            Code.DRILL_UNCONFIRMED,
-        )
+        why = f": {drill.problem}" if drill else ""
+        return unknown(Code.DRILL_NO_LOG, f"the restore drill left no log that can be read{why}")
+    if {found for _, found in drill.restored} != {step}:
+        text = f"the restore drill's workers do not say that they restored step {step}"
+        return unknown(Code.DRILL_UNCONFIRMED, text)
     if step < newest - behind:
-        text = f"only the checkpoint of step {step} could be loaded"
-        return Finding(Verdict.FAIL, f"{text}, though one of step {newest} had been committed", Code.DRILL_OLDER)
+        text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
+        return failed(Code.DRILL_OLDER, text)
     ranks = drill.world_size if drill.world_size > 0 else run.planned_size.world_size
     if ranks is None:
-        return Finding(
-            Verdict.INCONCLUSIVE, "the number of ranks in the restore drill is not known", Code.DRILL_UNKNOWN_RANKS
-        )
-    if len({rank for rank, _ in drill.restored}) < ranks:
-        told_by = len({rank for rank, _ in drill.restored})
-        return Finding(
-            Verdict.INCONCLUSIVE,
-            f"only {told_by} of the restore drill's {ranks} ranks say that they restored",
-            Code.DRILL_FEW_RANKS,
-        )
+        return unknown(Code.DRILL_UNKNOWN_RANKS, "the number of ranks in the restore drill is not known")
+    told_by = len({rank for rank, _ in drill.restored})
+    if told_by < ranks:
+        text = f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
+        return unknown(Code.DRILL_FEW_RANKS, text)
     if step not in committed:
-        text = f"the restore drill loaded a checkpoint of step {step}"
-        return Finding(
-            Verdict.INCONCLUSIVE, f"{text}, which the job did not report as committed", Code.DRILL_NOT_COMMITTED
-        )
-    return Finding(Verdict.PASS, "", "")
-
-
-def _from_the_log(run: Timeline) -> Finding | None:
-    """Without a drill: the last save failed, or a fault damaged it, and no other came after."""
-    saves = [event for event in run.checkpoints if not _is(event, "started")]
-    commits = [event["at"] for event in saves if _is(event, "committed")]
-    last = max(commits, default=None)
-    if not run.finished or run.outcome != "completed" or run.dropped or (run.torn and last is None):
-        return None
-    after = [event for event in saves if _is(event, "failed") and event["at"] > (run.begin if last is None else last)]
-    disturbed = undisturbed.windows(run)
-    if any(not any(begin <= event["at"] <= end for begin, end in disturbed) for event in after):
-        return Finding(Verdict.FAIL, f"the last checkpoint, of step {_step(after[-1])}, failed", Code.SAVE_LAST_FAILED)
-    begun = _never_ended(run)
-    if begun is not None:
-        return Finding(
-            Verdict.FAIL,
-            f"the last checkpoint, of step {begun}, was started but never committed",
-            Code.SAVE_LAST_NEVER_ENDED,
-        )
-    spoilt = [fault for fault in run.faults if fault.damages and fault.injected is not None]
-    for fault in spoilt:
-        if last is not None and last <= (fault.injected or 0):
-            return Finding(
-                Verdict.INCONCLUSIVE,
-                f"{fault.id} damaged the last checkpoint, and no other was committed afterwards",
-                Code.SAVE_LAST_DAMAGED,
-            )
+        text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
+        return unknown(Code.DRILL_NOT_COMMITTED, text)
     return None
 
 
-def _never_ended(run: Timeline) -> int | None:
-    """The step of the very last save if it was begun in peace by a worker that ended well, and is not told of again."""
-    begun = [event for event in run.checkpoints if _is(event, "started")]
-    if not begun:
+def _from_the_log(run: Timeline, saves: Saves) -> Claim | None:
+    """Without a drill: the last save failed, or a fault damaged it, and no other came after."""
+    last = saves.whole[-1].ended if saves.whole else None
+    if not run.finished or run.outcome != "completed" or run.dropped or (run.torn and last is None):
         return None
-    last, step = begun[-1], _step(begun[-1])
-    over = any(_step(event) >= step for event in run.checkpoints if not _is(event, "started"))
-    ended_well = run.processes[last["process"]].exit_code in CLEAN_CODES
-    disturbed = any(begin <= last["at"] <= end for begin, end in undisturbed.windows(run))
-    return step if ended_well and not over and not disturbed else None
+    disturbed = undisturbed.windows(run)
+    ended = sorted((save.ended, save.step) for save in saves.all if save.how == FAILED and save.ended is not None)
+    after = [(at, step) for at, step in ended if at > (run.begin if last is None else last)]
+    if any(_in_peace(at, disturbed) for at, _ in after):
+        return failed(Code.SAVE_LAST_FAILED, f"the last checkpoint, of step {after[-1][1]}, failed")
+    begun = [save for save in saves.all if save.begun is not None]
+    if begun and not any(save.how and save.step >= begun[-1].step for save in saves.all):
+        ended_well = run.processes[begun[-1].process].exit_code in CLEAN_CODES
+        if ended_well and _in_peace(begun[-1].at, disturbed):
+            text = f"the last checkpoint, of step {begun[-1].step}, was started but never committed"
+            return failed(Code.SAVE_LAST_NEVER_ENDED, text)
+    for fault in run.faults:
+        if fault.damages and fault.injected is not None and last is not None and last <= fault.injected:
+            text = f"{fault.id} damaged the last checkpoint, and no other was committed afterwards"
+            return unknown(Code.SAVE_LAST_DAMAGED, text)
+    return None
 
 
-def _is(event: Any, what: str) -> bool:
-    return bool(event["event"] == f"checkpoint.{what}")
-
-
-def _step(event: Any) -> int:
-    step = event.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else 0
+def _in_peace(at: int, disturbed: list[undisturbed.Window]) -> bool:
+    place = bisect.bisect_right(disturbed, (at, NEVER))
+    return not place or disturbed[place - 1][1] < at
 
 
 SCORES = (LastCheckpoint(),)

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.judge.facts import alarms, usual
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import (
     Bounds,
     DurationNs,
@@ -21,7 +22,8 @@ from harness.judge.score import (
     at_least,
     at_most,
 )
-from harness.timeline.saves import PART
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import COMMITTED, FAILED, PART
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -48,7 +50,7 @@ class Metrics(Score):
 
     def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
-        values = _steps(run) | _checkpoints(run) | _resumes(run) | _alarms(evidence) | _whole(run)
+        values = _steps(run) | _checkpoints(run, evidence.saves) | _resumes(run) | _alarms(evidence) | _whole(run)
         return ScoreResult(values, _expectations(values, bounds) if bounds else ())
 
 
@@ -110,55 +112,59 @@ def _samples(run: Timeline) -> float | None:
 
 
 @dataclass
-class _Save:
+class _Checkpoint:
     """One checkpoint, by all who took part in it: each rank may begin it, and one of them or another commit it."""
 
     began: set[int] = field(default_factory=set)  # rows in Timeline.processes
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    over: int = NEVER  # when the first of them told how it ended
 
-    def may_be_joined(self, process: int, worlds: Mapping[int, set[int]]) -> bool:
+    def may_be_joined(self, save: Save, worlds: Mapping[int, set[int]]) -> bool:
         """By one who has not begun it yet: while it goes on, or later if its world is the one that did it."""
-        fresh = process not in self.began
-        return fresh and (not self.done | self.failed or any(worlds[process] & worlds[row] for row in self.began))
+        fresh = save.process not in self.began
+        return fresh and (self.over > save.at or any(worlds[save.process] & worlds[row] for row in self.began))
+
+    def add(self, save: Save) -> None:
+        if save.begun is not None:
+            self.began.add(save.process)
+        if save.how in (COMMITTED, FAILED):  # whoever commits the last part commits the checkpoint
+            (self.done if save.how == COMMITTED else self.failed).add(save.process)
+            self.over = min(self.over, save.ended or 0)
 
 
-def _saves(run: Timeline) -> list[_Save]:
+def _together(run: Timeline, saves: Saves) -> list[_Checkpoint]:
     worlds: dict[int, set[int]] = {row: set() for row in range(len(run.processes))}
     for epoch in run.epochs:
         for row in epoch.processes:
             worlds[row].add(epoch.world)
-    found: list[_Save] = []
-    current: dict[Any, _Save] = {}
-    for event in run.checkpoints:
-        process, step = event["process"], event.get("step")
-        if event["event"] == PART:  # whoever commits the last one commits the checkpoint
+    found: list[_Checkpoint] = []
+    current: dict[int, _Checkpoint] = {}
+    for save in saves.all:
+        held, begins = current.get(save.step), save.begun is not None
+        if not begins and save.how == PART:
             continue
-        save = current.get(step)
-        begins = event["event"] == "checkpoint.started"
-        if save is None or (begins and not save.may_be_joined(process, worlds)):
-            save = current[step] = _Save()
-            found.append(save)
-        kind = {"checkpoint.started": save.began, "checkpoint.committed": save.done}.get(event["event"], save.failed)
-        kind.add(process)
+        if held is None or (begins and not held.may_be_joined(save, worlds)):
+            held = current[save.step] = _Checkpoint()
+            found.append(held)
+        held.add(save)
     return found
 
 
-def _checkpoints(run: Timeline) -> dict[str, Any]:
+def _checkpoints(run: Timeline, saves: Saves) -> dict[str, Any]:
     """A checkpoint that was begun and neither committed nor cut off by a death has failed, too."""
-    saves = _saves(run)
+    checkpoints = _together(run, saves)
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
-    failed = [save for save in saves if save.failed - save.done or (not save.done and save.began <= lived)]
-    done = sum(bool(save.done) and save not in failed for save in saves)
-    tried = done + len(failed)
+    bad = [bool(each.failed - each.done) or (not each.done and each.began <= lived) for each in checkpoints]
+    done = sum(bool(each.done) and not failed for each, failed in zip(checkpoints, bad, strict=True))
+    tried = done + sum(bad)
     took: dict[str, list[int]] = {}
-    for event in run.checkpoints:
-        if event["event"] == "checkpoint.committed":
-            took.setdefault(str(event.get("kind") or "untold"), []).append(int(event.get("duration_ns", 0)))
+    for save in saves.whole:
+        took.setdefault(save.kind, []).append(save.duration_ns)
     durations = [each for kind in took.values() for each in kind]
     return {
         "checkpoints_committed": done,
-        "checkpoints_failed": len(failed),
+        "checkpoints_failed": sum(bad),
         "checkpoint_success_percent": 100 * done / tried if tried else None,
         "checkpoint_seconds_p50": float(np.median(durations)) / S if durations else None,
         "checkpoint_seconds_max": max(durations) / S if durations else None,

@@ -125,12 +125,13 @@ class Rhythm(Score):
         if "checkpoints" not in tells.told(run):
             return ScoreResult(values)  # that they are not told at all is said elsewhere
         usable = fault_free is not None and not comparable.flaw(run, fault_free)
-        usual = _committed(fault_free) if fault_free is not None and usable else np.zeros(0, np.int64)
+        theirs = evidence.fault_free_saves if usable else None
+        usual = theirs.steps if theirs else np.zeros(0, np.int64)
         if not len(usual):
             return ScoreResult(
                 values, not_judged=[(self.by_default, "no fault-free run shows when a checkpoint is due")]
             )
-        made = _after_the_fault(run, usual, evidence.disturbed)
+        made = _after_the_fault(run, evidence.saves.steps, usual, evidence.disturbed)
         missed, in_a_row = int((~made).sum()), _longest(~made)
         values = {"due": len(made), "missed": missed, "missed_in_a_row": in_a_row}
         if bounds is None:
@@ -158,38 +159,10 @@ def _rhythm_lines(made: Bools, bounds: RhythmBounds) -> Iterator[Expectation]:
         yield line("min_percent", f"≥ {bounds.min_percent:.1f} %", f"{percent:.1f} %", reason)
 
 
-def _committed(run: Timeline) -> Ints:
-    """The steps of which a checkpoint was committed, each once, in order."""
-    told: dict[int, list[tuple[int, int]]] = {}
-    for event in run.checkpoints:
-        step = event.get("step")
-        if event["event"] == "checkpoint.committed" and isinstance(step, int) and step > 0:
-            told.setdefault(event.get("process", -1), []).append((step, event["at"]))
-    rows = np.flatnonzero(np.isin(run.steps.process, list(told)))
-    rows = rows[np.lexsort((run.steps.end[rows], run.steps.process[rows]))]
-    owner = run.steps.process[rows]
-    found = []
-    for process, saves in told.items():
-        begin, end = np.searchsorted(owner, [process, process + 1])
-        found.append(_of_steps_done(run, rows[begin:end], *np.array(saves, np.int64).T))
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
-
-
-def _of_steps_done(run: Timeline, rows: Ints, saved: Ints, at: Ints) -> Ints:
-    """Without steps that were still to come: `rows` are of the process that told this, in order of time. One that tells
-    no steps is believed, as those of others may be read late."""
-    if run.dropped or len(rows) < 2:
-        return saved
-    step = run.steps.step[rows]
-    furthest = np.append(step.min(), np.maximum.accumulate(step))
-    done = furthest[np.searchsorted(run.steps.end[rows], at + run.uncertainty_ns, "right")]
-    return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
-
-
-def _after_the_fault(run: Timeline, due: Ints, disturbed: Sequence[Window]) -> Bools:
+def _after_the_fault(run: Timeline, committed: Ints, due: Ints, disturbed: Sequence[Window]) -> Bools:
     """Per save that was due in peace after the first disturbance (in a run without one: at all): was it made?"""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
-    committed = np.append(_committed(run), np.iinfo(np.int64).max)
+    committed = np.append(committed, np.iinfo(np.int64).max)
     step, end = _last_time(run)
     due = due[(due >= step[0]) & (due <= step[-1])] if len(step) else due[:0]
     if not len(due):

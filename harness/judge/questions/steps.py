@@ -15,16 +15,27 @@ import numpy as np
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.curves import MISSING_MAX
-from harness.judge.score import Finding, Verdict
+from harness.judge.facts.observable import blindness
+from harness.judge.facts.tells import usual_strides
+from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 
 NAMED_STEPS = 5
 UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
-IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
 
 
-def findings(evidence: Analysis) -> Iterator[Finding]:
+class StepsDone(Score):
+    name = "steps"
+    order = 1
+    asked, by_steps = False, False
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        blind = blindness(evidence.run, evidence.fault_free)
+        return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
+
+
+def _claims(evidence: Analysis) -> Iterator[Finding]:
     run, fault_free = evidence.run, evidence.fault_free
     strides = usual_strides(run, fault_free)
     yield from _went_ahead(run)
@@ -57,26 +68,6 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding
             f"{text}; the fault-free run {usual}: not all that was counted was done",
             Code.STEP_UPDATES_LEFT_OUT,
         )
-
-
-def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
-    """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
-    told = _of_ranks(run)
-    if fault_free is not None:
-        told |= _of_ranks(fault_free)
-    return {
-        rank: min(each.stride for each in stretches if each.stride)
-        for rank, stretches in told.items()
-        if any(each.stride for each in stretches)
-        and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
-    }
-
-
-def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
-    found: dict[int, list[Stretch]] = {}
-    for each in run.stretches:
-        found.setdefault(run.processes[each.process].rank, []).append(each)
-    return found
 
 
 def _missing(run: Timeline, missing: Ints) -> Iterator[Finding]:
@@ -214,3 +205,6 @@ def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Finding]:
             text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
             yield Finding(Verdict.INCONCLUSIVE, f"{text}: what they did is not known", Code.STEP_UNHEARD)
             return
+
+
+SCORES = (StepsDone(),)

@@ -1,0 +1,192 @@
+"""What each restart went on with: its members, the state that each of them named, and what they passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from harness.judge.facts.by_time import Moments
+from harness.judge.facts.saves import Damage, Save, Saves
+from harness.timeline.joined import SCRATCH
+from harness.timeline.lineage import step_of
+from harness.timeline.saves import family
+from harness.timeline.timeline import Epoch, Stretch, Timeline
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A checkpoint that somebody saw and did not take. One without step and place may be any."""
+
+    step: int | None
+    path: str
+    source: str
+
+    def is_save(self, save: Save) -> bool:
+        return bool(self.path and self.path == save.path) or self.step == save.step
+
+    def is_damaged(self, damage: Damage) -> bool:
+        if place := self.path or self.source:
+            return damage.is_named(place)
+        return self.step is None or self.step == damage.step
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The state that a process said it restored, and the step that it did next."""
+
+    process: int  # row in Timeline.processes
+    rank: int
+    at: int
+    step: int | None  # 0: from scratch; `None`: it is not known
+    source: str
+    other_step: int | None  # of which its source is, where that is not of this step
+    content: str
+    saved: str  # the content that was committed there
+    entered: tuple[str, ...]  # whose state
+    passed_over: tuple[PassedOver, ...]
+    went_on: int
+
+    def took(self, damage: Damage, margin_ns: int) -> bool:
+        """Whether it took this checkpoint as the damage had left it. One that names no source has taken it if no other
+        checkpoint was of the same step."""
+        if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.until:
+            return False
+        return damage.is_named(self.source) if self.source else not damage.copies
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process that took part. `before`: the last step that it had done itself until then."""
+
+    process: int
+    rank: int
+    first: int  # the step that it went on with
+    before: int | None
+    dropped: int  # events that it lost to a full disk
+    restored: Restore | None
+    later: tuple[Restore, ...]  # while the others went on
+
+    @property
+    def restores(self) -> list[Restore]:
+        return [*([self.restored] if self.restored else ()), *self.later]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What the members of one epoch began it with. The first one is the start of the job."""
+
+    number: int
+    epoch: Epoch
+    members: Sequence[Member]
+    own_decision: bool  # the world went back without forming anew
+    moment: int  # when the first of them may have chosen a checkpoint
+    passed_over: Sequence[PassedOver]  # by them, or by those that tried before them
+
+    @cached_property
+    def restores(self) -> list[Restore]:
+        return [member.restored for member in self.members if member.restored]
+
+    @cached_property
+    def states(self) -> list[tuple[Restore, int]]:
+        """The restores that tell their step, with it."""
+        return [(each, each.step) for each in self.restores if each.step is not None]
+
+    @cached_property
+    def from_a_member(self) -> int:
+        """The last step that somebody had done who is still there; -1: nobody is."""
+        return max((member.before for member in self.members if member.before is not None), default=-1)
+
+    @property
+    def newcomers(self) -> list[Member]:
+        return [member for member in self.members if member.before is None]
+
+
+def restarts(run: Timeline, saves: Saves) -> list[Restart]:
+    members: dict[int, list[Member]] = {}
+    for stretch in run.stretches:
+        members.setdefault(stretch.epoch, []).append(_member(run, saves, stretch))
+    tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
+    ends: dict[int, int] = {}
+    for stretch in run.stretches:
+        ends[stretch.epoch] = max(ends.get(stretch.epoch, 0), stretch.end)
+    found: list[Restart] = []
+    until = run.begin
+    for number, epoch in enumerate(run.epochs):
+        mine = members.get(number, [])
+        moments = [run.processes[each.process].started for each in mine if each.before is None]
+        moments += [each.restored.at for each in mine if each.before is not None and each.restored]
+        before = (item for items in tried.within(until, epoch.begin) for item in _passed_over(items))
+        found.append(
+            Restart(
+                number=number,
+                epoch=epoch,
+                members=mine,
+                own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
+                moment=min(moments, default=epoch.begin),
+                passed_over=[
+                    *(item for each in mine if each.restored for item in each.restored.passed_over),
+                    *before,
+                ],
+            )
+        )
+        until = max(until, ends.get(number, 0))
+    return found
+
+
+def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
+    """The series of checkpoints that this job restores from: those of which it did, and all others but exported weights
+    and what a process saves when it ends by an error or the loss of a peer and does no step after it."""
+    order, places = run.rows_by_process
+
+    def dumped(save: Save) -> bool:
+        if save.process < 0 or run.processes[save.process].exit_reason not in ("error", "peer lost"):
+            return False
+        begin, end = places[save.process : save.process + 2]
+        return (save.ended or 0) >= (run.steps.end[order[end - 1]] if begin < end else 0)
+
+    usual = {save.series for save in saves.whole if save.holds != ("model",) and not dumped(save)}
+    return frozenset(usual | {family(each.restored.get("source")) for each in run.stretches if each.restored})
+
+
+def _member(run: Timeline, saves: Saves, stretch: Stretch) -> Member:
+    process = run.processes[stretch.process]
+    told = [*([(stretch.restored, stretch.first)] if stretch.restored else ()), *stretch.later]
+    restores = [restore(run, saves, stretch.process, *each) for each in told]
+    return Member(
+        process=stretch.process,
+        rank=process.rank,
+        first=stretch.first,
+        before=stretch.before,
+        dropped=process.dropped,
+        restored=restores[0] if stretch.restored else None,
+        later=tuple(restores[1:] if stretch.restored else restores),
+    )
+
+
+def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], went_on: int) -> Restore:
+    step, source = step_of(told), str(told.get("source") or "")
+    other: int | None = None
+    if step is not None and source == SCRATCH:
+        other = 0 if step else None
+    elif step is not None:
+        other = saves.other_at_path(source, step, told["at"] + run.uncertainty_ns)
+    return Restore(
+        process=process,
+        rank=run.processes[process].rank,
+        at=told["at"],
+        step=step,
+        source=source,
+        other_step=other,
+        content=str(told.get("content") or ""),
+        saved=str(told.get("saved") or ""),
+        entered=tuple(told.get("entered") or ()),
+        passed_over=tuple(_passed_over(told.get("fallback") or ())),
+        went_on=went_on,
+    )
+
+
+def _passed_over(items: Iterable[object]) -> list[PassedOver]:
+    told = (item for item in items if isinstance(item, Mapping))
+    return [PassedOver(i.get("step"), str(i.get("path") or ""), str(i.get("source") or "")) for i in told]

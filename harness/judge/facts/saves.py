@@ -1,0 +1,316 @@
+"""What was saved: each checkpoint as the process told of it that saved it, joined once; and what faults did to them.
+
+Found by step, by path and by time, without a look at all of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import COMMITTED, FAILED, PART, STARTED, family
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Save:
+    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
+
+    step: int  # -1: it is not known
+    process: int  # row in Timeline.processes; -1: it is of before the window
+    begun: int | None
+    ended: int | None
+    how: str  # the name of the event that told its end; empty: none did
+    path: str = ""
+    holds: tuple[str, ...] = ()  # whose state it put in
+    tensors: str = ""  # digest of them
+    kind: str = "untold"
+    duration_ns: int = 0
+
+    @property
+    def at(self) -> int:
+        """When it was told of first."""
+        return self.begun if self.begun is not None else self.ended or 0
+
+    @cached_property
+    def series(self) -> str:
+        return family(self.path)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file of a checkpoint that was whole is no longer what was saved, as a fault told it."""
+
+    fault: str
+    at: int
+    until: int  # when somebody wrote it anew
+    step: int | None
+    names: frozenset[str]  # what a restore may call it
+    copies: bool  # whether other checkpoints hold the same step
+    tensor_bytes: int  # that were lost or changed
+    how: str
+    path: str
+
+    def is_named(self, place: str) -> bool:
+        return not self.names.isdisjoint(place.split("/"))
+
+
+class Newest(Generic[T]):
+    """Finds the highest step of what was there at a moment. It looks back no further than one may be higher."""
+
+    def __init__(self, things: Iterable[tuple[int, int, T]]):  # when, step, what
+        self._things = sorted(things, key=lambda each: each[0])
+        self._at = [at for at, _, _ in self._things]
+        self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
+
+    def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
+        """Of those that are good, and of a step from `least` on. Of one step the last one."""
+        found: T | None = None
+        for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
+            if self._highest[place] < least:
+                break
+            _, step, what = self._things[place]
+            if step >= least and good(what):
+                found, least = what, step + 1
+        return found
+
+
+class Saves:
+    """The saves of a run, in the order in which they were told of."""
+
+    def __init__(self, run: Timeline):
+        self._run = run
+        self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
+
+    @cached_property
+    def whole(self) -> Sequence[Save]:
+        """Those that were committed, in the order of that. A part of one that several ranks save is none."""
+        return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.ended or 0)
+
+    @cached_property
+    def steps(self) -> Ints:
+        """The steps of which a checkpoint was committed, each once, in order; not of steps that were still to come."""
+        told: dict[int, list[Save]] = _grouped((save.process, save) for save in self.whole if save.step > 0)
+        found = [self._of_steps_done(process, saves) for process, saves in told.items()]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _of_steps_done(self, process: int, saves: Sequence[Save]) -> Ints:
+        """One that tells no steps is believed, as those of others may be read late."""
+        order, places = self._run.rows_by_process
+        rows = order[places[process] : places[process + 1]] if process >= 0 else order[:0]
+        saved = np.array([save.step for save in saves], np.int64)
+        if self._run.dropped or len(rows) < 2:
+            return saved
+        step, at = self._run.steps.step[rows], np.array([save.ended for save in saves], np.int64)
+        furthest = np.append(step.min(), np.maximum.accumulate(step))
+        done = furthest[np.searchsorted(self._run.steps.end[rows], at + self._run.uncertainty_ns, "right")]
+        return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
+
+    @cached_property
+    def open(self) -> Sequence[Save]:
+        """Those of which nobody told how they ended, though their process went on with its steps."""
+        begun = (save for save in self._begun if save.step >= 0 and self._next_end(save) == NEVER)
+        return [save for save in begun if self._next_step(save) < NEVER]
+
+    @cached_property
+    def punctual(self) -> frozenset[int]:
+        """The ranks that commit what they begin to save, each time before their next step."""
+        late = [save for save in self._begun if self._next_end(save) >= self._next_step(save) < NEVER]
+        ranks = (frozenset(self._run.processes[save.process].rank for save in each) for each in (self._begun, late))
+        return next(ranks) - next(ranks)
+
+    @cached_property
+    def _begun(self) -> Sequence[Save]:
+        return [save for save in self.all if save.begun is not None and save.process >= 0]
+
+    def of_step(self, step: int, until: int) -> bool:
+        """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
+        words = self._words.get(step, [])
+        place = bisect.bisect_right(words, until, key=lambda word: word[0])
+        return place > 0 and words[place - 1][1] != FAILED
+
+    def first_word_of(self, step: int) -> int:
+        return self._words.get(step, [(NEVER, "")])[0][0]
+
+    def again(self, step: int, after: int) -> int:
+        """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
+        when a save begins, it stands for that."""
+        words = self._words.get(step, [])
+        mine = [at for at, what in words if what == STARTED] or [at for at, _ in words]
+        place = bisect.bisect_right(mine, after)
+        return mine[place] if place < len(mine) else NEVER
+
+    def other_at_path(self, path: str, step: int, until: int) -> int | None:
+        """The step of which this path was at last, where by then it had never been of the one that is given."""
+        told = self._by_path.get(path, [])
+        place = bisect.bisect_right(told, until, key=lambda each: each[0])
+        return told[place - 1][1] if place and self._first_at_path.get((path, step), NEVER) > until else None
+
+    def named(self, names: Iterable[str], before: int) -> int | None:
+        """The step that the trainer told when it committed the last checkpoint of one of these names."""
+        told = (self._by_name.get(name, []) for name in names)
+        last = [each[place - 1] for each in told if (place := bisect.bisect_left(each, (before, -1)))]
+        return max(last)[1] if last else None
+
+    @cached_property
+    def damage(self) -> Mapping[str, Sequence[Damage]]:
+        """By the id of the fault."""
+        return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self._run.faults}
+
+    def may_be_spoilt(self, moment: int) -> bool:
+        """Whether a fault had struck by then that may damage checkpoints."""
+        return bool(self._struck) and self._struck[0][0] <= moment
+
+    def sound_at(self, moment: int) -> Callable[[int, int], bool]:
+        """Of a checkpoint (its step, and when it was committed): whether no fault that had struck by `moment` may have
+        damaged it. It was begun when such a fault was over; or it is known what that damaged, and it is another."""
+        struck = bisect.bisect_right(self._struck, moment, key=lambda each: each[0])
+        since = self._struck[struck - 1][1] if struck else -NEVER
+
+        def sound(step: int, at: int) -> bool:
+            return self._damaged.get(step, NEVER) > moment and at > since and self.first_word_of(step) > since
+
+        return sound
+
+    @cached_property
+    def _struck(self) -> Sequence[tuple[int, int]]:
+        """When a fault struck that may damage checkpoints, and from when on none of those until then is at work."""
+        struck = sorted(self._spoilers, key=lambda fault: fault.injected or 0)
+        over = (-NEVER if self._steps_damaged(fault) else self._over(fault) for fault in struck)
+        return list(zip([fault.injected or 0 for fault in struck], itertools.accumulate(over, max), strict=True))
+
+    def _over(self, fault: FaultRecord) -> int:
+        return NEVER if fault.healed is None else fault.healed + self._run.uncertainty_ns
+
+    @cached_property
+    def _damaged(self) -> Mapping[int, int]:
+        """Steps whose checkpoints are known to be damaged, and since when they may be."""
+        found: dict[int, int] = {}
+        for fault in self._spoilers:
+            for step in self._steps_damaged(fault):
+                found[step] = min(found.get(step, NEVER), fault.injected or 0)
+        return found
+
+    @property
+    def _spoilers(self) -> Iterator[FaultRecord]:
+        return (fault for fault in self._run.faults if fault.spoils and fault.injected is not None)
+
+    def _steps_damaged(self, fault: FaultRecord) -> frozenset[int]:
+        """None, where that is not known of all its damage."""
+        steps = {damage.step for damage in self.damage[fault.id]}
+        return frozenset[int]() if None in steps else frozenset(step for step in steps if step is not None)
+
+    def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
+        names, at = frozenset(told.get("names") or ()), told["at"]
+        step = told["step"] if "step" in told else self.named(names, at)
+        anew = (
+            event["at"]
+            for event in self._published.get(told.get("checkpoint"), ())
+            if event["at"] > at and event.get("sha256") != told.get("sha256")
+        )
+        return Damage(
+            fault=fault.id,
+            at=at,
+            until=min(next(anew, NEVER), NEVER if step is None else self.again(step, at)),
+            step=step,
+            names=names,
+            copies=bool(told.get("copies")),
+            tensor_bytes=told.get("tensor_bytes") or 0,
+            how=told.get("how", "damage"),
+            path=str(told.get("path")),
+        )
+
+    @cached_property
+    def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
+        return _grouped((event.get("path"), event) for event in self._run.published)
+
+    @cached_property
+    def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
+        """By step: when something was told of a checkpoint of it, and what."""
+        return _grouped((int(e["step"]), (e["at"], e["event"])) for e in self._run.checkpoints if "step" in e)
+
+    @cached_property
+    def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """When it was told of, and of which step; a path may be used again."""
+        return _grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
+
+    @cached_property
+    def _first_at_path(self) -> Mapping[tuple[str, int], int]:
+        return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """By each part of the path: when it was committed, or a part of it, and of which step."""
+        done = sorted((save.ended or 0, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
+        return _grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
+
+    @cached_property
+    def _begins(self) -> Mapping[int, Ints]:
+        """When each process that tells of saves began its steps, in order."""
+        order, places = self._run.rows_by_process
+        mine = {save.process for save in self.all if save.process >= 0}
+        return {row: np.sort(self._run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
+
+    @cached_property
+    def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
+        ended = sorted((save.ended or 0, save.process, save.step) for save in self.all if save.how)
+        return _grouped(((process, step), at) for at, process, step in ended)
+
+    def _next_end(self, save: Save) -> int:
+        """When its process told next how a save of that step had ended."""
+        ends = self._ends.get((save.process, save.step), ())
+        place = bisect.bisect_left(ends, save.at)
+        return ends[place] if place < len(ends) else NEVER
+
+    def _next_step(self, save: Save) -> int:
+        """When its process began the next step after it had begun to save."""
+        begins = self._begins[save.process]
+        place = int(np.searchsorted(begins, save.at, "right"))
+        return int(begins[place]) if place < len(begins) else NEVER
+
+
+def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
+    """Each end belongs to what its process had begun last for that step."""
+    begun: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for event in events:
+        key = event["process"], int(event.get("step", -1))
+        before = begun.pop(key, None)
+        if event["event"] != STARTED:
+            yield _save(before, event)
+        else:
+            begun[key] = event
+            yield from [_save(before, None)] if before else []
+    yield from (_save(event, None) for event in begun.values())
+
+
+def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> Save:
+    told = {**(begun or {}), **(ended or {})}
+    return Save(
+        step=int(told.get("step", -1)),
+        process=told["process"],
+        begun=begun["at"] if begun else None,
+        ended=ended["at"] if ended else None,
+        how=str(ended["event"]) if ended else "",
+        path=str(told.get("path") or ""),
+        holds=tuple(told.get("holds") or ()),
+        tensors=str(told.get("tensors") or ""),
+        kind=str(told.get("kind") or "untold"),
+        duration_ns=int(told.get("duration_ns", 0)),
+    )
+
+
+def _grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for key, what in pairs:
+        found.setdefault(key, []).append(what)
+    return found

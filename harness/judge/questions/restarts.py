@@ -1,0 +1,339 @@
+"""A restart names a save; its state is that save's. Every restart is asked, in every run.
+
+It is the same for all ranks, and the step that follows it comes next. It was begun before, or a peer has it. It is the
+newest sound one of its own series, unless the restart told why not, or the job went back by its own decision. It is
+what was saved there.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from harness.judge.codes import Code
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.observable import blindness
+from harness.judge.facts.restarts import Restart, Restore
+from harness.judge.facts.saves import Damage, Newest, Save, Saves
+from harness.judge.facts.tells import usual_strides
+from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.verdict import Claim, failed, unknown
+from harness.timeline.timeline import Timeline
+
+IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
+Question = Callable[[Analysis], Iterator[Claim]]
+
+
+class Restarts(Score):
+    name = "restarts"
+    order = 2
+    asked, by_steps = False, False
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        blind = blindness(evidence.run, evidence.fault_free)
+        return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
+
+
+def _claims(evidence: Analysis) -> Iterator[Claim]:
+    """One example for each question. What only leaves something open is not asked where something is found."""
+    found = _examples(evidence, _other_step, _unlike, _never_begun, _damaged, _not_the_newest, _further_than_planned)
+    yield from found or _examples(
+        evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer, _not_the_published
+    )
+    yield from _other_tensors(evidence)
+
+
+def _examples(evidence: Analysis, *questions: Question) -> list[Claim]:
+    return [claim for question in questions for claim in itertools.islice(question(evidence), 1)]
+
+
+def _other_step(evidence: Analysis) -> Iterator[Claim]:
+    """A process must go on with the step after the one that it said it restored."""
+    strides = usual_strides(evidence.run, evidence.fault_free)
+    for member in (member for restart in evidence.restarts for member in restart.members):
+        stride = strides.get(member.rank)
+        for each in member.restores if stride and not member.dropped else ():
+            if each.step is not None and not each.step < each.went_on <= each.step + (stride or 1):
+                text = f"{_said(each)}, but went on with step {each.went_on}"
+                yield failed(Code.RESTART_OTHER_STEP, text)
+
+
+def _unlike(evidence: Analysis) -> Iterator[Claim]:
+    for restart in evidence.restarts:
+        states = sorted({step for _, step in restart.states})
+        if len(states) > 1:
+            shown = ", ".join(str(step) for step in states)
+            yield failed(Code.RESTART_UNLIKE, f"ranks of one world restored different steps: {shown}")
+
+
+def _never_begun(evidence: Analysis) -> Iterator[Claim]:
+    """A state must come from somewhere: a checkpoint, a peer, or what was there before the run."""
+    run, saves = evidence.run, evidence.saves
+    for restart in evidence.restarts[1:] if run.checkpoints else ():
+        until = restart.epoch.begin + run.uncertainty_ns
+        for each, step in restart.states:
+            if max(restart.from_a_member, 0) < step < restart.epoch.first and not saves.of_step(step, until):
+                text = f"{_said(each)}, but no checkpoint of that step was ever started: its state is not known"
+                yield unknown(Code.RESTART_NEVER_SAVED, text)
+
+
+def _damaged(evidence: Analysis) -> Iterator[Claim]:
+    """Proved where all of this is in the log: bytes of tensors of this checkpoint were lost or changed; a later restore
+    took it, by its step and its name, and told of none that it passed over; and nobody saved it again in between, by
+    the trainer's word or by the digests that the harness took. A restore without its step is not judged."""
+    damage = [each for damaged in evidence.saves.damage.values() for each in damaged]
+    by_step: dict[int, list[tuple[Restart, Restore]]] = {}
+    for restart in evidence.restarts if damage else ():
+        for restore, step in restart.states:
+            by_step.setdefault(step, []).append((restart, restore))
+    for each in damage:
+        for restart, restore in by_step.get(each.step or 0, ()) if each.tensor_bytes else ():
+            known = any(passed_over.is_damaged(each) for passed_over in restart.passed_over)
+            if not known and restore.took(each, evidence.run.uncertainty_ns):
+                text = f"the job resumed from the checkpoint that `{each.fault}` damaged, and did not report the damage"
+                done = f"{each.how}, {each.tensor_bytes} byte{'s' * (each.tensor_bytes != 1)} of tensors"
+                yield failed(Code.RESTART_DAMAGED_LOAD, f"{text} ({done} in {each.path})")
+    yield from _damage_never_met(evidence)
+
+
+def _damage_never_met(evidence: Analysis) -> Iterator[Claim]:
+    """No restart took the damaged checkpoint, passed it over, or found none as new; and there was a restart."""
+    states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
+    lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all after it
+    passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
+    places = {item.path or item.source for item in passed_over}
+    names = {name for place in places for name in place.split("/") if place}
+    steps = {item.step for item in passed_over if not (item.path or item.source)}
+
+    def may_have_met(damage: Damage) -> bool:
+        later = bisect.bisect_right(states, damage.at, key=lambda state: state[0])
+        took = later < len(states) and (damage.step is None or lowest[later] <= damage.step)
+        return took or later == len(states) or bool(damage.names & names) or bool({None, damage.step} & steps)
+
+    for fault, damaged in evidence.saves.damage.items():
+        if damaged and not any(may_have_met(damage) for damage in damaged):
+            text = f"the checkpoint that `{fault}` damaged was never needed: the job went on from a newer one"
+            yield unknown(Code.FAULT_DAMAGE_NEVER_MET, text)
+
+
+def _not_the_newest(evidence: Analysis) -> Iterator[Claim]:
+    run, saves, left_behind, bad = evidence.run, evidence.saves, _LeftBehind(), _KnownBad()
+    whole = [(save.ended or 0, save.step, save) for save in saves.whole if save.step >= 0]
+    of_all, of_series = Newest(whole), Newest(each for each in whole if each[2].series in evidence.own_series)
+    for restart in evidence.restarts:
+        bad.add(restart)
+        if restart.own_decision:
+            left_behind.add(restart)
+            continue
+        there = functools.partial(_is_there, saves.sound_at(restart.epoch.begin), left_behind)
+        good = functools.partial(_is_good, there, bad)
+        moment = restart.moment - run.uncertainty_ns
+        pool = of_series if of_series.before(moment, there) else of_all
+        saved, newest = (found.step if found else 0 for found in (pool.before(moment, each) for each in (there, good)))
+        yield from _older(restart, newest, saved)
+
+
+def _is_there(sound: Callable[[int, int], bool], left_behind: _LeftBehind, save: Save) -> bool:
+    return sound(save.step, save.ended or 0) and save not in left_behind
+
+
+def _is_good(there: Callable[[Save], bool], bad: _KnownBad, save: Save) -> bool:
+    return there(save) and save not in bad
+
+
+class _KnownBad:
+    """Saves that some restart passed over."""
+
+    def __init__(self) -> None:
+        self._paths, self._steps = set[str](), set[int | None]()
+
+    def add(self, restart: Restart) -> None:
+        self._paths |= {item.path for item in restart.passed_over if item.path}
+        self._steps |= {item.step for item in restart.passed_over}
+
+    def __contains__(self, save: Save) -> bool:
+        return save.path in self._paths or save.step in self._steps
+
+
+class _LeftBehind:
+    """Saves that the job left behind when it went back by its own decision."""
+
+    def __init__(self) -> None:
+        self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before
+
+    def add(self, restart: Restart) -> None:
+        step = min((step for _, step in restart.states), default=None)
+        if step is not None:
+            while self._went_back and self._went_back[-1][1] >= step:
+                self._went_back.pop()
+            self._went_back.append((restart.moment, step))
+
+    def __contains__(self, save: Save) -> bool:
+        place = bisect.bisect_left(self._went_back, save.ended or 0, key=lambda each: each[0])
+        return place < len(self._went_back) and save.step > self._went_back[place][1]
+
+
+def _older(restart: Restart, newest: int, saved: int) -> Iterator[Claim]:
+    """`newest`: of the checkpoints that were not passed over. `saved`: of all but those that the job left behind by its
+    own decision."""
+    for each, step in restart.states:
+        lost_all = not step and saved > 0
+        if (step < newest and not restart.passed_over) or lost_all:
+            why = "and skipped all saved checkpoints" if restart.passed_over else "and gave no reason"
+            step_saved = max(newest, saved if lost_all else 0)
+            text = f"rank {each.rank} resumed from step {step} {why}"
+            yield failed(
+                Code.RESTART_NOT_NEWEST, f"{text}, though a checkpoint of step {step_saved} had been committed"
+            )
+    first = restart.epoch.first
+    silent = restart.number and restart.newcomers and not restart.restores  # one may not tell its step
+    if silent and first <= newest and restart.from_a_member < first - 1:
+        text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
+        yield failed(Code.RESTART_BEGAN_UNTOLD, f"{text}, though a checkpoint of step {newest} had been committed")
+
+
+def _not_the_published(evidence: Analysis) -> Iterator[Claim]:
+    """The same of a trainer that commits no checkpoint: the harness saw some in their folder, or it began some and went
+    on."""
+    run, saves = evidence.run, evidence.saves
+    if saves.whole:
+        return
+    told = [*_published(run), *((save.at, save.step) for save in saves.open)]
+    known = Newest((at, step, (step, at)) for at, step in told)
+    for restart in evidence.restarts[1:]:
+        sound, moment = saves.sound_at(restart.epoch.begin), restart.moment - run.uncertainty_ns
+        newest = known.before(moment, lambda each, sound=sound: sound(*each))  # type: ignore[misc]
+        for each, step in restart.states if newest and not restart.own_decision and not restart.passed_over else ():
+            if newest and step < newest[0]:
+                text = f"rank {each.rank} resumed from step {step} and gave no reason"
+                yield unknown(
+                    Code.RESTART_NOT_PUBLISHED, f"{text}, though it had saved step {newest[0]}, as far as is known"
+                )
+
+
+def _published(run: Timeline) -> list[tuple[int, int]]:
+    """When the harness saw a checkpoint, and of which step. Names in the folder tell the step, unless one tells more
+    than was ever done by then."""
+    told = [(event["at"], event["step"]) for event in run.published if isinstance(event.get("step"), int)]
+    furthest = np.maximum.accumulate(np.append(0, run.steps.step))
+    done = furthest[np.searchsorted(run.steps.end, [at for at, _ in told], "right")]
+    return told if all(step <= most for (_, step), most in zip(told, done.tolist(), strict=True)) else []
+
+
+def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
+    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart."""
+    run, every = evidence.run, evidence.run.saves_every
+    if run.checkpoints or every is None or any(restart.states for restart in evidence.restarts):
+        return
+    furthest = 0
+    for restart in evidence.restarts:
+        first, again = restart.epoch.first, restart.epoch.first - 1
+        lost = furthest - again
+        furthest = max(furthest, restart.epoch.last)
+        allowed = every if again < run.stride else IN_FLIGHT * every
+        spoilt = evidence.saves.may_be_spoilt(restart.epoch.begin)
+        if restart.number and restart.newcomers and lost > allowed and not spoilt:
+            text = f"the job restarted at step {first} and lost {lost} steps, though it should save every {every} steps"
+            yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
+
+
+def _contradicted(evidence: Analysis) -> Iterator[Claim]:
+    """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
+    for each in _restores(evidence.restarts):
+        if each.other_step is not None:
+            text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
+        if each.source and any(item.source == each.source for item in each.passed_over):
+            text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
+            yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
+
+
+def _untold(evidence: Analysis) -> Iterator[Claim]:
+    """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
+    tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
+    for restart in evidence.restarts[1:]:
+        alive = restart.from_a_member >= restart.epoch.first - 1
+        for each in () if alive and not restart.own_decision else restart.members:
+            silent = (each.restored is None or each.restored.step is None) and (
+                each.before is None or restart.own_decision
+            )
+            if silent and each.rank in tellers and not each.dropped:
+                text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
+                yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
+
+
+def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
+    """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
+    went on with its steps. Held against those only who end each save before their next step without a fault."""
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is None or run.dropped:
+        return
+    mine = [save for save in evidence.saves.open if run.processes[save.process].rank in usual.punctual]
+    known = Newest((save.at, save.step, save) for save in mine)
+    for restart in evidence.restarts[1:]:
+        passed_over, lowest = restart.passed_over, min((step for _, step in restart.states), default=0)
+        save = known.before(restart.moment, lambda s, bad=passed_over: not any(b.is_save(s) for b in bad), lowest)  # type: ignore[misc]
+        if save is not None and lowest > 0:
+            rank = run.processes[save.process].rank
+            text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
+            yield unknown(Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it")
+
+
+def _other_content(evidence: Analysis) -> Iterator[Claim]:
+    """What was restored is not what was committed there: damage, or a save that nobody saw."""
+    for each in _restores(evidence.restarts[1:]):
+        if each.content and each.saved and each.content != each.saved:
+            text = f"rank {each.rank} restored {each.source or 'a state'}"
+            yield unknown(Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there")
+
+
+def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
+    """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
+    compared = evidence.comparison
+    for each in () if compared is not None and compared.identical else _restores(evidence.restarts[1:]):
+        if each.entered == ("model",):
+            text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
+            yield unknown(Code.RESTART_NO_OPTIMIZER, text)
+
+
+def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
+    """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
+    weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
+    checkpoints before the first restart agree."""
+    compared, usual = evidence.comparison, evidence.fault_free_saves
+    if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
+        return
+    restart = evidence.run.epochs[1].begin
+    mine, theirs = _last_tensors(evidence.saves, evidence.run), _last_tensors(usual, evidence.fault_free)
+    common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
+    differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
+    if common and common[0][0] < restart and differ and differ[0][0] >= restart:
+        rank, step, _ = differ[0][1]
+        text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
+        why = "though all losses are the same: some state may not have been restored"
+        yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
+
+
+def _last_tensors(saves: Saves, run: Timeline | None) -> dict[tuple[int, int, str], tuple[int, str]]:
+    """By rank, step and series: when a checkpoint was committed for the last time, and the digest of its tensors."""
+    told = [save for save in saves.whole if run and save.tensors and save.process >= 0]
+    return {
+        (run.processes[save.process].rank, save.step, save.series): (save.ended or 0, save.tensors)
+        for save in told
+        if run
+    }
+
+
+def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:
+    return (restore for restart in restarts for restore in restart.restores)
+
+
+def _said(restore: Restore) -> str:
+    return f"rank {restore.rank} said it restored step {restore.step}"
+
+
+SCORES = (Restarts(),)
