@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import consumed, curves, ledger, slowdown, spikes
+from harness.judge.facts import abnormal, consumed, curves, ledger, slowdown
+from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.consumed import Consumed
 from harness.judge.facts.curves import Comparison, Curve
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Band, Ledger
 from harness.judge.facts.slowdown import Degraded, StepTime
-from harness.judge.facts.spikes import LeftOut, Spike
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
 
@@ -76,12 +76,12 @@ class Analysis(Evidence):
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """Where the training diverged, if a fault or the trainer gives a reason to look."""
-        return spikes.spikes(self.run)
+        return abnormal.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
         """Samples that the trainer left out over a spike, told and explained."""
-        return spikes.left_out(self.run, self.spikes)
+        return abnormal.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:

@@ -17,10 +17,10 @@ from pydantic import model_validator
 from harness.judge import ranks_agree
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts import comparable, ends, skipped
+from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.consumed import Consumed
 from harness.judge.facts.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
-from harness.judge.facts.spikes import LeftOut
 from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
 from harness.timeline.timeline import Bools, Floats, Timeline
 from harness.units import counted
