@@ -88,6 +88,22 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
     return f"rehearsal {other} {then}" if other else ""
 
 
+def _never_the_same(evidence: Analysis, ground: Ground) -> str:
+    return evidence.never_the_same
+
+
+def _scatter(evidence: Analysis, ground: Ground) -> str:
+    comparison = evidence.comparison
+    gap, scatter = (comparison.final_gap_percent, comparison.final_scatter_percent) if comparison else (None, 0.0)
+    told = gap is not None and abs(gap) - scatter <= ground.bound
+    return f"such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap" if told else ""
+
+
+def _order_unproven(evidence: Analysis, ground: Ground) -> str:
+    unproven = evidence.consumed is not None and evidence.consumed.unproven
+    return "nothing shows that the order is the same in every run" if unproven else ""
+
+
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
     early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
@@ -99,5 +115,8 @@ TABLE: Sequence[Row] = (
     Row(Doubt.TORN_TAIL, Kind.ABSENCE, _lost_with_their_process),
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
+    Row(Doubt.NEVER_THE_SAME, Kind.BITS, _never_the_same, alone=True),
+    Row(Doubt.SCATTER, Kind.GAP, _scatter),
+    Row(Doubt.ORDER_UNPROVEN, Kind.ORDER, _order_unproven),
     Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before),
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.curves import MISSING_MAX
+from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.score import Finding, Verdict
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted

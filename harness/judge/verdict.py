@@ -31,6 +31,9 @@ class Kind(enum.StrEnum):
     DURATION = "duration"  # something took so long
     STEPS = "steps"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
+    BITS = "bits"  # the very same was computed there
+    GAP = "gap"  # how far the last losses are off, in percent
+    ORDER = "order"  # which samples each step consumed, beside the fault-free run
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Ground:
     steps: tuple[int, ...] = ()  # that are absent
     lines: int = 1  # so many lines of each process are absent
     since: int | None = None  # ns: from then on
+    bound: float = 0  # that it was held against
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.judge.facts import skipped
+from harness.judge.facts import losses
 from harness.judge.facts.by_time import Moments, Spans
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
@@ -105,7 +105,7 @@ def _scaled(steps: Steps, rows: Ints) -> Bools:
     """Which of these a loss scale left out. Going back takes the scale back, too: each life may skip as many."""
     odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
     lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
-    return np.concatenate([skipped.by_scale(life) for life in lives])
+    return np.concatenate([losses.by_scale(life) for life in lives])
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:

@@ -17,15 +17,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.judge.facts import comparable
-from harness.judge.facts.curves import ByRank, by_rank
 from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.losses import ByRank, by_rank
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
 _ROWS_AT_ONCE = 2**14
 EXPANDED_MAX = 2**27  # samples that are compared one by one: a gigabyte of them
-_RANK_BITS = 24  # as in curves.by_rank
+_RANK_BITS = 24  # as in losses.by_rank
 Kind = Literal["samples", "digests"]
 
 
