@@ -13,7 +13,7 @@ from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge import steps_done
 from harness.judge.codes import Code
-from harness.judge.facts import comparable, losses
+from harness.judge.facts import comparable, losses, samples
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.score import Verdict
@@ -59,13 +59,13 @@ def test_a_step_is_told_by_the_lowest_rank_that_tells_a_loss_else_by_the_lowest(
 
 
 def test_samples_are_followed_from_step_to_step() -> None:
-    whole = loss_continuity.sample_ledger(curve([0, 16, 32], [16, 16, 16]))
+    whole = samples.by_places(curve([0, 16, 32], [16, 16, 16]))
     assert (whole.repeated, whole.skipped, whole.where) == (0, 0, "")
-    broken = loss_continuity.sample_ledger(curve([0, 8, 32], [16, 16, 16]))
+    broken = samples.by_places(curve([0, 8, 32], [16, 16, 16]))
     assert (broken.repeated, broken.skipped, broken.where) == (8, 8, "at step 2")
-    gap = loss_continuity.sample_ledger(curve([0, 99], [16, 16], [1, 3]))
+    gap = samples.by_places(curve([0, 99], [16, 16], [1, 3]))
     assert (gap.repeated, gap.skipped) == (0, 0), "what lies between is not known"
-    untold = loss_continuity.sample_ledger(curve([0, -1], [16, 16]))
+    untold = samples.by_places(curve([0, -1], [16, 16]))
     assert (untold.repeated, untold.skipped, untold.where) == (None, None, "")
 
 
@@ -185,9 +185,9 @@ def test_a_step_of_any_number_costs_no_memory() -> None:
 def test_samples_that_are_skipped_are_counted_whatever_their_number() -> None:
     """Eight jumps of 2^61 are more than 64 bits hold; a sum that overflows would be none at all."""
     first = [0, 2**60] * 8
-    told = loss_continuity.sample_ledger(curve(first, [0] * 16))
+    told = samples.by_places(curve(first, [0] * 16))
     assert (told.skipped, told.repeated) == (8 * 2**60, 7 * 2**60)
-    many = loss_continuity.sample_ledger(curve([0, 2**60] * 64, [0] * 128))
+    many = samples.by_places(curve([0, 2**60] * 64, [0] * 128))
     assert many.skipped == 64 * 2**60 > 0
 
 

@@ -8,14 +8,14 @@ every sample exactly once, in order?
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import model_validator
 
 from harness.judge.codes import Code, Doubt
-from harness.judge.facts import comparable, ranks
+from harness.judge.facts import comparable, ranks, samples
 from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import (
@@ -76,17 +76,17 @@ class LossContinuity(Score):
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         mode = bounds.mode if bounds else "exact"
         comparison = evidence.comparison
-        samples = _samples(evidence)
-        values = _values(evidence, mode, samples)
+        consumed = evidence.consumed or samples.by_places(evidence.curve, evidence.left_out)
+        values = _values(evidence, mode, consumed)
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
         if bounds is None:
-            return ScoreResult(values, not_judged=_in_passing(samples))
+            return ScoreResult(values, not_judged=_in_passing(consumed))
         line, reach = _curve_line(evidence, bounds)
         values |= reach
         asked, judged = not bounds.model_fields_set.isdisjoint(_SAMPLE_BOUNDS), bounds.samples == "judged"
         lines = [line]
-        if judged and (samples.comparable or asked):
-            lines += _sample_lines(bounds, samples, line.verdict)
+        if judged and (consumed.comparable or asked):
+            lines += _sample_lines(bounds, consumed, line.verdict)
         if bounds.mode == "final":
             lines.append(
                 at_most(
@@ -111,13 +111,13 @@ class LossContinuity(Score):
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
-        untold = [] if samples.comparable else [("sample order", samples.why)]
-        untold = untold if judged else _in_passing(samples) or [("sample order", NO_BOUND)]
+        untold = [] if consumed.comparable else [("sample order", consumed.why)]
+        untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
         lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
 
 
-def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
+def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]:
     """As in report.json."""
     curve, comparison = evidence.curve, evidence.comparison
     return {
@@ -127,8 +127,8 @@ def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
         "final_gap_percent": comparison.final_gap_percent if comparison else None,
         "nonfinite_steps": _nonfinite(curve, comparison),
         "steps_compared": len(comparison.step) if comparison else 0,
-        "samples_repeated": samples.repeated,
-        "samples_skipped": samples.skipped,
+        "samples_repeated": consumed.repeated,
+        "samples_skipped": consumed.skipped,
         "steps_missing": len(evidence.missing),
         "resumes": list(_resumes(evidence.run, curve, comparison)),
     }
@@ -142,49 +142,18 @@ def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
     return f" (of rank {int(told.min())}; each rank reports its own)" if len(told) else ""
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Positions consumed twice or never in the surviving lineage; `None` where the trainer does not tell."""
-
-    repeated: int | None
-    skipped: int | None
-    where: str  # the first place in words
-    which: tuple[str, str] = ("", "")  # those repeated and those skipped, in words, where their indices are told
-    why: str = "the trainer does not report which samples a step consumed"  # where it is not known
-    comparable: bool = True
-    unproven: bool = False  # whether the order is the same in every run is not known
-    unit: str = "samples"
-
-
-def _samples(evidence: Analysis) -> Samples:
-    """By what each rank tells that it consumed, else by the places in the shuffled order."""
-    found = evidence.consumed
-    if found is None:
-        return sample_ledger(evidence.curve, evidence.left_out)
-    return Samples(
-        found.repeated,
-        found.skipped,
-        "",
-        (found.repeated_where, found.skipped_where),
-        found.why,
-        found.comparable,
-        found.unproven,
-        "samples" if found.kind == "samples" else "inputs of steps",
-    )
-
-
-def _in_passing(samples: Samples) -> list[tuple[str, str]]:
+def _in_passing(consumed: Consumed) -> list[tuple[str, str]]:
     """What a scenario that expects nothing of it is told all the same."""
-    odd = [text for text in _amounts(samples) if text]
+    odd = [text for text in _amounts(consumed) if text]
     return [("sample order", f"{NO_BOUND}, but {'; '.join(odd)}")] if odd else []
 
 
-def _amounts(samples: Samples) -> tuple[str, str]:
+def _amounts(consumed: Consumed) -> tuple[str, str]:
     """How many were repeated and how many never seen, and which; an empty text for none."""
-    of = "" if samples.unit == "samples" else f" {samples.unit}"
+    of = " inputs of steps" if consumed.kind == "digests" else ""
     found = (
-        (samples.repeated, f"{of} repeated{samples.which[0]}"),
-        (samples.skipped, f"{of} never seen{samples.which[1]}"),
+        (consumed.repeated, f"{of} repeated{consumed.repeated_where}"),
+        (consumed.skipped, f"{of} never seen{consumed.skipped_where}"),
     )
     repeated, skipped = (f"{amount}{text}" if amount else "" for amount, text in found)
     return repeated, skipped
@@ -196,20 +165,6 @@ def _moved(found: Consumed, allowed: bool) -> Iterator[Claim]:
         what = f"{counted(found.moved, 'step')} consumed other samples than the fault-free run"
         text = f"loss_continuity: {what}, first at step {found.first_moved}"
         yield failed(Code.SAMPLES_MOVED, text, COMPUTED, ORDER)
-
-
-def sample_ledger(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Samples:
-    """Follows the surviving steps in order: each must begin where the one before ended, but for what was left out."""
-    if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
-        return Samples(None, None, "")
-    jump = curve.first[1:] - (curve.first + curve.count)[:-1]
-    jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
-    for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
-        jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
-    rows = np.flatnonzero(jump)
-    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
-    where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
-    return Samples(sum(-each for each in jumps if each < 0), sum(each for each in jumps if each > 0), where)
 
 
 def _curve_line(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
@@ -326,10 +281,10 @@ def _moves(fault_free: Curve) -> float:
     return float(np.ptp(finite))
 
 
-def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
-    amounts = _amounts(samples) if samples.which != ("", "") or samples.unit != "samples" else ("", "")
-    repeated = ("repeated", samples.repeated, bounds.max_samples_repeated, amounts[0])
-    skipped = ("skipped", samples.skipped, bounds.max_samples_skipped, amounts[1])
+def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) -> Iterator[Expectation]:
+    amounts = ("", "") if consumed.kind == "places" else _amounts(consumed)
+    repeated = ("repeated", consumed.repeated, bounds.max_samples_repeated, amounts[0])
+    skipped = ("skipped", consumed.skipped, bounds.max_samples_skipped, amounts[1])
     for what, observed, bound, which in (repeated, skipped):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
@@ -338,10 +293,10 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
         elif observed is None:
             numbers: dict[str, Any] = {"bound_value": bound, "unit": "samples"}
             doubt = Doubt.UNMEASURED
-            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, samples.why, doubt=doubt, **numbers)
+            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, consumed.why, doubt=doubt, **numbers)
         else:
             were = "was" if observed == 1 else "were"
-            reason = which or f"{counted(observed, 'sample')} {were} {what}, first {samples.where}"
+            reason = which or f"{counted(observed, 'sample')} {were} {what}, first {consumed.where}"
             yield replace(at_most(name, observed, bound, str, reason, "samples"), rests_on=(ORDER,))
 
 
