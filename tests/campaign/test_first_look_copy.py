@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_large_folder_is_refused_before_anything_starts(mine: pathlib.Path) ->
         file.truncate(40 * 2**30)
     before = sorted(mine.rglob("*"))
     with pytest.raises(UsageError, match=r"40.0 GiB.*at most 2.0 GiB.*big\.pt"):
-        init(["python", "train.py"], folder=mine / "chaos", reports=mine / "reports")
+        init([sys.executable, "train.py"], folder=mine / "chaos", reports=mine / "reports")
     assert sorted(mine.rglob("*")) == before
 
 

@@ -156,7 +156,7 @@ def test_a_straggler_that_strikes_too_early_says_so(use_mode: Any, tmp_path: pat
 
 HARNESS = textwrap.dedent("""
     import pathlib, sys
-    sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/faults"]
+    sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests", sys.argv[1] + "/tests/faults"]
     from test_node_faults import BACKEND, execute, make_plan
     plan = make_plan(sys.argv[3], 100000, **eval(sys.argv[4]))
     print(plan.run_id, flush=True)
