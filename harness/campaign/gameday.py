@@ -17,7 +17,7 @@ from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expe
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
-from harness.judge.facts import curves
+from harness.judge.facts import losses
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile, journal, reading
@@ -224,7 +224,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 def twin_line(run_dir: pathlib.Path) -> tuple[Floats, Floats, Floats] | None:
     """Step, loss and seconds of the steps of the fault-free run that the day is compared with; `None`: it has none."""
     try:
-        curve = curves.surviving(timeline.load(run_dir / FAULT_FREE).steps)
+        curve = losses.surviving(timeline.load(run_dir / FAULT_FREE).steps)
     except (EventLogError, OSError):
         return None
     return curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9

@@ -95,6 +95,22 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
     return f"rehearsal {other} {then}" if other else ""
 
 
+def _never_the_same(evidence: Analysis, ground: Ground) -> str:
+    return evidence.never_the_same
+
+
+def _scatter(evidence: Analysis, ground: Ground) -> str:
+    comparison = evidence.comparison
+    gap, scatter = (comparison.final_gap_percent, comparison.final_scatter_percent) if comparison else (None, 0.0)
+    told = gap is not None and abs(gap) - scatter <= ground.bound
+    return f"such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap" if told else ""
+
+
+def _order_unproven(evidence: Analysis, ground: Ground) -> str:
+    unproven = evidence.consumed is not None and evidence.consumed.unproven
+    return "nothing shows that the order is the same in every run" if unproven else ""
+
+
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
     early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
@@ -170,4 +186,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
+    Row(Doubt.NEVER_THE_SAME, Kind.BITS, _never_the_same, alone=True),
+    Row(Doubt.SCATTER, Kind.GAP, _scatter),
+    Row(Doubt.ORDER_UNPROVEN, Kind.ORDER, _order_unproven),
 )

@@ -34,6 +34,9 @@ class Kind(enum.StrEnum):
     DURATION = "duration"  # something took so long
     STEPS = "steps"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
+    BITS = "bits"  # the very same was computed there
+    GAP = "gap"  # how far the last losses are off, in percent
+    ORDER = "order"  # which samples each step consumed, beside the fault-free run
 
 
 @dataclass(frozen=True)

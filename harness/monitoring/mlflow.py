@@ -11,7 +11,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from harness.errors import ChaosError
-from harness.judge.facts import curves
+from harness.judge.facts import losses
 from harness.report import model
 from harness.report.model import Report
 from harness.report.words import one_line
@@ -71,7 +71,7 @@ def _is_number(value: object) -> bool:
 
 def _losses(run_dir: pathlib.Path) -> list[Metric]:
     """The surviving loss by step."""
-    curve = curves.surviving(timeline.load(run_dir).steps)
+    curve = losses.surviving(timeline.load(run_dir).steps)
     now_ms = int(time.time() * 1000)
     every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))
     pairs = zip(curve.step[::every].tolist(), curve.loss[::every].tolist(), strict=True)

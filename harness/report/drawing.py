@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.curves import Curve
+from harness.judge.facts.losses import Curve
 from harness.report.charts.gantt import CheckpointMark, Chronicle, Fault, Phase, Recovery
 from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
 from harness.report.charts.loss import Curves, RolledBack, Series

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from judging import Logs, trainers, verdict
 
-from harness.judge.questions import collectives
+from harness.judge.questions import figures
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
@@ -83,7 +83,7 @@ class Counted(dict[str, Any]):
 def test_thousands_of_groups_are_read_a_few_times_each_and_some_are_shown() -> None:
     told = [Counted(group=str(n), number=n, operation="sum", rank=0, process=0, at=n) for n in range(4000)]
     epochs = [SimpleNamespace(size=2, processes=(0, 1))]
-    found = collectives.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
+    found = figures.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
     assert Counted.reads < 10 * len(told)
     assert found[0] == "rank 0 waited in collective 0 (sum); rank 1 reported nothing"
-    assert found[collectives.HANGS_SHOWN :] == ["3900 more hangs of process groups"]
+    assert found[figures.HANGS_SHOWN :] == ["3900 more hangs of process groups"]

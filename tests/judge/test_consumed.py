@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, expecting, load, steps, trainers
 
-from harness.judge.facts import consumed
+from harness.judge.facts import samples
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.consumed import Consumed
+from harness.judge.facts.samples import Consumed
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
@@ -75,7 +75,7 @@ def fault_free_of(told: Told, job: Job = JOB, seed: int = 99) -> Timeline:
 
 
 def found(run: Timeline, fault_free: Timeline, *calibration: Timeline) -> Consumed:
-    result = consumed.consumed(Evidence(run, fault_free, calibration))
+    result = samples.consumed(Evidence(run, fault_free, calibration))
     assert result is not None
     return result
 
@@ -316,12 +316,12 @@ def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]
 
 
 def test_what_is_named_is_short() -> None:
-    assert consumed.named(np.array([128, 129, 130, 7, 130])) == "7, 128–130"
-    assert consumed.named(np.arange(0, 100, 2)) == "0, 2, 4, 6, 8, 10, …"
+    assert samples.named(np.array([128, 129, 130, 7, 130])) == "7, 128–130"
+    assert samples.named(np.arange(0, 100, 2)) == "0, 2, 4, 6, 8, 10, …"
 
 
 def test_the_analysis_is_made_once() -> None:
     evidence = Analysis.of(Evidence(run_of(in_order), fault_free_of(in_order)))
     assert evidence.consumed is evidence.consumed and evidence.consumed is not None
     reference = Evidence(load(simulate(JOB, KILL, seed=5)), load(simulate(replace(JOB), (), 99)))
-    assert consumed.consumed(reference) is None, "places in the shuffled order are judged by themselves"
+    assert samples.consumed(reference) is None, "places in the shuffled order are judged by themselves"

@@ -11,8 +11,8 @@ import pytest
 from harness.judge.codes import Code
 from harness.judge.facts.places import Places
 from harness.judge.questions.faults import _healed_early, _outlived, _too_late, _Work, _wrong_target
+from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
-from harness.judge.questions.metrics import _detection
 from harness.judge.score import Verdict
 from harness.units import Duration
 
@@ -63,13 +63,13 @@ def test_the_first_sign_counts_if_it_comes_in_time(
 ) -> None:
     run: Any = SimpleNamespace(evidence=np.array(evidence, np.int64), episodes=episodes, end=100)
     fault: Any = SimpleNamespace(id="kill", injected=10, healed=healed)
-    assert _detection(run, fault) == found
+    assert _detection(run, fault, _episode_ends(run)) == found
 
 
 def test_a_fault_that_never_struck_was_not_noticed() -> None:
     run: Any = SimpleNamespace(evidence=np.array([20]), episodes=[], end=100)
     fault: Any = SimpleNamespace(id="kill", injected=None, healed=None)
-    assert _detection(run, fault) is None
+    assert _detection(run, fault, _episode_ends(run)) is None
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
 from harness.judge.codes import Code
-from harness.judge.facts import curves
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.curves import Curve, compare
-from harness.judge.questions import loss_continuity, steps
+from harness.judge.facts import comparable, losses, samples
+from harness.judge.facts.losses import Curve, compare
+from harness.judge.questions import loss_continuity
+from harness.judge.questions import steps as steps_done
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
@@ -50,37 +50,37 @@ def table(*rows: tuple[int, float]) -> Steps:
 
 @pytest.mark.parametrize("far", [2**15 - 1, 2**15, 40_000, 2**16])
 def test_a_step_is_told_by_the_lowest_rank_that_tells_a_loss_else_by_the_lowest(far: int) -> None:
-    told = curves.surviving(table((far, 2.0), (5, np.nan), (7, 3.0)))
+    told = losses.surviving(table((far, 2.0), (5, np.nan), (7, 3.0)))
     assert told.loss.tolist() == [3.0]
-    assert curves.surviving(table((7, np.nan), (far, 2.0), (5, np.nan))).loss.tolist() == [2.0]
+    assert losses.surviving(table((7, np.nan), (far, 2.0), (5, np.nan))).loss.tolist() == [2.0]
     steps_of = table((far, np.nan), (5, np.nan))
     steps_of.lr[:] = [1, 2]
-    assert curves.surviving(steps_of).lr.tolist() == [2]
+    assert losses.surviving(steps_of).lr.tolist() == [2]
 
 
 def test_samples_are_followed_from_step_to_step() -> None:
-    whole = loss_continuity.sample_ledger(curve([0, 16, 32], [16, 16, 16]))
+    whole = samples.by_places(curve([0, 16, 32], [16, 16, 16]))
     assert (whole.repeated, whole.skipped, whole.where) == (0, 0, "")
-    broken = loss_continuity.sample_ledger(curve([0, 8, 32], [16, 16, 16]))
+    broken = samples.by_places(curve([0, 8, 32], [16, 16, 16]))
     assert (broken.repeated, broken.skipped, broken.where) == (8, 8, "at step 2")
-    gap = loss_continuity.sample_ledger(curve([0, 99], [16, 16], [1, 3]))
+    gap = samples.by_places(curve([0, 99], [16, 16], [1, 3]))
     assert (gap.repeated, gap.skipped) == (0, 0), "what lies between is not known"
-    untold = loss_continuity.sample_ledger(curve([0, -1], [16, 16]))
+    untold = samples.by_places(curve([0, -1], [16, 16]))
     assert (untold.repeated, untold.skipped, untold.where) == (None, None, "")
 
 
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
-    comparison = curves.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
+    comparison = losses.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
     found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
     text = "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 1"
-    assert found == [(Verdict.FAIL, text, Code.SAMPLES_OTHER, "")]
+    assert [(each.good, each.words, each.code) for each in found] == [(False, text, Code.SAMPLES_OTHER)]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         bounds = loss_continuity.ContinuityBounds(**allowed)
         assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"
-    none = curves.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
+    none = losses.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
     assert len(list(loss_continuity._other_samples(none, loss_continuity.ContinuityBounds()))) == 1, "no sample is told"
-    untold = curves.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
+    untold = losses.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
     assert list(loss_continuity._other_samples(untold, loss_continuity.ContinuityBounds())) == []
 
 
@@ -138,11 +138,11 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
     mine = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 4.5, 3.0, np.nan])
     fault_free = curve([0] * 8, [1] * 8, loss=[8.0, 7.0, 6.0, 5.0, 4.0, 3.5, 3.0, 2.0])
     run = dataclasses.replace(fault_free_of(JOB), epochs=epochs)
-    told = list(loss_continuity._resumes(run, mine, curves.compare(mine, fault_free)))
+    told = list(loss_continuity._resumes(run, mine, losses.compare(mine, fault_free)))
     assert told == [{"step": 6, "rise": 0.5, "spike": 1.0}, {"step": 7, "rise": -1.5, "spike": -1.0}]
     assert [each["spike"] for each in loss_continuity._resumes(run, mine, None)] == [None, None], "nothing to compare"
     into_nan = dataclasses.replace(run, epochs=[Epoch(0, 2, (0, 1), 8, 8, 0, 8)])
-    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, curves.compare(mine, fault_free))
+    (told_of_nan,) = loss_continuity._resumes(into_nan, mine, losses.compare(mine, fault_free))
     assert told_of_nan == {"step": 8, "rise": None, "spike": None}
 
 
@@ -152,9 +152,9 @@ def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent:
     """Who reports its loss now and then may be silent at the end for as long as ever before: for one step here, or two
     where the first told none."""
     told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
-    comparison = curves.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
+    comparison = losses.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
     run = fault_free_of(JOB)
-    found = loss_continuity._no_comparison(Analysis(run, run), comparison)
+    found = comparable.no_comparison(run, run, comparison)
     doubted = silent > first + 1
     assert found == (f"the fault-free run reports no finite loss after step {8 - silent}" if doubted else "")
 
@@ -165,29 +165,29 @@ def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:
     rows.step[:] = [5, 9, 5, 6]
     complete, survives = np.array([True, True, True, False]), np.array([False, False, True, True])
     rows = dataclasses.replace(rows, complete=complete, survives=survives)
-    assert curves._tail(rows).tolist() == [False, True, False, True]
+    assert losses._tail(rows).tolist() == [False, True, False, True]
 
 
 def test_a_step_of_any_number_costs_no_memory() -> None:
     """A log may claim step 10^9: the steps before it are named as far as they are counted, and never enumerated."""
     forged = curve([0, 16, 32], [16, 16, 16], [1, 2, 10**9])
     tracemalloc.start()
-    missing = curves.missing(forged, None, 1)
+    missing = losses.missing(forged, None, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 * 2**20
-    assert (missing[0], len(missing)) == (3, curves.MISSING_MAX)
-    assert steps.named(missing) == f"steps 3, 4, 5, 6, 7, … ({curves.MISSING_MAX} or more)"
-    assert curves.missing(forged, np.array([1, 2, 4, 10**9, 10**9 + 1]), 1).tolist() == [4]
-    assert curves.missing(curve([0, 16], [16, 16], [5, 15]), None, 5).tolist() == [10]
+    assert (missing[0], len(missing)) == (3, losses.MISSING_MAX)
+    assert steps_done.named(missing) == f"steps 3, 4, 5, 6, 7, … ({losses.MISSING_MAX} or more)"
+    assert losses.missing(forged, np.array([1, 2, 4, 10**9, 10**9 + 1]), 1).tolist() == [4]
+    assert losses.missing(curve([0, 16], [16, 16], [5, 15]), None, 5).tolist() == [10]
 
 
 def test_samples_that_are_skipped_are_counted_whatever_their_number() -> None:
     """Eight jumps of 2^61 are more than 64 bits hold; a sum that overflows would be none at all."""
     first = [0, 2**60] * 8
-    told = loss_continuity.sample_ledger(curve(first, [0] * 16))
+    told = samples.by_places(curve(first, [0] * 16))
     assert (told.skipped, told.repeated) == (8 * 2**60, 7 * 2**60)
-    many = loss_continuity.sample_ledger(curve([0, 2**60] * 64, [0] * 128))
+    many = samples.by_places(curve([0, 2**60] * 64, [0] * 128))
     assert many.skipped == 64 * 2**60 > 0
 
 

@@ -84,7 +84,7 @@ def test_two_ranks_cannot_tell_which_one_is_wrong() -> None:
 
 def test_a_drift_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
     (text,) = of_replicas(judged(telling(drifted=1), alarmed))
-    assert text.endswith("the trainer said so, and went on with them")
+    assert text.endswith("the trainer said so, and went on with these steps")
 
 
 def test_a_drift_that_was_told_and_rolled_back_passes() -> None:

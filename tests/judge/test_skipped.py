@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge.facts import comparable, skipped
+from harness.judge.facts import comparable, losses
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -21,7 +21,7 @@ def scaler(updates: list[bool]) -> int:
     scale, tracker, halved = 2.0**16, 0, 0
     for fails in updates:
         if not fails:
-            tracker = (tracker + 1) % skipped.GROWTH_INTERVAL
+            tracker = (tracker + 1) % losses.GROWTH_INTERVAL
             scale *= 1 if tracker else 2
         elif scale > 1:
             scale, tracker, halved = scale / 2, 0, halved + 1
@@ -33,7 +33,7 @@ def scaler(updates: list[bool]) -> int:
 @given(runs=st.lists(st.tuples(st.integers(0, 4500), st.integers(0, 20)), max_size=6))
 def test_as_many_as_a_scaler_would_halve(runs: list[tuple[int, int]]) -> None:
     updates = [fails for good, bad in runs for fails in [False] * good + [True] * bad]
-    assert skipped.by_scale(np.array(updates, np.bool_)).sum() == scaler(updates)
+    assert losses.by_scale(np.array(updates, np.bool_)).sum() == scaler(updates)
 
 
 def lost(logs: Logs, first: int, last: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from judging import Logs, by_a_command, fault_free_of, load, remove, steps, trainers, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
 
-from harness.judge import ranks_agree
+from harness.judge.facts import ranks
 from harness.judge.score import Verdict
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Timeline
@@ -454,7 +454,7 @@ def test_ranks_without_a_step_do_not_differ_from_anything() -> None:
             remove(lines, lambda line: line.get("event") == "step")
 
     empty = bent_fault_free(without_steps).steps
-    assert ranks_agree._off_the_fault_free_run(empty, empty, "loss", 0.0) is None
+    assert ranks.off_the_fault_free_run(empty, empty, "loss", 0.0) is None
 
 
 def test_a_job_that_never_gets_past_a_damaged_checkpoint_says_so() -> None:

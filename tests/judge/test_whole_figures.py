@@ -8,7 +8,7 @@ import pytest
 from judging import verdict
 from mutants.bent import JOB, KILL
 
-from harness.judge.questions.metrics import _whole
+from harness.judge.questions.figures import _whole
 from harness.theory.simulator import simulate
 
 S = 1_000_000_000

@@ -10,7 +10,7 @@ import report_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.facts import curves
+from harness.judge.facts import losses
 from harness.report import drawing
 from harness.report.charts import lanes, svg
 
@@ -65,7 +65,7 @@ def test_the_difference_sees_one_rank_and_one_step() -> None:
         losses[np.flatnonzero((step == 7) & (fault_free.steps.rank == 1))] += 0.5
         return losses
 
-    steps, apart = curves.apart(report_runs.with_losses(fault_free, change).steps, fault_free.steps)
+    steps, apart = losses.apart(report_runs.with_losses(fault_free, change).steps, fault_free.steps)
     assert steps.tolist() == list(range(1, 21))
     assert apart[6] == pytest.approx(0.5)
     assert np.count_nonzero(apart) == 1
@@ -81,8 +81,8 @@ def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
 
     clean = report_runs.simulate(steps=5)
     bad = report_runs.with_losses(clean, spoil(3))
-    assert not curves.apart(bad.steps, bad.steps)[1].any()
-    assert curves.apart(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
+    assert not losses.apart(bad.steps, bad.steps)[1].any()
+    assert losses.apart(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
 
 
 def test_lanes_are_in_rank_order_when_all_fit() -> None:
@@ -102,7 +102,7 @@ def test_markup_in_a_title_is_escaped() -> None:
 def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
     fault_free = report_runs.simulate(steps=3, ranks=3)
     run = report_runs.with_losses(fault_free, lambda step, losses: losses + fault_free.steps.rank)
-    curve = drawing.line(curves.surviving(run.steps))
+    curve = drawing.line(losses.surviving(run.steps))
     assert curve.step.tolist() == [1, 2, 3]
     assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]
     ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]

@@ -7,16 +7,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import consumed, curves, ledger, restarts, slowdown, spikes, undisturbed, usual
-from harness.judge.facts.consumed import Consumed
-from harness.judge.facts.curves import Comparison, Curve
+from harness.judge.facts import abnormal, comparable, ledger, losses, restarts, samples, slowdown, undisturbed, usual
+from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
+from harness.judge.facts.losses import Comparison, Curve
 from harness.judge.facts.places import Places
 from harness.judge.facts.restarts import Restart
+from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.facts.spikes import LeftOut, Spike
 from harness.judge.facts.undisturbed import Window
 from harness.judge.facts.usual import Band, StepTime
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
@@ -73,41 +73,51 @@ class Analysis(Evidence):
     @cached_property
     def curve(self) -> Curve:
         """The surviving history of the run."""
-        return curves.surviving(self.run.steps)
+        return losses.surviving(self.run.steps)
 
     @cached_property
     def fault_free_curve(self) -> Curve | None:
-        return curves.surviving(self.fault_free.steps) if self.fault_free else None
+        return losses.surviving(self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        return curves.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+        return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+
+    @cached_property
+    def incomparable(self) -> str:
+        """Why no step can be held against the fault-free run's."""
+        return comparable.no_comparison(self.run, self.fault_free, self.comparison)
+
+    @cached_property
+    def never_the_same(self) -> str:
+        """Why the trainer cannot be expected to compute the very same in every run."""
+        return comparable.never_the_same(self.run, self.comparison)
 
     @cached_property
     def consumed(self) -> Consumed | None:
         """What the surviving history consumed of the data set; `None` where nobody tells it by rank."""
-        return consumed.consumed(self)
+        return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """Where the training diverged, if a fault or the trainer gives a reason to look."""
-        return spikes.spikes(self.run)
+        return abnormal.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
         """Samples that the trainer left out over a spike, told and explained."""
-        return spikes.left_out(self.run, self.spikes)
+        return abnormal.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
         """Steps that both runs have, and the largest difference of a rank's loss from that in the fault-free run."""
-        return curves.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
+        return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def missing(self) -> Ints:
         """Steps that the surviving history leaves out."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
-        return curves.missing(self.curve, told, self.run.stride, self.run.steps_before)
+        return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
     @cached_property
     def places(self) -> Places:

@@ -1,26 +1,36 @@
-"""Which fault-free runs a run may be compared with: undisturbed and finished ones of the same seed."""
+"""What a run may be compared with, and as what: undisturbed and finished fault-free runs of the same seed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from harness.judge.facts import skipped
+from harness.judge.facts import ends, losses
+from harness.judge.facts.losses import Comparison
 from harness.timeline.timeline import Timeline
+from harness.units import counted
 
 HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN
+LASTING = 0.9  # of the steps from the first one on that differs
+BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 
 
 def flaw(run: Timeline, other: Timeline) -> str:
     """Why nothing may be drawn from `other`, a run without faults beside `run`; an empty text: nothing is wrong."""
-    if any(fault.injected is not None for fault in other.faults):
-        return "a fault struck it"
-    if other.outcome != "completed" or not other.finished:
-        return "it did not finish"
+    if why := _disturbed(other):
+        return why
     if len(other.epochs) != 1:
         return "it restarted or went back to an earlier step"
     if other.plan.get("seed") != run.plan.get("seed"):
         return "it has another seed"
     return "its loss is not a number in some steps" if _has_nan(other) else ""
+
+
+def _disturbed(other: Timeline) -> str:
+    if any(fault.injected is not None for fault in other.faults):
+        return "a fault struck it"
+    return "" if other.outcome == "completed" and other.finished else "it did not finish"
 
 
 def _has_nan(timeline: Timeline) -> bool:
@@ -33,10 +43,69 @@ def _has_nan(timeline: Timeline) -> bool:
     rows = steps.rank == steps.rank[finite].min()
     mine = finite[rows]
     if len(steps.applied):
-        mine |= skipped.by_scale(~mine & (steps.applied[rows] == 0))  # an overflow that gradient scaling is there for
+        mine |= losses.by_scale(~mine & (steps.applied[rows] == 0))  # an overflow that gradient scaling is there for
     told = np.flatnonzero(mine)
     gaps = np.diff(told)
     usual = int(gaps.max(initial=HOLES_MAX))
     if told[0] > usual or len(mine) - 1 - told[-1] > usual:
         return True
     return bool(len(gaps) and np.median(gaps) == 1 and (gaps - 1).sum() > HOLES_MAX)
+
+
+def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
+    """Why its steps cannot be compared with the fault-free run's, one by one; an empty text: nothing is wrong."""
+    if comparison is None or fault_free is None:
+        return "there is no fault-free run to compare with"
+    if fault_free.faults or _disturbed(fault_free) or any(ends.unexplained(fault_free)):
+        return "the fault-free run was disturbed or did not finish"
+    if _shape(run) != _shape(fault_free):
+        return "the fault-free run has another seed or another number of ranks"
+    if not len(comparison.step):
+        return "no surviving step can be compared with the fault-free run"
+    if len(comparison.step) < comparison.run_steps:
+        missing = comparison.run_steps - len(comparison.step)
+        return f"{counted(missing, 'step')} {'is' if missing == 1 else 'are'} not in the fault-free run"
+    if not np.isfinite(comparison.fault_free.loss).any():
+        return "the trainer reports no loss"
+    if _never_change(comparison):
+        return "the losses of the fault-free run never change, so equal losses prove nothing"
+    told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
+    gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
+    if len(comparison.step) - 1 - int(told[-1]) > gap:
+        return f"the fault-free run reports no finite loss after step {comparison.step[told[-1]]}"
+    return ""
+
+
+def _never_change(comparison: Comparison) -> bool:
+    """Whether loss and gradient norm have one value only, so far as they are told."""
+    told = [values[np.isfinite(values)] for values in (comparison.fault_free.loss, comparison.fault_free.grad_norm)]
+    return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
+
+
+def _shape(run: Timeline) -> tuple[Any, ...]:
+    """What a run shares with its fault-free run, even with one by another version of its trainer."""
+    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
+
+
+def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
+    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
+    every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
+    from the second step on; steps that differ for a while and then no more are something else. Where no fault was
+    planned, none struck before the end.
+    """
+    if comparison is None:
+        return ""
+    undisturbed = None if run.plan.get("faults") or len(run.epochs) > 1 else run.end + BEFORE_NS + 1
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=undisturbed)
+    differ = np.logical_or.reduce(list(comparison.differs.values()))
+    odd = np.flatnonzero(differ)
+    if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
+        return ""
+    first = comparison.step[odd[0]]
+    if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
+        return ""
+    if run.beside.earlier:
+        why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"
+        return why if run.beside.other_losses else f"{why}: see the rehearsals before it"
+    why = f"step {first} differs from the fault-free run before any fault struck"
+    return f"{why}: the trainer is not deterministic; fix its seeds, or use mode: envelope or final"

@@ -8,28 +8,37 @@ every sample exactly once, in order?
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import model_validator
 
-from harness.judge import ranks_agree
 from harness.judge.codes import Code, Doubt
-from harness.judge.facts import comparable, ends, skipped
+from harness.judge.facts import comparable, ranks, samples
+from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.consumed import Consumed
-from harness.judge.facts.curves import CURVES, WORDS, Comparison, Curve, compare, distance, surviving, ulps
-from harness.judge.facts.spikes import LeftOut
-from harness.judge.score import Bounds, Expectation, Finding, Percent, Score, ScoreResult, Verdict, at_most
+from harness.judge.facts.losses import (
+    CURVES,
+    WORDS,
+    Comparison,
+    Curve,
+    by_scale,
+    compare,
+    distance,
+    surviving,
+    ulps,
+)
+from harness.judge.facts.samples import Consumed
+from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
+from harness.judge.verdict import Claim, Ground, Kind, failed, unknown
 from harness.timeline.timeline import Bools, Floats, Timeline
 from harness.units import counted
 
 NOTHING_LEFT_OUT = LeftOut()
+COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
+SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
-UNPROVEN = "nothing shows that the order is the same in every run"
-LASTING = 0.9  # of the steps from the first one on that differs
-BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
 
 
@@ -65,20 +74,19 @@ class LossContinuity(Score):
     Bounds = ContinuityBounds
 
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
-        run = evidence.run
         mode = bounds.mode if bounds else "exact"
         comparison = evidence.comparison
-        samples = _samples(evidence)
-        values = _values(evidence, mode, samples)
+        consumed = evidence.consumed or samples.by_places(evidence.curve, evidence.left_out)
+        values = _values(evidence, mode, consumed)
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
         if bounds is None:
-            return ScoreResult(values, not_judged=_in_passing(samples))
-        line, reach = _curve_line(evidence, bounds, comparison)
+            return ScoreResult(values, not_judged=_in_passing(consumed))
+        line, reach = _curve_line(evidence, bounds)
         values |= reach
         asked, judged = not bounds.model_fields_set.isdisjoint(_SAMPLE_BOUNDS), bounds.samples == "judged"
         lines = [line]
-        if judged and (samples.comparable or asked):
-            lines += _sample_lines(bounds, samples, line.verdict)
+        if judged and (consumed.comparable or asked):
+            lines += _sample_lines(bounds, consumed, line.verdict)
         if bounds.mode == "final":
             lines.append(
                 at_most(
@@ -93,48 +101,23 @@ class LossContinuity(Score):
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
-        same = comparison is None or not len(comparison.step) or not _never_the_same(run, comparison)
-        by_rank = bounds.mode if same else "final"  # nothing is held against a rank's own losses then
-        apart = ranks_agree.findings(
-            evidence, by_rank, bounds.max_ulp, moved, evidence.consumed is not None or not judged
-        )
-        if not judged:
-            reasons = [*apart]
-        elif evidence.consumed is None:
-            reasons = [*apart, *_other_samples(comparison, bounds, evidence.left_out)]
-        else:  # other samples are the cause of other losses, so they are named first
-            reasons = [*_moved(evidence.consumed, moved), *apart]
+        followed = evidence.consumed is not None or not judged
+        reasons = [*_ranks_agree(evidence, bounds, moved, followed)]
+        if judged and evidence.consumed is None:
+            reasons += _other_samples(comparison, bounds, evidence.left_out)
+        elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
+            reasons = [*_moved(evidence.consumed, moved), *reasons]
         summary = {
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
-        untold = [] if samples.comparable else [("sample order", samples.why)]
-        untold = untold if judged else _in_passing(samples) or [("sample order", NO_BOUND)]
-        if run.beside.other_losses:
-            lines, reasons = _not_held_against(run.beside.other_losses, lines, reasons)
+        untold = [] if consumed.comparable else [("sample order", consumed.why)]
+        untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
+        lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
 
 
-def _not_held_against(
-    other: str, lines: Sequence[Expectation], reasons: Sequence[Finding]
-) -> tuple[list[Expectation], list[Finding]]:
-    """Other losses and samples than the fault-free run's, after or beside a rehearsal that may change them. What is
-    repeated or left out within the run itself is no such thing."""
-    why = (
-        f"rehearsal {other} changes what the job computes from there on: rehearse it on another day, or after this one"
-    )
-    found = [
-        replace(line, verdict=Verdict.INCONCLUSIVE, reason=f"{line.reason}; {why}", doubt=Doubt.OTHER_REHEARSAL)
-        if line.verdict is not Verdict.PASS and not line.name.startswith("loss_continuity.max_samples")
-        else line
-        for line in lines
-    ]
-    return found, [
-        Finding(Verdict.INCONCLUSIVE, f"{each.text}; {why}", each.code, Doubt.OTHER_REHEARSAL) for each in reasons
-    ]
-
-
-def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
+def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]:
     """As in report.json."""
     curve, comparison = evidence.curve, evidence.comparison
     return {
@@ -144,8 +127,8 @@ def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
         "final_gap_percent": comparison.final_gap_percent if comparison else None,
         "nonfinite_steps": _nonfinite(curve, comparison),
         "steps_compared": len(comparison.step) if comparison else 0,
-        "samples_repeated": samples.repeated,
-        "samples_skipped": samples.skipped,
+        "samples_repeated": consumed.repeated,
+        "samples_skipped": consumed.skipped,
         "steps_missing": len(evidence.missing),
         "resumes": list(_resumes(evidence.run, curve, comparison)),
     }
@@ -153,99 +136,46 @@ def _values(evidence: Analysis, mode: str, samples: Samples) -> dict[str, Any]:
 
 def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
     """Of which rank the losses were compared, where each tells its own and not all were."""
-    if bounds.mode in ("exact", "ulp") or not ranks_agree.own_losses(evidence):
+    if bounds.mode in ("exact", "ulp") or not _own_losses(evidence):
         return ""
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
     return f" (of rank {int(told.min())}; each rank reports its own)" if len(told) else ""
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Positions consumed twice or never in the surviving lineage; `None` where the trainer does not tell."""
-
-    repeated: int | None
-    skipped: int | None
-    where: str  # the first place in words
-    which: tuple[str, str] = ("", "")  # those repeated and those skipped, in words, where their indices are told
-    why: str = "the trainer does not report which samples a step consumed"  # where it is not known
-    comparable: bool = True
-    unproven: bool = False  # whether the order is the same in every run is not known
-    unit: str = "samples"
-
-
-def _samples(evidence: Analysis) -> Samples:
-    """By what each rank tells that it consumed, else by the places in the shuffled order."""
-    found = evidence.consumed
-    if found is None:
-        return sample_ledger(evidence.curve, evidence.left_out)
-    return Samples(
-        found.repeated,
-        found.skipped,
-        "",
-        (found.repeated_where, found.skipped_where),
-        found.why,
-        found.comparable,
-        found.unproven,
-        "samples" if found.kind == "samples" else "inputs of steps",
-    )
-
-
-def _in_passing(samples: Samples) -> list[tuple[str, str]]:
+def _in_passing(consumed: Consumed) -> list[tuple[str, str]]:
     """What a scenario that expects nothing of it is told all the same."""
-    odd = [text for text in _amounts(samples) if text]
+    odd = [text for text in _amounts(consumed) if text]
     return [("sample order", f"{NO_BOUND}, but {'; '.join(odd)}")] if odd else []
 
 
-def _amounts(samples: Samples) -> tuple[str, str]:
+def _amounts(consumed: Consumed) -> tuple[str, str]:
     """How many were repeated and how many never seen, and which; an empty text for none."""
-    of = "" if samples.unit == "samples" else f" {samples.unit}"
+    of = " inputs of steps" if consumed.kind == "digests" else ""
     found = (
-        (samples.repeated, f"{of} repeated{samples.which[0]}"),
-        (samples.skipped, f"{of} never seen{samples.which[1]}"),
+        (consumed.repeated, f"{of} repeated{consumed.repeated_where}"),
+        (consumed.skipped, f"{of} never seen{consumed.skipped_where}"),
     )
     repeated, skipped = (f"{amount}{text}" if amount else "" for amount, text in found)
     return repeated, skipped
 
 
-def _moved(found: Consumed, allowed: bool) -> Iterator[Finding]:
+def _moved(found: Consumed, allowed: bool) -> Iterator[Claim]:
     """Other samples in these steps than in the fault-free run's; how many in all were repeated is counted elsewhere."""
     if found.moved and not allowed:
         what = f"{counted(found.moved, 'step')} consumed other samples than the fault-free run"
-        text = f"{what}, first at step {found.first_moved}"
-        if found.unproven:
-            yield Finding(
-                Verdict.INCONCLUSIVE, f"loss_continuity: {text}; {UNPROVEN}", Code.SAMPLES_MOVED, Doubt.ORDER_UNPROVEN
-            )
-        else:
-            yield Finding(Verdict.FAIL, f"loss_continuity: {text}", Code.SAMPLES_MOVED)
+        text = f"loss_continuity: {what}, first at step {found.first_moved}"
+        yield failed(Code.SAMPLES_MOVED, text, COMPUTED, ORDER)
 
 
-def sample_ledger(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Samples:
-    """Follows the surviving steps in order: each must begin where the one before ended, but for what was left out."""
-    if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
-        return Samples(None, None, "")
-    jump = curve.first[1:] - (curve.first + curve.count)[:-1]
-    jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
-    for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
-        jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
-    rows = np.flatnonzero(jump)
-    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
-    where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
-    return Samples(sum(-each for each in jumps if each < 0), sum(each for each in jumps if each > 0), where)
-
-
-def _curve_line(
-    evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison | None
-) -> tuple[Expectation, dict[str, Any]]:
+def _curve_line(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
     """The expectation on the curve itself, and what more it brings into the values."""
-    name = "loss_continuity.mode"
-    problem = _no_comparison(evidence, comparison)
-    if comparison is None or problem:
-        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, problem, doubt=Doubt.NOT_COMPARABLE), {}
+    name, comparison = "loss_continuity.mode", evidence.comparison
+    if comparison is None or evidence.incomparable:
+        why = evidence.incomparable
+        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NOT_COMPARABLE), {}
     if bounds.mode == "exact":
-        if reason := _never_the_same(evidence.run, comparison):
-            return Expectation(name, "exact", "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NEVER_THE_SAME), {}
-        return _judged(name, "exact", comparison, comparison.differs), {}
+        line = _judged(name, "exact", comparison, comparison.differs)
+        return replace(line, rests_on=(COMPUTED, Ground(Kind.BITS))), {}
     if bounds.mode == "final":
         return _final(name, bounds, comparison), {}
     band, source = _band(evidence, bounds, comparison)
@@ -253,28 +183,6 @@ def _curve_line(
         return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source, doubt=Doubt.NO_BAND), {}
     outside = {c: distance(getattr(comparison.run, c), getattr(comparison.fault_free, c)) > band[c] for c in CURVES}
     return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
-
-
-def _never_the_same(run: Timeline, comparison: Comparison) -> str:
-    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
-    every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
-    from the second step on; steps that differ for a while and then no more are something else. Where no fault was
-    planned, none struck before the end.
-    """
-    undisturbed = None if run.plan.get("faults") or len(run.epochs) > 1 else run.end + BEFORE_NS + 1
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=undisturbed)
-    differ = np.logical_or.reduce(list(comparison.differs.values()))
-    odd = np.flatnonzero(differ)
-    if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
-        return ""
-    first = comparison.step[odd[0]]
-    if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
-        return ""
-    if run.beside.earlier:
-        why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"
-        return why if run.beside.other_losses else f"{why}: see the rehearsals before it"
-    why = f"step {first} differs from the fault-free run before any fault struck"
-    return f"{why}: the trainer is not deterministic; fix its seeds, or use mode: envelope or final"
 
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
@@ -294,11 +202,8 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
     reason = f"the final loss is {_percent(gap)} off the fault-free run"
-    scatter = comparison.final_scatter_percent
-    if abs(gap) - scatter <= bounds.max_final_gap:
-        reason += f", but such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap"
-        return Expectation(name, bound, _percent(gap), Verdict.INCONCLUSIVE, reason, doubt=Doubt.SCATTER, **numbers)
-    return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, **numbers)
+    grounds = COMPUTED, Ground(Kind.GAP, bound=bounds.max_final_gap)
+    return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, rests_on=grounds, **numbers)
 
 
 def _percent(value: float | None) -> str:
@@ -309,48 +214,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.fault_free.loss).any()
     odd = ~np.isfinite(curve.loss)
-    counts = odd & ~skipped.by_scale(odd & (curve.applied == 0))  # of an update that was skipped nothing came
+    counts = odd & ~by_scale(odd & (curve.applied == 0))  # of an update that was skipped nothing came
     return int(counts.sum()) if reported else None
-
-
-def _no_comparison(evidence: Analysis, comparison: Comparison | None) -> str:
-    run, fault_free = evidence.run, evidence.fault_free
-    if comparison is None or fault_free is None:
-        return "there is no fault-free run to compare with"
-    if (
-        fault_free.faults
-        or not fault_free.finished
-        or fault_free.outcome != "completed"
-        or any(ends.unexplained(fault_free))
-    ):
-        return "the fault-free run was disturbed or did not finish"
-    if _shape(run) != _shape(fault_free):
-        return "the fault-free run has another seed or another number of ranks"
-    if not len(comparison.step):
-        return "no surviving step can be compared with the fault-free run"
-    if len(comparison.step) < comparison.run_steps:
-        missing = comparison.run_steps - len(comparison.step)
-        return f"{counted(missing, 'step')} {'is' if missing == 1 else 'are'} not in the fault-free run"
-    if not np.isfinite(comparison.fault_free.loss).any():
-        return "the trainer reports no loss"
-    if _never_change(comparison):
-        return "the losses of the fault-free run never change, so equal losses prove nothing"
-    told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
-    gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
-    if len(comparison.step) - 1 - int(told[-1]) > gap:
-        return f"the fault-free run reports no finite loss after step {comparison.step[told[-1]]}"
-    return ""
-
-
-def _never_change(comparison: Comparison) -> bool:
-    """Whether loss and gradient norm have one value only, so far as they are told."""
-    told = [values[np.isfinite(values)] for values in (comparison.fault_free.loss, comparison.fault_free.grad_norm)]
-    return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
-
-
-def _shape(run: Timeline) -> tuple[Any, ...]:
-    """What a run shares with its fault-free run, even with one by another version of its trainer."""
-    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
 
 
 def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bools]) -> Expectation:
@@ -416,10 +281,10 @@ def _moves(fault_free: Curve) -> float:
     return float(np.ptp(finite))
 
 
-def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) -> Iterator[Expectation]:
-    amounts = _amounts(samples) if samples.which != ("", "") or samples.unit != "samples" else ("", "")
-    repeated = ("repeated", samples.repeated, bounds.max_samples_repeated, amounts[0])
-    skipped = ("skipped", samples.skipped, bounds.max_samples_skipped, amounts[1])
+def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) -> Iterator[Expectation]:
+    amounts = ("", "") if consumed.kind == "places" else _amounts(consumed)
+    repeated = ("repeated", consumed.repeated, bounds.max_samples_repeated, amounts[0])
+    skipped = ("skipped", consumed.skipped, bounds.max_samples_skipped, amounts[1])
     for what, observed, bound, which in (repeated, skipped):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and curve is Verdict.PASS:
@@ -428,21 +293,43 @@ def _sample_lines(bounds: ContinuityBounds, samples: Samples, curve: Verdict) ->
         elif observed is None:
             numbers: dict[str, Any] = {"bound_value": bound, "unit": "samples"}
             doubt = Doubt.UNMEASURED
-            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, samples.why, doubt=doubt, **numbers)
-        elif observed > bound and samples.unproven:
-            reason = f"{which}; {UNPROVEN}"
-            yield Expectation(
-                name, f"≤ {bound}", str(observed), Verdict.INCONCLUSIVE, reason, doubt=Doubt.ORDER_UNPROVEN
-            )
+            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, consumed.why, doubt=doubt, **numbers)
         else:
             were = "was" if observed == 1 else "were"
-            reason = which or f"{counted(observed, 'sample')} {were} {what}, first {samples.where}"
-            yield at_most(name, observed, bound, str, reason, "samples")
+            reason = which or f"{counted(observed, 'sample')} {were} {what}, first {consumed.where}"
+            yield replace(at_most(name, observed, bound, str, reason, "samples"), rests_on=(ORDER,))
+
+
+def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, followed: bool) -> Iterator[Claim]:
+    """Replicas that drift apart are broken, whatever rank 0 says. `moved`: samples may be others than in the fault-free
+    run; `followed`: what each rank consumed is judged elsewhere."""
+    run, fault_free = evidence.run, evidence.fault_free
+    closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
+    for name, words in (*WORDS.items(), *({} if followed else SAMPLES).items()):
+        telling = ranks.telling(fault_free.steps if fault_free else run.steps, name)
+        if fault_free is not None and ranks.is_local(fault_free.steps, name, telling):
+            allowed = closely if name in CURVES else None if moved else 0.0
+            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            if row is not None:
+                whose = f"the {words} of rank {run.steps.rank[row]}"
+                text = f"at step {run.steps.step[row]} {whose} differs from the same rank of the fault-free run"
+                yield failed(Code.LOSS_RANK_DIFFERS, f"loss_continuity: {text}", COMPUTED)
+        elif bad := ranks.split(run.steps, name, telling):
+            text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
+            yield failed(Code.RANKS_DISAGREE, f"loss_continuity: {text}", COMPUTED)
+
+
+def _own_losses(evidence: Analysis) -> bool:
+    """Whether each rank tells a loss of its own, as far as the fault-free run shows."""
+    if evidence.fault_free is None:
+        return False
+    usual = evidence.fault_free.steps
+    return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def _other_samples(
     comparison: Comparison | None, bounds: ContinuityBounds, left_out: LeftOut = NOTHING_LEFT_OUT
-) -> Iterator[Finding]:
+) -> Iterator[Claim]:
     if comparison is None:
         return
     mine, other = comparison.run, _moved_on(comparison.fault_free, left_out)
@@ -454,11 +341,11 @@ def _other_samples(
     untold = int(((other.digest != 0) & (mine.digest == 0)).sum())
     if untold and bounds.mode != "exact" and (mine.first >= 0).all():  # else the losses' bits speak, or another line
         text = f"{counted(untold, 'step')} without their samples in the log, but the fault-free run tells them"
-        yield Finding(Verdict.INCONCLUSIVE, f"loss_continuity: {text}", Code.SAMPLES_UNTOLD)
+        yield unknown(Code.SAMPLES_UNTOLD, f"loss_continuity: {text}")
     if len(bad):
         first = comparison.step[bad[0]]
         text = f"{counted(len(bad), 'step')} consumed other samples than the fault-free run, first at step {first}"
-        yield Finding(Verdict.FAIL, f"loss_continuity: {text}", Code.SAMPLES_OTHER)
+        yield failed(Code.SAMPLES_OTHER, f"loss_continuity: {text}", COMPUTED)
 
 
 def _moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:

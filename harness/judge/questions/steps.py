@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.judge.codes import Code, Doubt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.curves import MISSING_MAX
+from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.observable import blindness
 from harness.judge.facts.tells import usual_strides
 from harness.judge.score import Bounds, Finding, Score, ScoreResult, Verdict

@@ -1,4 +1,4 @@
-"""The surviving history of a run, one row per step, and two of them side by side."""
+"""The surviving history of a run, one row per step, and two of them side by side: losses, norms, learning rates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their si
 BLOCKS = 10  # neighbouring losses are alike, so what scatters is taken from means of so many stretches
 T_99 = 3.25  # Student's t, two-sided 99 %, for BLOCKS - 1 degrees of freedom
 FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
+HALVINGS = 16  # from the scale at which a loss scale starts down to 1
+HALVINGS_MAX = 40  # above 2^40 even the smallest number of fp16, 2^-24, is infinite
+GROWTH_INTERVAL = 2000  # updates
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24
@@ -209,3 +212,21 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
         told = np.arange((before // stride + 1) * stride, last + 1, stride)
     expected = told[told <= curve.step[-1]]
     return np.setdiff1d(expected, curve.step, assume_unique=True)[:MISSING_MAX]
+
+
+def by_scale(skipped: Bools) -> Bools:
+    """Which of these skipped updates a loss scale accounts for; one row for each update, in order.
+
+    `torch.amp.GradScaler` starts at a scale of 2^16, halves it with each update that it skips, and doubles it after
+    2000 updates in a row (its documented defaults). It is never 0: gradients that are no number at a scale of 1 are
+    none without any scale either, and its documentation asks to look at the model then. So the number of skipped
+    updates is bounded.
+    """
+    excused = np.zeros(len(skipped), np.bool_)
+    left, before = HALVINGS, 0
+    for row in np.flatnonzero(skipped).tolist():
+        left = min(HALVINGS_MAX, left + (row - before) // GROWTH_INTERVAL)
+        excused[row] = left > 0
+        left = max(0, left - 1)
+        before = row + 1
+    return excused

@@ -17,16 +17,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.judge.facts import comparable
-from harness.judge.facts.curves import ByRank, by_rank
+from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.losses import ByRank, Curve, by_rank
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
 _ROWS_AT_ONCE = 2**14
 EXPANDED_MAX = 2**27  # samples that are compared one by one: a gigabyte of them
-_RANK_BITS = 24  # as in curves.by_rank
-Kind = Literal["samples", "digests"]
+NOTHING_LEFT_OUT = LeftOut()
+_RANK_BITS = 24  # as in losses.by_rank
+Kind = Literal["samples", "digests", "places"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Consumed:
     why: str = ""
     comparable: bool = True
     unproven: bool = False
+    where: str = ""  # of places: the first that is odd, in words
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
@@ -83,6 +86,21 @@ def consumed(evidence: Evidence) -> Consumed | None:
         return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
     found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
     return replace(found, unproven=order.unproven)
+
+
+def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
+    """Follows the surviving steps in order: each must begin where the one before ended, but for what was left out."""
+    if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
+        return Consumed("places", why="the trainer does not report which samples a step consumed")
+    jump = curve.first[1:] - (curve.first + curve.count)[:-1]
+    jump[np.diff(curve.step) != 1] = 0  # what lies between steps that are missing is not known; they are named instead
+    for row in np.flatnonzero(jump > 0) if left_out.accepted else ():
+        jump[row] -= left_out.within(int(curve.first[row] + curve.count[row]), int(curve.first[row + 1]))
+    rows = np.flatnonzero(jump)
+    jumps: list[int] = jump[rows].tolist()  # a sum of forged positions has more than 64 bits
+    where = f"at step {curve.step[rows[0] + 1]}" if jumps else ""
+    repeated, skipped = sum(-each for each in jumps if each < 0), sum(each for each in jumps if each > 0)
+    return Consumed("places", repeated, skipped, where=where)
 
 
 class _History:

@@ -1,19 +1,26 @@
-"""Figures beside the scores, from the same log: step times, throughput, checkpoints, resumes, alarms."""
+"""Figures from the log: step times, throughput, checkpoints, resumes, alarms; traffic and how busy GPUs were; hangs of
+collectives; what the log tells. A bound may be set on some; only evidence that is missing decides a verdict by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import bisect
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import alarms, usual
+from harness.emitter.vocabulary import TELLS
+from harness.judge.codes import Code
+from harness.judge.facts import abnormal, tells, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import (
     Bounds,
     DurationNs,
+    Evidence,
     Expectation,
     Percent,
     S,
@@ -22,12 +29,19 @@ from harness.judge.score import (
     at_least,
     at_most,
 )
+from harness.judge.verdict import unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, PART
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 
 QUANTILES = (50, 95, 99)
+LINKS_SHOWN = 16
+HANGS_SHOWN = 100
+APART_NS = 120 * S  # ranks tell of one hang within this time: their time-outs differ
+
+Counter = tuple[str, int, str]  # what is counted: node, incarnation, link
+Told = Mapping[str, Any]
 
 
 class MetricBounds(Bounds):
@@ -196,21 +210,32 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     run = evidence.run
     windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
-    detect = [taken for fault in run.faults if (taken := _detection(run, fault)) is not None]
+    ends = _episode_ends(run)
+    detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
         "anomalies": len(run.anomalies),
-        "false_alarms": len(alarms.false_alarms(run, windows)),
+        "false_alarms": len(abnormal.false_alarms(run, windows, evidence.spikes)),
         "detection_seconds_max": max(detect) / S if detect else None,
     }
 
 
-def _detection(run: Timeline, fault: FaultRecord) -> int | None:
+def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
+    """When the episodes of each fault ended, in order of time."""
+    ends: dict[str, list[int]] = {}
+    for episode in run.episodes:
+        for fault in episode.faults:
+            bisect.insort(ends.setdefault(fault, []), episode.end)
+    return ends
+
+
+def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
     """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
     if fault.injected is None:
         return None
     at = int(np.searchsorted(run.evidence, fault.injected))
-    ends = [episode.end for episode in run.episodes if fault.id in episode.faults and episode.end >= fault.injected]
-    if at == len(run.evidence) or run.evidence[at] > min(ends, default=fault.healed or run.end):
+    mine = ends.get(fault.id, ())
+    later = mine[(first := bisect.bisect_left(mine, fault.injected)) : first + 1]
+    if at == len(run.evidence) or run.evidence[at] > min(later, default=fault.healed or run.end):
         return None
     return int(run.evidence[at]) - fault.injected
 
@@ -247,4 +272,171 @@ def _percent(value: float) -> str:
     return f"{value:.1f} %"
 
 
-SCORES = (Metrics(),)
+# Usage
+
+
+class Nothing(Bounds):
+    """Nothing to set."""
+
+
+class Usage(Score):
+    """Bytes on each node's network links, and how busy its GPUs were."""
+
+    name = "usage"
+    section = "metrics"
+    order = 61
+    Bounds = Nothing
+
+    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+        run = evidence.run
+        by_link = _by_place(_rates(_link_counters(run)))
+        nvlink = list(_rates(_nvlink_counters(run)).values())
+        gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
+        told = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
+        busy = [percent for percent in told if 0 <= percent <= 100]  # anything else is no share of time
+        memory = [int(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes") is not None]
+        values = {
+            "network_bytes_per_second": _shown(by_link) or None,
+            "network_bytes_per_second_max": max(by_link.values(), default=None),
+            "gpu_busy_percent": statistics.fmean(busy) if busy else None,
+            "gpu_memory_bytes_max": max(memory, default=None),
+            "nvlink_bytes_per_second": statistics.fmean(nvlink) if nvlink else None,
+        }
+        return ScoreResult(values)
+
+
+def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
+    """(what is counted, moment in ns, bytes received and sent until then). Nodes that share their links count once."""
+    shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
+    owner: dict[str, str] = {}
+    for namespace, event in zip(shared, run.usage, strict=True):
+        owner[namespace] = min(owner.get(namespace, str(event["node"])), str(event["node"]))
+    for namespace, event in zip(shared, run.usage, strict=True):
+        for link in event.get("links") or ():
+            both = int(link.get("received_bytes") or 0) + int(link.get("sent_bytes") or 0)
+            yield (owner[namespace], int(event["incarnation"]), str(link["link"])), event["at"], both
+
+
+def _nvlink_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
+    for event in run.usage:
+        for gpu in event.get("gpus") or ():
+            if gpu.get("nvlink_bytes") is not None:
+                yield (str(event["node"]), int(event["incarnation"]), str(gpu["gpu"])), event["at"], gpu["nvlink_bytes"]
+
+
+def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
+    """Bytes per second of what was sampled twice. A counter that went back was reset: that stretch is left out."""
+    last: dict[Counter, tuple[int, int]] = {}
+    moved: dict[Counter, tuple[int, int]] = {}
+    for what, at, count in counters:
+        before_at, before = last.get(what, (at, count))
+        last[what] = at, count
+        if at > before_at and count >= before:
+            spent, total = moved.get(what, (0, 0))
+            moved[what] = spent + at - before_at, total + count - before
+    return {what: total * S / spent for what, (spent, total) in moved.items()}
+
+
+def _by_place(rates: Mapping[Counter, float]) -> dict[str, float]:
+    """The newest incarnation of a node stands for the node."""
+    return {f"{node} {link}": rate for (node, _, link), rate in sorted(rates.items())}
+
+
+def _shown(by_link: Mapping[str, float]) -> dict[str, float]:
+    """The busiest links."""
+    busiest = sorted(by_link, key=lambda link: -by_link[link])[:LINKS_SHOWN]
+    return {link: by_link[link] for link in sorted(busiest) if by_link[link] > 0}
+
+
+# Collectives
+
+
+class Collectives(Score):
+    """Where each rank was when the training hung, as PyTorch's flight recorder says."""
+
+    name = "collectives"
+    order = 60
+    Bounds = Nothing
+
+    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+        return ScoreResult({"hangs": hangs(evidence.run)})
+
+
+def hangs(run: Timeline) -> list[str]:
+    """One sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
+    groups: dict[str, list[Told]] = {}
+    for event in run.collectives:
+        groups.setdefault(str(event["group"]), []).append(event)
+    found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
+    sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
+    shown = [_in_words(sizes.get(hang[0]["process"], 0), hang) for hang in found[:HANGS_SHOWN]]
+    more = len(found) - len(shown)
+    return [*shown, f"{more} more hangs of process groups"] if more else shown
+
+
+def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
+    """Of one group's events. A process tells of one hang once, and then it ends."""
+    hang, ranks = list[Told](), set[int]()
+    for event in events:
+        if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
+            yield hang
+            hang, ranks = [], set()
+        hang.append(event)
+        ranks.add(event["rank"])
+    if hang:
+        yield hang
+
+
+def _in_words(size: int, hang: Sequence[Told]) -> str:
+    """`size`: of the last world in which the first to tell did a step; 0 where it did none."""
+    newest = max(event["number"] for event in hang)
+    waiting = [event for event in hang if event["number"] == newest]
+    behind = [event for event in hang if event["number"] < newest]
+    silent = sorted(set(range(size)) - {event["rank"] for event in hang})
+    first = waiting[0]
+    text = f"{_ranks(waiting)} waited in collective {newest} ({first['operation']}{_at_line(first)})"
+    if behind:
+        last = max(behind, key=lambda event: int(event["number"]))
+        verb = "was" if len(behind) == 1 else "were"
+        text += f"; {_ranks(behind)} {verb} still at {last['number']} ({last['operation']}{_at_line(last)})"
+    if silent:
+        text += f"; {_named(silent)} reported nothing"
+    return text if behind or silent else f"{text}; no rank was missing from it"
+
+
+def _at_line(event: Told) -> str:
+    return f", {event['code']}" if event.get("code") else ""
+
+
+def _ranks(events: Sequence[Told]) -> str:
+    return _named(sorted(event["rank"] for event in events))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+# What is told
+
+
+class ToldScore(Score):
+    """Evidence that was promised must be there; what nobody tells is not judged."""
+
+    name = "told"
+    section = "metrics"
+    order = 5
+    Bounds = Nothing
+
+    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+        here, scratch = tells.told(evidence.run), tells.from_scratch(evidence.run)
+        reasons = [
+            unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {tells.ITEMS[kind]}: {why}")
+            for kind, why in tells.missing(evidence)
+        ]
+        reasons += [unknown(Code.RESTART_TOLD_SCRATCH, scratch)] if scratch else []
+        untold = list(tells.not_judged(evidence, evidence.run.plan.get("expect") or {}))
+        return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
+
+
+SCORES = (Metrics(), Usage(), Collectives(), ToldScore())

@@ -1,0 +1,231 @@
+"""The ranks of one step beside each other: what they tell of it, the weights that they computed with, their samples.
+
+Ranks that agree on a value at hardly any step of the fault-free run tell values of their own: then each rank is
+compared with the same rank there. A value that a rank leaves out now and then switches no check off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from harness.judge.facts.losses import CURVES, HOLES_MAX, bits, by_rank, distance, ulps
+from harness.timeline.lineage import cells
+from harness.timeline.timeline import Bools, Ints, Steps
+
+LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A step at which ranks of one world computed with different weights."""
+
+    step: int
+    ranks: tuple[int, ...]  # those outvoted; where there is no majority, all
+    outvoted: bool
+    begin: int  # ns
+    survives: bool
+
+    def __str__(self) -> str:
+        who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {', '.join(map(str, self.ranks))}"
+        verb = "computed" if self.outvoted else "each computed"
+        return f"at step {self.step} {who} {verb} with other weights{' than the majority' if self.outvoted else ''}"
+
+
+def weights_apart(steps: Steps) -> tuple[int, list[Apart]]:
+    """How many steps tell a digest of the weights of several ranks, and those where they differ, in order of time."""
+    rows = np.flatnonzero(steps.weights != 0)
+    if not len(rows):
+        return 0, []
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    first = np.full(count, -1)
+    first[cell[::-1]] = rows[::-1]
+    several = int((np.bincount(cell, minlength=count) > 1).sum())
+    differ = np.bincount(cell[steps.weights[rows] != steps.weights[first[cell]]], minlength=count) > 0
+    odd = np.flatnonzero(differ[cell])
+    odd = odd[np.argsort(cell[odd], kind="stable")]
+    groups = np.split(rows[odd], np.flatnonzero(np.diff(cell[odd])) + 1) if len(odd) else []
+    return several, sorted((_apart(steps, group) for group in groups), key=lambda each: each.begin)
+
+
+def _apart(steps: Steps, rows: Ints) -> Apart:
+    digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
+    usual, votes = Counter(digests.values()).most_common(1)[0]
+    outvoted = votes > len(digests) / 2
+    ranks = sorted(rank for rank, each in digests.items() if not outvoted or each != usual)
+    begin, survives = int(steps.begin[rows].min()), bool(steps.survives[rows].any())
+    return Apart(int(steps.step[rows[0]]), tuple(ranks), outvoted, begin, survives)
+
+
+class Digests:
+    """Who told a digest of its weights, and when; by rank."""
+
+    def __init__(self, steps: Steps):
+        self._steps = steps
+
+    @cached_property
+    def _by_rank(self) -> tuple[Ints, Ints, Ints]:
+        """Rows rank by rank, in order of time; the rank and the end of each."""
+        rows = np.argsort(self._steps.rank, kind="stable")
+        return rows, self._steps.rank[rows], self._steps.end[rows]
+
+    @cached_property
+    def _told(self) -> dict[tuple[int, int], Ints]:
+        """Rows that tell a digest, in order of time, by rank and epoch."""
+        rows = np.flatnonzero(self._steps.weights != 0)
+        cell, _ = cells(self._steps.rank[rows], self._steps.epoch[rows])
+        rows = rows[np.argsort(cell, kind="stable")]
+        places = np.flatnonzero(np.diff(np.sort(cell))) + 1
+        groups = np.split(rows, places) if len(rows) else []
+        return {(int(self._steps.rank[each[0]]), int(self._steps.epoch[each[0]])): each for each in groups}
+
+    def checked_after(self, rank: int, at: int) -> int | None:
+        """The first step, begun after this moment and before the rank restored anything, that tells its digest."""
+        rows, ranks, ends = self._by_rank
+        low, high = (int(np.searchsorted(ranks, rank, side=side)) for side in ("left", "right"))
+        first = self._first(rows[low:high], ends[low:high], at)
+        if first is None:
+            return None
+        told = self._told.get((rank, int(self._steps.epoch[first])), rows[:0])
+        found = self._first(told, self._steps.end[told], at)
+        return None if found is None else int(self._steps.step[found])
+
+    def _first(self, rows: Ints, ends: Ints, at: int) -> int | None:
+        """Of these rows the first one that began after this moment. Who begins later ends later."""
+        for place in range(int(np.searchsorted(ends, at, side="right")), len(rows)):
+            if self._steps.begin[rows[place]] > at:
+                return int(rows[place])
+        return None
+
+
+@dataclass(frozen=True)
+class Short:
+    """A surviving step whose ranks did not compute with as many different samples as its batch has."""
+
+    step: int
+    rank: int  # the one with the fewest; the lowest of several
+    had: int
+    got: int  # by all ranks together
+    asked: int  # samples of the batch
+    begin: int  # ns
+
+    def __str__(self) -> str:
+        who = f"at step {self.step} rank {self.rank} computed with {self.had} different samples"
+        return f"{who}, and all ranks together with {self.got} of the batch's {self.asked}"
+
+
+def tells_samples(steps: Steps) -> Bools:
+    return np.asarray((steps.rank_samples >= 0) & (steps.count >= 0), np.bool_)
+
+
+def samples_counted(steps: Steps) -> Ints:
+    """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
+    rows = np.flatnonzero(steps.survives & steps.complete)
+    told = tells_samples(steps)[rows]
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    untold = np.bincount(cell[~told], minlength=count) > 0
+    return rows[~untold[cell]]
+
+
+def samples_short(steps: Steps, rows: Ints) -> list[Short]:
+    """In the order of steps."""
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(asked, cell, steps.count[rows])
+    np.add.at(got, cell, steps.rank_samples[rows])
+    wrong = np.flatnonzero((asked != got)[cell])
+    few = rows[wrong]
+    order = np.lexsort((steps.rank[few], steps.rank_samples[few], steps.step[few]))
+    _, first = np.unique(steps.step[few[order]], return_index=True)  # of each step the rank with the fewest
+    chosen = wrong[order[first]]
+    row = rows[chosen]
+    columns = (steps.step[row], steps.rank[row], steps.rank_samples[row], got[cell[chosen]], asked[cell[chosen]])
+    return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
+
+
+# Do they agree?
+
+
+def _told(steps: Steps, name: str, rows: Ints) -> Bools:
+    values = getattr(steps, name)[rows]
+    if name in CURVES:
+        return np.asarray(~np.isnan(values), np.bool_)
+    return np.asarray(values != 0 if name == "digest" else values >= 0, np.bool_)
+
+
+def telling(steps: Steps, name: str) -> Bools:
+    """Per rank: whether it tells this at most of its steps."""
+    rows = np.flatnonzero(steps.survives & steps.complete)
+    ranks = int(steps.rank.max(initial=-1)) + 1
+    told = np.bincount(steps.rank[rows], weights=_told(steps, name, rows), minlength=ranks)
+    return np.asarray(told > np.bincount(steps.rank[rows], minlength=ranks) / 2, np.bool_)
+
+
+def is_local(steps: Steps, name: str, telling: Bools) -> bool:
+    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell."""
+    rows = _rows_of(steps, telling)
+    rows = rows[_told(steps, name, rows)]
+    cell, count = cells(steps.step[rows])
+    several = np.bincount(cell, minlength=count) > 1
+    different = np.zeros(count, np.bool_)
+    different[cell[_differing(steps, name, rows, cell, count)]] = True
+    return bool(several.any() and different[several].mean() > LOCAL_SHARE)
+
+
+def _rows_of(steps: Steps, telling: Bools) -> Ints:
+    """Rows that count, of the ranks that tell something."""
+    counts = np.zeros(max(len(telling), int(steps.rank.max(initial=-1)) + 1), np.bool_)
+    counts[: len(telling)] = telling
+    return np.flatnonzero(steps.survives & steps.complete & counts[steps.rank])
+
+
+def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
+    """Which of the rows differ from the first one of their step."""
+    first = np.full(count, -1)
+    first[cell[::-1]] = rows[::-1]
+    column = getattr(steps, name)
+    exact = column if column.dtype == np.int64 else bits(column)
+    return np.asarray(exact[rows] != exact[first[cell]], np.bool_)
+
+
+def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
+    """The first surviving step on which ranks that tell this disagree, and two of them."""
+    rows = _rows_of(steps, telling)
+    if name in ("first", "count"):  # a hole there is found where the samples are followed
+        rows = rows[_told(steps, name, rows)]
+    elif name in CURVES:
+        rows = rows[~_by_chance(steps, name, rows)]
+    cell, count = cells(steps.step[rows])
+    bad = np.flatnonzero(_differing(steps, name, rows, cell, count))
+    if not len(bad):
+        return None
+    one = bad[np.argmin(steps.step[rows[bad]])]
+    other = np.flatnonzero(cell == cell[one])[0]
+    return int(steps.step[rows[one]]), " and ".join(sorted(str(steps.rank[rows[row]]) for row in (one, other)))
+
+
+def _by_chance(steps: Steps, name: str, rows: Ints) -> Bools:
+    """Which rows lack the value, of ranks that leave it out hardly ever: a field was lost, no number became none."""
+    silent = ~_told(steps, name, rows)
+    holes = np.bincount(steps.rank[rows], weights=silent)
+    return np.asarray(silent & (holes[steps.rank[rows]] <= HOLES_MAX), np.bool_)
+
+
+def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
+    """The first row whose value is not the same rank's in the fault-free run. The lowest rank is compared anyway."""
+    ours, theirs = by_rank(run), by_rank(fault_free)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    rows = ours.row[left]
+    mine, other = getattr(run, name)[rows], getattr(fault_free, name)[theirs.row[right]]
+    if name not in CURVES:
+        off = mine != other
+    elif max_ulp:
+        off = distance(mine, other) > max_ulp * ulps(other)
+    else:
+        off = bits(mine) != bits(other)
+    lowest = run.rank.min() if len(run.rank) else 0
+    found = np.flatnonzero(off & (run.rank[rows] > lowest))
+    return int(rows[found[0]]) if len(found) else None
