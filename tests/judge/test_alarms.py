@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judging import Logs, steps, trainers, verdict
 
+from harness.judge.facts.abnormal import Said
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, simulate
 
@@ -78,3 +80,14 @@ def test_an_alarm_by_a_rule_is_held_against_the_same_rule(norm: float, kind: str
 
     card = verdict(simulate(QUIET, [], 3), spike, expect=NONE_FALSE)
     assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)
+
+
+def test_what_was_never_said_answers_nothing_however_early_it_was() -> None:
+    run: Any = SimpleNamespace(anomalies=[], uncertainty_ns=100)
+    assert not Said(run, "divergence").of(0, (1, 3)) and not Said(run, "replica").of(0, None)
+    run.anomalies = [{"kind": "divergence", "at": 5, "at_step": 9}]
+    said = Said(run, "divergence")
+    assert said.of(105, None) and not said.of(106, None)
+    assert said.of(0, (7, 9)) and not said.of(0, (7, 8)) and not said.of(106, (7, 9))
+    run.anomalies.append({"kind": "divergence", "at": 50})
+    assert Said(run, "divergence").of(150, (7, 8)), "of any step"

@@ -19,6 +19,7 @@ import numpy as np
 from harness.emitter import abnormal
 from harness.judge.facts import losses
 from harness.judge.facts.by_time import Moments, Spans
+from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
@@ -36,8 +37,9 @@ class Said:
         alarms = [alarm for alarm in run.anomalies if alarm.get("kind") == kind]
         self.all: Sequence[Alarm] = alarms
         self._of_steps = Moments((alarm["at_step"], alarm) for alarm in alarms if alarm.get("at_step") is not None)
-        self._of_none = max((alarm["at"] for alarm in alarms if alarm.get("at_step") is None), default=-1)
-        self._since, self._last = -run.uncertainty_ns, max((alarm["at"] for alarm in alarms), default=-1)
+        self._of_none = max((alarm["at"] for alarm in alarms if alarm.get("at_step") is None), default=-NEVER)
+        self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
+        self._margin = run.uncertainty_ns
 
     def suspects(self) -> Mapping[int, int]:
         """The ranks that it named, and when it last did."""
@@ -49,9 +51,9 @@ class Said:
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
         """Whether it said something since then, and of one of these steps, if it named one. `None`: of any step."""
-        since = begin + self._since
+        since = begin - self._margin
         if steps is None:
-            return bool(self.all) and self._last >= since
+            return bool(self._last >= since)
         return self._of_none >= since or any(alarm["at"] >= since for alarm in self._of_steps.within(*steps))
 
 

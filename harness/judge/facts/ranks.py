@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -64,41 +63,19 @@ class Digests:
     """Who told a digest of its weights, and when; by rank."""
 
     def __init__(self, steps: Steps):
-        self._steps = steps
-
-    @cached_property
-    def _by_rank(self) -> tuple[Ints, Ints, Ints]:
-        """Rows rank by rank, in order of time; the rank and the end of each."""
-        rows = np.argsort(self._steps.rank, kind="stable")
-        return rows, self._steps.rank[rows], self._steps.end[rows]
-
-    @cached_property
-    def _told(self) -> dict[tuple[int, int], Ints]:
-        """Rows that tell a digest, in order of time, by rank and epoch."""
-        rows = np.flatnonzero(self._steps.weights != 0)
-        cell, _ = cells(self._steps.rank[rows], self._steps.epoch[rows])
-        rows = rows[np.argsort(cell, kind="stable")]
-        places = np.flatnonzero(np.diff(np.sort(cell))) + 1
-        groups = np.split(rows, places) if len(rows) else []
-        return {(int(self._steps.rank[each[0]]), int(self._steps.epoch[each[0]])): each for each in groups}
+        self._steps, self._rows = steps, np.lexsort((steps.begin, steps.rank))
+        self._rank, self._begin = steps.rank[self._rows], steps.begin[self._rows]
+        told = np.where(steps.weights[self._rows] != 0, np.arange(len(self._rows)), len(self._rows))
+        self._told = np.minimum.accumulate(told[::-1])[::-1]  # the place of the next one that tells it
 
     def checked_after(self, rank: int, at: int) -> int | None:
         """The first step, begun after this moment and before the rank restored anything, that tells its digest."""
-        rows, ranks, ends = self._by_rank
-        low, high = (int(np.searchsorted(ranks, rank, side=side)) for side in ("left", "right"))
-        first = self._first(rows[low:high], ends[low:high], at)
-        if first is None:
+        low, high = (int(np.searchsorted(self._rank, rank, side=side)) for side in ("left", "right"))
+        place = low + int(np.searchsorted(self._begin[low:high], at, side="right"))
+        told = int(self._told[place]) if place < high else high
+        if told >= high or self._steps.epoch[self._rows[told]] != self._steps.epoch[self._rows[place]]:
             return None
-        told = self._told.get((rank, int(self._steps.epoch[first])), rows[:0])
-        found = self._first(told, self._steps.end[told], at)
-        return None if found is None else int(self._steps.step[found])
-
-    def _first(self, rows: Ints, ends: Ints, at: int) -> int | None:
-        """Of these rows the first one that began after this moment. Who begins later ends later."""
-        for place in range(int(np.searchsorted(ends, at, side="right")), len(rows)):
-            if self._steps.begin[rows[place]] > at:
-                return int(rows[place])
-        return None
+        return int(self._steps.step[self._rows[told]])
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ class Replicas(Score):
             return _first_of(self, values, (), "the log holds no digest of the weights")
         said, found = Said(run, "replica"), [Seen(each, each.begin, each.survives) for each in apart]
         unanswered = _unanswered(said, found, Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON)
-        return _first_of(self, values, [*unanswered, *_unnoticed(run, struck, said)])
+        unnoticed = _unnoticed(run, struck, said) if struck else ()
+        return _first_of(self, values, [*unanswered, *unnoticed])
 
 
 def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
