@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
+from harness.judge.codes import Doubt
+from harness.judge.doubts import spoilt
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.drill import DrillLog, load_drill
 from harness.judge.facts.evidence import part_of
+from harness.judge.facts.slowdown import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.verdict import Ground, Kind
 from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -94,6 +99,31 @@ def test_a_host_that_was_as_busy_before_the_fault_accuses_nobody() -> None:
     card = judged(busy, {"loss_continuity": {"mode": "exact"}})
     assert card.verdict is Verdict.PASS, card.reasons
     assert "already 2.74 times slower" in card.not_judged["pace"]
+
+
+SLOW = Pace(40, slowdown=4, at_least=3.5, best=3, tail=3.5, before=1, worst=1.1, known=True)
+FAST = replace(SLOW, slowdown=1, at_least=0.9, best=0.8, tail=1)
+
+
+@pytest.mark.parametrize(
+    ("pace", "doubt"),
+    [
+        (SLOW, None),
+        (replace(SLOW, known=False, best=1), Doubt.NO_SAME_SIZE),
+        (replace(SLOW, best=1.5, at_least=2), Doubt.NOT_ALL_THE_TIME),
+        (replace(SLOW, at_least=2.09, others=0.5), Doubt.HOST_BUSY),
+        (replace(SLOW, at_least=2.2), None),
+        (replace(SLOW, worst=2.5), Doubt.HOST_BUSY),
+        (replace(SLOW, others=0.16), Doubt.OTHER_PROGRAMS),
+        (replace(FAST, known=False, others=1), None),
+        (replace(FAST, tail=3.1), Doubt.NOT_ALL_THE_TIME),
+        (replace(FAST, before=0.3), Doubt.FAULT_FREE_SLOW),
+        (replace(FAST, before=0.4), None),
+    ],
+)
+def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> None:
+    found = spoilt([Ground(Kind.DURATION, of=pace, bound=1.5)], Analysis(FAULT_FREE))
+    assert (found and found.doubt) == doubt
 
 
 def test_fewer_than_ten_steps_after_the_recovery_have_no_pace() -> None:
