@@ -116,6 +116,13 @@ class Saves:
         done = furthest[np.searchsorted(self._run.steps.end[rows], at + self._run.uncertainty_ns, "right")]
         return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
 
+    @property
+    def last_tensors(self) -> Mapping[tuple[int, int, str], tuple[int, str]]:
+        """By rank, step and series: when a checkpoint was committed last, and the digest of its tensors."""
+        told = (save for save in self.whole if save.tensors and save.process >= 0)
+        ranks = self._run.processes
+        return {(ranks[s.process].rank, s.step, s.series): (s.ended or 0, s.tensors) for s in told}
+
     @cached_property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""

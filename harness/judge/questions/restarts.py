@@ -17,7 +17,7 @@ import numpy as np
 from harness.judge.codes import Code
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restarts import Restart, Restore
-from harness.judge.facts.saves import Damage, Newest, Save, Saves
+from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.steps_done import usual_strides
 from harness.judge.verdict import Claim, failed, unknown
 from harness.timeline.timeline import Timeline
@@ -296,7 +296,7 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
         return
     restart = evidence.run.epochs[1].begin
-    mine, theirs = _last_tensors(evidence.saves, evidence.run), _last_tensors(usual, evidence.fault_free)
+    mine, theirs = evidence.saves.last_tensors, usual.last_tensors
     common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
     differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
     if common and common[0][0] < restart and differ and differ[0][0] >= restart:
@@ -304,16 +304,6 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
         text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
         why = "though all losses are the same: some state may not have been restored"
         yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
-
-
-def _last_tensors(saves: Saves, run: Timeline | None) -> dict[tuple[int, int, str], tuple[int, str]]:
-    """By rank, step and series: when a checkpoint was committed for the last time, and the digest of its tensors."""
-    told = [save for save in saves.whole if run and save.tensors and save.process >= 0]
-    return {
-        (run.processes[save.process].rank, save.step, save.series): (save.ended or 0, save.tensors)
-        for save in told
-        if run
-    }
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:
