@@ -95,7 +95,7 @@ def damage(fault: str = "rot", healed: int | None = None, **told: Any) -> Any:
 def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sound: list[bool]) -> None:
     found = saves((100, COMMITTED, 5), (260, STARTED, 6), (280, COMMITTED, 6), faults=(fault,))
     asked = found.sound_at(moment)
-    assert [asked(save.step, save.ended or 0) for save in found.whole] == sound
+    assert [asked(save) for save in found.whole] == sound
 
 
 def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
