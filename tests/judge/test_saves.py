@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence, lines_run
 
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Newest, Saves
+from harness.judge.questions import restarts
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, STARTED
 
@@ -102,3 +105,10 @@ def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
     told = [(100, COMMITTED, 5), (260, STARTED, 5)]
     assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
     assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].until for step in (5, 7)] == [260, NEVER]
+
+
+@pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])
+def test_twice_the_restarts_take_twice_the_lines(more: tuple[int, int]) -> None:
+    once, twice = (Analysis.of(evidence(*size)) for size in ((RANKS, RESTARTS), more))
+    ratio = lines_run(lambda: list(restarts.findings(twice))) / lines_run(lambda: list(restarts.findings(once)))
+    assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"
