@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 STARTED, COMMITTED, FAILED = "checkpoint.started", "checkpoint.committed", "checkpoint.failed"
+PUBLISHED = "checkpoint.published"  # the harness saw it
 PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
 
 Event = Mapping[str, Any]

@@ -256,7 +256,7 @@ def build(log: reading.Log) -> Timeline:
         episodes=(),
         checkpoints=checkpoints,
         committers=committers,
-        published=[event for event in story.harness if event["event"] == "checkpoint.published"],
+        published=[event for event in story.harness if event["event"] == saves.PUBLISHED],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),

@@ -98,6 +98,9 @@ class Restart:
         """The last step that somebody had done who is still there; -1: nobody is."""
         return max((member.before for member in self.members if member.before is not None), default=-1)
 
+    def did_not_pass(self, save: Save) -> bool:
+        return not any(item.is_save(save) for item in self.passed_over)
+
     @property
     def newcomers(self) -> list[Member]:
         return [member for member in self.members if member.before is None]
@@ -144,7 +147,7 @@ def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
         if save.process < 0 or run.processes[save.process].exit_reason not in ("error", "peer lost"):
             return False
         begin, end = places[save.process : save.process + 2]
-        return (save.ended or 0) >= (run.steps.end[order[end - 1]] if begin < end else 0)
+        return save.last_at >= (run.steps.end[order[end - 1]] if begin < end else 0)
 
     usual = {save.series for save in saves.whole if save.holds != ("model",) and not dumped(save)}
     return frozenset(usual | {family(each.restored.get("source")) for each in run.stretches if each.restored})

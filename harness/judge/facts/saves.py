@@ -30,7 +30,7 @@ class Save:
     process: int  # row in Timeline.processes; -1: it is of before the window
     begun: int | None
     ended: int | None
-    how: str  # the name of the event that told its end; empty: none did
+    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
     path: str = ""
     holds: tuple[str, ...] = ()  # whose state it put in
     tensors: str = ""  # digest of them
@@ -41,6 +41,11 @@ class Save:
     def at(self) -> int:
         """When it was told of first."""
         return self.begun if self.begun is not None else self.ended or 0
+
+    @property
+    def last_at(self) -> int:
+        """When it was told of last."""
+        return self.ended if self.ended is not None else self.at
 
     @cached_property
     def series(self) -> str:
@@ -95,7 +100,7 @@ class Saves:
     @cached_property
     def whole(self) -> Sequence[Save]:
         """Those that were committed, in the order of that. A part of one that several ranks save is none."""
-        return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.ended or 0)
+        return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def steps(self) -> Ints:
@@ -115,6 +120,13 @@ class Saves:
         furthest = np.append(step.min(), np.maximum.accumulate(step))
         done = furthest[np.searchsorted(self._run.steps.end[rows], at + self._run.uncertainty_ns, "right")]
         return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
+
+    @property
+    def last_tensors(self) -> Mapping[tuple[int, int, str], tuple[int, str]]:
+        """By rank, step and series: when a checkpoint was committed last, and the digest of its tensors."""
+        told = (save for save in self.whole if save.tensors and save.process >= 0)
+        ranks = self._run.processes
+        return {(ranks[s.process].rank, s.step, s.series): (s.last_at, s.tensors) for s in told}
 
     @cached_property
     def open(self) -> Sequence[Save]:
@@ -138,9 +150,6 @@ class Saves:
         words = self._words.get(step, [])
         place = bisect.bisect_right(words, until, key=lambda word: word[0])
         return place > 0 and words[place - 1][1] != FAILED
-
-    def first_word_of(self, step: int) -> int:
-        return self._words.get(step, [(NEVER, "")])[0][0]
 
     def again(self, step: int, after: int) -> int:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
@@ -171,14 +180,15 @@ class Saves:
         """Whether a fault had struck by then that may damage checkpoints."""
         return bool(self._struck) and self._struck[0][0] <= moment
 
-    def sound_at(self, moment: int) -> Callable[[int, int], bool]:
-        """Of a checkpoint (its step, and when it was committed): whether no fault that had struck by `moment` may have
-        damaged it. It was begun when such a fault was over; or it is known what that damaged, and it is another."""
+    def sound_at(self, moment: int) -> Callable[[Save], bool]:
+        """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
+        over; or it is known what that damaged, and it is another."""
         struck = bisect.bisect_right(self._struck, moment, key=lambda each: each[0])
         since = self._struck[struck - 1][1] if struck else -NEVER
 
-        def sound(step: int, at: int) -> bool:
-            return self._damaged.get(step, NEVER) > moment and at > since and self.first_word_of(step) > since
+        def sound(save: Save) -> bool:
+            begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
+            return begun > since and self._damaged.get(save.step, NEVER) > moment
 
         return sound
 
@@ -251,7 +261,7 @@ class Saves:
     @cached_property
     def _by_name(self) -> Mapping[str, Sequence[tuple[int, int]]]:
         """By each part of the path: when it was committed, or a part of it, and of which step."""
-        done = sorted((save.ended or 0, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
+        done = sorted((save.last_at, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
         return _grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
 
     @cached_property
@@ -263,7 +273,7 @@ class Saves:
 
     @cached_property
     def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
-        ended = sorted((save.ended or 0, save.process, save.step) for save in self.all if save.how)
+        ended = sorted((save.last_at, save.process, save.step) for save in self.all if save.how)
         return _grouped(((process, step), at) for at, process, step in ended)
 
     def _next_end(self, save: Save) -> int:

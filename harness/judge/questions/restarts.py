@@ -8,7 +8,6 @@ what was saved there.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,10 +17,11 @@ from harness.judge.codes import Code
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.observable import blindness
 from harness.judge.facts.restarts import Restart, Restore
-from harness.judge.facts.saves import Damage, Newest, Save, Saves
+from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.facts.tells import usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, failed, unknown
+from harness.timeline.saves import PUBLISHED
 from harness.timeline.timeline import Timeline
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
@@ -121,65 +121,57 @@ def _damage_never_met(evidence: Analysis) -> Iterator[Claim]:
 
 
 def _not_the_newest(evidence: Analysis) -> Iterator[Claim]:
-    run, saves, left_behind, bad = evidence.run, evidence.saves, _LeftBehind(), _KnownBad()
-    whole = [(save.ended or 0, save.step, save) for save in saves.whole if save.step >= 0]
-    of_all, of_series = Newest(whole), Newest(each for each in whole if each[2].series in evidence.own_series)
+    choice = _Choice(evidence)
     for restart in evidence.restarts:
-        bad.add(restart)
+        choice.pass_over(restart)
         if restart.own_decision:
-            left_behind.add(restart)
-            continue
-        there = functools.partial(_is_there, saves.sound_at(restart.epoch.begin), left_behind)
-        good = functools.partial(_is_good, there, bad)
-        moment = restart.moment - run.uncertainty_ns
-        pool = of_series if of_series.before(moment, there) else of_all
-        saved, newest = (found.step if found else 0 for found in (pool.before(moment, each) for each in (there, good)))
-        yield from _older(restart, newest, saved)
+            choice.leave_behind(restart)
+        else:
+            yield from _older(restart, *choice.of(restart))
 
 
-def _is_there(sound: Callable[[int, int], bool], left_behind: _LeftBehind, save: Save) -> bool:
-    return sound(save.step, save.ended or 0) and save not in left_behind
+class _Choice:
+    """The checkpoints that the restarts can take, one restart after the other."""
 
-
-def _is_good(there: Callable[[Save], bool], bad: _KnownBad, save: Save) -> bool:
-    return there(save) and save not in bad
-
-
-class _KnownBad:
-    """Saves that some restart passed over."""
-
-    def __init__(self) -> None:
-        self._paths, self._steps = set[str](), set[int | None]()
-
-    def add(self, restart: Restart) -> None:
-        self._paths |= {item.path for item in restart.passed_over if item.path}
-        self._steps |= {item.step for item in restart.passed_over}
-
-    def __contains__(self, save: Save) -> bool:
-        return save.path in self._paths or save.step in self._steps
-
-
-class _LeftBehind:
-    """Saves that the job left behind when it went back by its own decision."""
-
-    def __init__(self) -> None:
+    def __init__(self, evidence: Analysis):
+        self._saves, self._margin_ns = evidence.saves, evidence.run.uncertainty_ns
+        whole = [(save.last_at, save.step, save) for save in evidence.saves.whole if save.step >= 0]
+        own = [each for each in whole if each[2].series in evidence.own_series]
+        self._of_all, self._of_series = Newest(whole), Newest(own)
+        self._bad_paths, self._bad_steps = set[str](), set[int | None]()
         self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before
 
-    def add(self, restart: Restart) -> None:
-        step = min((step for _, step in restart.states), default=None)
-        if step is not None:
+    def pass_over(self, restart: Restart) -> None:
+        self._bad_paths |= {item.path for item in restart.passed_over if item.path}
+        self._bad_steps |= {item.step for item in restart.passed_over}
+
+    def leave_behind(self, restart: Restart) -> None:
+        """What was saved after the state that the job went back to by its own decision."""
+        if restart.states:
+            step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:
                 self._went_back.pop()
             self._went_back.append((restart.moment, step))
 
-    def __contains__(self, save: Save) -> bool:
-        place = bisect.bisect_left(self._went_back, save.ended or 0, key=lambda each: each[0])
-        return place < len(self._went_back) and save.step > self._went_back[place][1]
+    def of(self, restart: Restart) -> tuple[int, int]:
+        """The newest step of all, and of those that no restart has passed over until then."""
+        sound, moment = self._saves.sound_at(restart.epoch.begin), restart.moment - self._margin_ns
+
+        def there(save: Save) -> bool:
+            place = bisect.bisect_left(self._went_back, save.last_at, key=lambda each: each[0])
+            left_behind = place < len(self._went_back) and save.step > self._went_back[place][1]
+            return sound(save) and not left_behind
+
+        def good(save: Save) -> bool:
+            return there(save) and save.path not in self._bad_paths and save.step not in self._bad_steps
+
+        pool = self._of_series if self._of_series.before(moment, there) else self._of_all
+        saved, newest = pool.before(moment, there), pool.before(moment, good)
+        return saved.step if saved else 0, newest.step if newest else 0
 
 
-def _older(restart: Restart, newest: int, saved: int) -> Iterator[Claim]:
-    """`newest`: of the checkpoints that were not passed over. `saved`: of all but those that the job left behind by its
-    own decision."""
+def _older(restart: Restart, saved: int, newest: int) -> Iterator[Claim]:
+    """`newest`: of the checkpoints that were not passed over. `saved`: of all."""
     for each, step in restart.states:
         lost_all = not step and saved > 0
         if (step < newest and not restart.passed_over) or lost_all:
@@ -202,17 +194,15 @@ def _not_the_published(evidence: Analysis) -> Iterator[Claim]:
     run, saves = evidence.run, evidence.saves
     if saves.whole:
         return
-    told = [*_published(run), *((save.at, save.step) for save in saves.open)]
-    known = Newest((at, step, (step, at)) for at, step in told)
+    seen = [Save(step, -1, None, at, PUBLISHED) for at, step in _published(run)]
+    known = Newest((save.last_at, save.step, save) for save in [*seen, *saves.open])
     for restart in evidence.restarts[1:]:
-        sound, moment = saves.sound_at(restart.epoch.begin), restart.moment - run.uncertainty_ns
-        newest = known.before(moment, lambda each, sound=sound: sound(*each))  # type: ignore[misc]
-        for each, step in restart.states if newest and not restart.own_decision and not restart.passed_over else ():
-            if newest and step < newest[0]:
+        newest = known.before(restart.moment - run.uncertainty_ns, saves.sound_at(restart.epoch.begin))
+        for each, step in () if restart.own_decision or restart.passed_over else restart.states:
+            if newest is not None and step < newest.step:
                 text = f"rank {each.rank} resumed from step {step} and gave no reason"
-                yield unknown(
-                    Code.RESTART_NOT_PUBLISHED, f"{text}, though it had saved step {newest[0]}, as far as is known"
-                )
+                told = f"{text}, though it had saved step {newest.step}, as far as is known"
+                yield unknown(Code.RESTART_NOT_PUBLISHED, told)
 
 
 def _published(run: Timeline) -> list[tuple[int, int]]:
@@ -275,8 +265,8 @@ def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
     mine = [save for save in evidence.saves.open if run.processes[save.process].rank in usual.punctual]
     known = Newest((save.at, save.step, save) for save in mine)
     for restart in evidence.restarts[1:]:
-        passed_over, lowest = restart.passed_over, min((step for _, step in restart.states), default=0)
-        save = known.before(restart.moment, lambda s, bad=passed_over: not any(b.is_save(s) for b in bad), lowest)  # type: ignore[misc]
+        lowest = min((step for _, step in restart.states), default=0)
+        save = known.before(restart.moment, restart.did_not_pass, lowest)
         if save is not None and lowest > 0:
             rank = run.processes[save.process].rank
             text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
@@ -308,7 +298,7 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
         return
     restart = evidence.run.epochs[1].begin
-    mine, theirs = _last_tensors(evidence.saves, evidence.run), _last_tensors(usual, evidence.fault_free)
+    mine, theirs = evidence.saves.last_tensors, usual.last_tensors
     common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
     differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
     if common and common[0][0] < restart and differ and differ[0][0] >= restart:
@@ -316,16 +306,6 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
         text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
         why = "though all losses are the same: some state may not have been restored"
         yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
-
-
-def _last_tensors(saves: Saves, run: Timeline | None) -> dict[tuple[int, int, str], tuple[int, str]]:
-    """By rank, step and series: when a checkpoint was committed for the last time, and the digest of its tensors."""
-    told = [save for save in saves.whole if run and save.tensors and save.process >= 0]
-    return {
-        (run.processes[save.process].rank, save.step, save.series): (save.ended or 0, save.tensors)
-        for save in told
-        if run
-    }
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

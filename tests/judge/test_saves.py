@@ -1,0 +1,114 @@
+"""The saves of a run as one fact: joined once, found without a look at all of them."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence, lines_run
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.saves import Newest, Saves
+from harness.judge.questions import restarts
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import COMMITTED, FAILED, STARTED
+
+
+def saves(*told: tuple[int, str, int], faults: tuple[Any, ...] = (), **more: Any) -> Saves:
+    """Of one process that does a step every 100 ns."""
+    events = [{"process": 0, "at": at, "event": event, "step": step, "path": f"run/{step}"} for at, event, step in told]
+    begin = np.arange(0, 1000, 100)
+    run: Any = SimpleNamespace(
+        checkpoints=events,
+        processes=[SimpleNamespace(rank=3)],
+        steps=SimpleNamespace(begin=begin),
+        rows_by_process=(np.arange(len(begin)), np.array([0, len(begin)])),
+        faults=faults,
+        published=(),
+        uncertainty_ns=0,
+    )
+    return Saves(SimpleNamespace(**vars(run) | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_newest_is_what_a_look_at_all_of_them_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    things = [(draw.randrange(50), draw.randrange(12), draw.random() < 0.6) for _ in range(40)]
+    known = Newest((at, step, (step, good)) for at, step, good in things)
+    for moment in range(0, 52, 3):
+        wanted = max((step for at, step, good in things if at < moment and good), default=None)
+        found = known.before(moment, lambda thing: thing[1])
+        assert (found and found[0]) == wanted
+
+
+def test_it_looks_back_no_further_than_it_must() -> None:
+    asked: list[int] = []
+    known = Newest((step, step, step) for step in range(1000))
+    assert known.before(500, lambda step: not asked.append(step)) == 499  # type: ignore[func-returns-value]
+    assert asked == [499]
+
+
+def test_an_end_belongs_to_the_last_begin_of_its_step() -> None:
+    found = saves((10, STARTED, 5), (20, STARTED, 5), (30, COMMITTED, 5), (40, FAILED, 6)).all
+    assert [(save.begun, save.ended, save.how) for save in found] == [
+        (10, None, ""),
+        (20, 30, COMMITTED),
+        (None, 40, FAILED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "still_open", "punctual"),
+    [
+        ([(10, STARTED, 5), (50, COMMITTED, 5)], 0, True),
+        ([(10, STARTED, 5), (150, COMMITTED, 5)], 0, False),  # after its next step
+        ([(10, STARTED, 5)], 1, False),
+        ([(950, STARTED, 5)], 0, True),  # it did no step after it
+    ],
+)
+def test_an_open_save_is_one_whose_process_went_on(
+    told: list[tuple[int, str, int]], still_open: int, punctual: bool
+) -> None:
+    found = saves(*told)
+    assert (len(found.open), found.punctual) == (still_open, {3} if punctual else frozenset())
+
+
+def test_a_step_was_saved_unless_the_last_word_says_that_it_failed() -> None:
+    found = saves((10, STARTED, 5), (20, FAILED, 5), (30, STARTED, 5))
+    assert [found.of_step(5, until) for until in (9, 10, 20, 30)] == [False, True, False, True]
+
+
+def damage(fault: str = "rot", healed: int | None = None, **told: Any) -> Any:
+    damaged = ({"at": 200, "names": ["5"], **told},) if told else ()
+    return SimpleNamespace(id=fault, spoils=True, injected=200, healed=healed, damaged=damaged)
+
+
+@pytest.mark.parametrize(
+    ("fault", "moment", "sound"),
+    [
+        (damage(step=5), 199, [True, True]),  # before it struck
+        (damage(step=5), 300, [False, True]),
+        (damage(), 300, [False, False]),  # at work, and nobody knows what it damaged
+        (damage(healed=250), 300, [False, True]),  # begun when it was over
+    ],
+)
+def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sound: list[bool]) -> None:
+    found = saves((100, COMMITTED, 5), (260, STARTED, 6), (280, COMMITTED, 6), faults=(fault,))
+    asked = found.sound_at(moment)
+    assert [asked(save) for save in found.whole] == sound
+
+
+def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
+    told = [(100, COMMITTED, 5), (260, STARTED, 5)]
+    assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
+    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].until for step in (5, 7)] == [260, NEVER]
+
+
+@pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])
+def test_twice_the_restarts_take_twice_the_lines(more: tuple[int, int]) -> None:
+    once, twice = (Analysis.of(evidence(*size)) for size in ((RANKS, RESTARTS), more))
+    ratio = lines_run(lambda: list(restarts.findings(twice))) / lines_run(lambda: list(restarts.findings(once)))
+    assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"
