@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {
     "harness.faults": {"contract", "shared", "load"},
-    "harness.judge.questions": {"restarts"},  # asked by `job`
+    "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),

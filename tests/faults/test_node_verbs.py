@@ -130,7 +130,7 @@ def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:
     node.throttle(None)
     # Else it runs nine tenths of the time; between two signals it may be awake.
     assert (end.used_ns - start.used_ns) / (end.at_ns - start.at_ns) < 0.5
-    assert [each.state for each in node.processes() if each.pid == first] == ["T"]
+    until(lambda: [each.state for each in node.processes() if each.pid == first] == ["T"], "the stop to act")
     node.signal(signal.SIGCONT, first)
     assert "T" not in states(node)
     node.throttle(0.5)

@@ -110,5 +110,5 @@ def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
 @pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])
 def test_twice_the_restarts_take_twice_the_lines(more: tuple[int, int]) -> None:
     once, twice = (Analysis.of(evidence(*size)) for size in ((RANKS, RESTARTS), more))
-    ratio = lines_run(lambda: list(restarts.findings(twice))) / lines_run(lambda: list(restarts.findings(once)))
+    ratio = lines_run(lambda: list(restarts._claims(twice))) / lines_run(lambda: list(restarts._claims(once)))
     assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"
