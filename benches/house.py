@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DECIDING = {"FAIL", "INCONCLUSIVE", "INVALID"}
-MAKERS = {"Finding", "Claim", "Doubt", "finding", "claim", "doubt"}
+MAKERS = {"Finding", "Claim", "Doubt", "Row", "failed", "unknown", "not_as_planned", "finding", "claim", "doubt"}
 SMALL = 5
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
