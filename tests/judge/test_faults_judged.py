@@ -13,7 +13,6 @@ from harness.judge.facts.places import Places
 from harness.judge.questions.faults import _healed_early, _outlived, _too_late, _Work, _wrong_target
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
-from harness.judge.score import Verdict
 from harness.units import Duration
 
 
@@ -218,18 +217,18 @@ def test_a_node_leaves_for_a_reason(
     code: int, at: int, rank: int | None, notice: str | None, kept: bool, told: bool
 ) -> None:
     place = {"node": "a", "incarnation": 1}
+    slots = [SimpleNamespace(**place, kept=kept, allocated=0, released=99)]
     run: Any = SimpleNamespace(
         begin=0,
         progress=_Sized(np.array([30, 61])),
         uncertainty_ns=10,
-        slots=[SimpleNamespace(**place, kept=kept)],
         notices=[place | {"source": notice}] if notice else [],
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
     found = [
-        verdict
-        for verdict, text, _, _ in _left_without_notice(run)
-        if text.startswith(f"a left the job with exit code {code} at ")
+        claim.good
+        for claim in _left_without_notice(run, places(slots=slots))
+        if claim.words.startswith(f"a left the job with exit code {code} at ")
     ]
-    assert found == ([] if told else [Verdict.FAIL])
+    assert found == ([] if told else [False])

@@ -9,7 +9,7 @@ import pytest
 from ruler.__main__ import ROOT, answers, claims_changed, judged, table
 from ruler.histories import Stored, simulated, stored
 
-LEFT_OUT = "else Finding(Verdict.FAIL, text, Code.STEP_LEFT_OUT)"
+LEFT_OUT = "yield failed(Code.STEP_LEFT_OUT, text, ground)"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_nothing_differs_from_itself(runs: list[Stored]) -> None:
 
 def test_a_planted_change_is_found(runs: list[Stored], tmp_path: pathlib.Path) -> None:
     """A failure that becomes an inconclusive by an excuse: the verdict, the claim and its doubt are told."""
-    excuse = "else Finding(Verdict.INCONCLUSIVE, text, Code.STEP_LEFT_OUT, Doubt.CLOCKS)"
+    excuse = "yield unknown(Code.STEP_LEFT_OUT, text, 'doubt.clocks')"
     other = planted(tmp_path, LEFT_OUT, excuse)
     allowed = [Stored(run.name, run.path, ("fail",)) for run in runs]
     lines, different = table(allowed, judged(ROOT, runs), answers(other, runs, keep=False))

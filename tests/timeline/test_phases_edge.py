@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Verdict, load_score
+from harness.judge.score import load_score
+from harness.judge.verdict import Claim
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -156,8 +157,8 @@ def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) ->
 
 
 def deaths(run: Timeline) -> list[str]:
-    reasons = load_score("job").score(Analysis(run), None).reasons
-    return [each.text for each in reasons if each.verdict is Verdict.INCONCLUSIVE and "death" in each.text]
+    claims = load_score("job").score(Analysis(run), None).reasons
+    return [each.words for each in claims if isinstance(each, Claim) and each.good is None and "death" in each.words]
 
 
 def killed_once(tmp_path: pathlib.Path) -> Logs:
