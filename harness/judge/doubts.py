@@ -80,7 +80,8 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)
         return "the log of a killed rank ends before it" if all(ground.since <= at for at in taken) else ""
     seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
-    last = ground.steps and all(step in seams and step - 1 not in ground.steps for step in ground.steps)
+    absent = set(ground.steps)
+    last = absent and all(step in seams and step - 1 not in absent for step in absent)
     return "its event was lost when its workers died" if last else ""
 
 

@@ -95,7 +95,7 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     often = "" if len(who) == len(alike) else f" {len(alike)} times"
     kind = "the command" if first.rank is None else "rank"
     joint = " on " if first.rank is None else " "
-    names = f"{kind}{'s' * (len(who) > 1)}{joint}{_and(who)}"
+    names = f"{kind}{'s' * (len(who) > 1)}{joint}{listed(who)}"
     at = format_duration(first.at - since)
     if first.code is None:
         return f"{names} disappeared{often} without an exit code, the first before {at}"
@@ -112,7 +112,7 @@ def _names(alike: Sequence[End]) -> list[str]:
     return [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
 
 
-def _and(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """`0`, `0 and 1`, `0, 1, 2 and 61 others`."""
     named, rest = (names, 0) if len(names) <= NAMED_MAX else (names[: NAMED_MAX - 1], len(names) - NAMED_MAX + 1)
     parts = [*named, f"{rest} others"] if rest else list(named)

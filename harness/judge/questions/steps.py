@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.judge.codes import Code
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.observable import blindness
 from harness.judge.facts.tells import usual_strides
@@ -94,10 +95,12 @@ def _went_ahead(run: Timeline) -> Iterator[Claim]:
     for each in run.stretches:
         if each.last > last[each.epoch]:
             seen.setdefault(each.epoch, set()).add(each.process)
-    for number in np.unique(steps.epoch[rows]).tolist():
+    rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
+    for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
+        number = int(steps.epoch[mine[0]])
         epoch, end = run.epochs[number], int(last[number])
         absent = tuple(sorted(set(epoch.processes) - seen[number]))
-        ranks = sorted({int(run.steps.rank[row]) for row in rows[steps.epoch[rows] == number].tolist()})
+        ranks = np.unique(steps.rank[mine]).tolist()
         text = f"{_of(ranks, epoch.size)} went on to step {epoch.last} alone; the others stopped at step {end}"
         grounds = [Ground(Kind.ABSENCE)]
         if absent:
@@ -107,8 +110,7 @@ def _went_ahead(run: Timeline) -> Iterator[Claim]:
 
 def _of(ranks: Sequence[int], size: int) -> str:
     """`rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
-    shown = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
-    return f"rank{'s' * (len(ranks) > 1)} {shown} (of {size})"
+    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
 def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Claim]:
