@@ -1,4 +1,7 @@
-"""Did each fault act as it was planned: on its targets, in its way, for its time, and while work was left?"""
+"""Did each fault act as it was planned: on its targets, in its way, for its time, and while work was left?
+
+Did a network fault meet the training's own bytes, and was each effect over once its fault was healed?
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from harness.judge.codes import Code
+from harness.judge.facts import usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.places import Places, node_of
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, not_as_planned
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -249,4 +253,109 @@ def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord
         yield Code.FAULT_UNDONE_EARLY, f"was undone after {lasted}; its planned duration is {fault.lasts}"
 
 
-SCORES = (Faults(),)
+# The training's own bytes went through what each network fault disturbed (`fault.traffic`), else the run is invalid.
+# Bytes that went through and lost no time are a result, and it is said.
+
+TRAFFIC = "the training's own traffic"
+
+
+class OwnTrafficBounds(Bounds):
+    """Nothing to set; `own_traffic: off` where a fault is meant to miss the training's traffic."""
+
+
+class OwnTraffic(Score):
+    name = "own_traffic"
+    order = 46
+    Bounds = OwnTrafficBounds
+    by_default = TRAFFIC
+
+    def score(self, evidence: Analysis, bounds: OwnTrafficBounds | None) -> ScoreResult:
+        struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
+        measured = [fault for fault in struck if any("ok" in each for each in fault.traffic)]
+        unslowed = [text for fault in measured if (text := _lost_no_time(evidence, fault))]
+        values: dict[str, Any] = {"faults": len(struck), "measured": len(measured)}
+        values |= {"bytes": sum(map(_bytes, measured)), "lost_no_time": unslowed}
+        if bounds is None:
+            return ScoreResult(values)
+        untold = ", ".join(dict.fromkeys(fault.id for fault in struck if fault not in measured))
+        unknown = [(TRAFFIC, f"whether it went through {untold} was not measured")] if untold else []
+        reasons = [finding for fault in measured for finding in _missed(fault)]
+        return ScoreResult(values, reasons=reasons, summary="; ".join(unslowed), not_judged=unknown)
+
+
+def _bytes(fault: FaultRecord) -> int:
+    return sum(int(each.get("measured", 0)) for each in fault.traffic)
+
+
+def _missed(fault: FaultRecord) -> Iterator[Claim]:
+    for each in fault.traffic:
+        if each.get("ok") is False:
+            counted = f"{each.get('measured', 0)} bytes in {each.get('seconds', 0):g} s, at least {each.get('least')}"
+            text = f"fault {fault.id} did not meet the training's own traffic on {each.get('node')}: {counted} expected"
+            yield not_as_planned(Code.FAULT_MISSED_TRAFFIC, f"{text} ({each.get('detail', '')})")
+
+
+def _lost_no_time(evidence: Analysis, fault: FaultRecord) -> str:
+    """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
+    named = {name for episode in evidence.run.episodes for name in episode.faults}
+    slowed = {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
+    if fault.id in named | slowed or not all(each.get("ok") for each in fault.traffic):
+        return ""
+    during, band = _sync_during(evidence.run, fault), usual.sync_upper(evidence.fault_free_runs)
+    if during is None or band is None or during > band:
+        return ""
+    times = f"gradient sync took {during / 1e6:.1f} ms, {band / 1e6:.1f} ms at most without a fault"
+    return f"{_bytes(fault)} bytes of the training went through {fault.id} and lost no time: {times}"
+
+
+def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
+    steps = run.steps
+    until = run.end if fault.healed is None else fault.healed
+    rows = (steps.begin >= (fault.injected or 0)) & (steps.end <= until) & (steps.sync_ns > 0)
+    return float(np.median(steps.sync_ns[rows])) if rows.any() else None
+
+
+# Each fault's effect was over once it was healed, as measured (`fault.ended`).
+
+END = "end of the faults' effects"
+
+
+class EffectEndBounds(Bounds):
+    """Nothing to set; `effect_end: off` where a fault is meant to stay."""
+
+
+class EffectEnd(Score):
+    name = "effect_end"
+    order = 45
+    Bounds = EffectEndBounds
+    by_default = END
+
+    def score(self, evidence: Evidence, bounds: EffectEndBounds | None) -> ScoreResult:
+        run = evidence.run
+        struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
+        lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo
+        measured = [fault for fault in lasting if fault.ends]
+        values = {"faults": len(lasting), "measured": len(measured), "over": sum(map(_over, measured))}
+        if bounds is None:
+            return ScoreResult(values)
+        untold = ", ".join(dict.fromkeys(fault.id for fault in lasting if not fault.ends))
+        unknown = [(END, f"the end of the effect was not measured: {untold}")] if untold else []
+        return ScoreResult(values, list(_lines(measured)), not_judged=unknown)
+
+
+def _lines(faults: list[FaultRecord]) -> Iterator[Expectation]:
+    for fault in faults:
+        bad = next((end for end in fault.ends if end.get("ok") is not True), None)
+        end = bad or fault.ends[-1]
+        observed = f"{end.get('measured')} {end.get('unit', '')}".strip()
+        bound = f"{end.get('expected')} {end.get('unit', '')}".strip()
+        reason = f"fault {fault.id} was healed, but its effect did not end: measured {observed}, expected {bound}"
+        verdict = Verdict.PASS if bad is None else Verdict.INVALID
+        yield Expectation(f"effect_end.{fault.id}", bound, observed, verdict, "" if bad is None else reason)
+
+
+def _over(fault: FaultRecord) -> bool:
+    return all(end.get("ok") is True for end in fault.ends)
+
+
+SCORES = (Faults(), OwnTraffic(), EffectEnd())
