@@ -8,7 +8,6 @@ failed once and passed when they ran again.
 
 from __future__ import annotations
 
-import collections
 import pathlib
 import re
 import sys
@@ -35,28 +34,38 @@ class Ends:
 
     @classmethod
     def of(cls, first: Sequence[Outcome], second: Sequence[Outcome]) -> Ends:
-        told = collections.defaultdict[str, list[Outcome]](list)
-        for each in (*first, *second):
-            told[each["test"]].append(each)
-        for file in [test for test in told if "::" not in test]:  # skipped as a whole, and then run test by test
-            if told[file][-1]["outcome"] == "skipped" and any(test.startswith(f"{file}::") for test in told):
-                del told[file]
-        last = {test: each[-1]["outcome"] for test, each in told.items()}
-        ever_failed = {test for test, each in told.items() if any(one["outcome"] == "failed" for one in each)}
-        return cls(
-            passed=[test for test, outcome in last.items() if outcome == "passed"],
-            failed=[test for test in last if test in ever_failed and last[test] != "passed"],
-            flaky=[test for test in last if test in ever_failed and last[test] == "passed"],
-            skipped={
-                test: told[test][-1]["reason"]
-                for test, outcome in last.items()
-                if outcome == "skipped" and test not in ever_failed
-            },
-        )
+        """What failed in one half has failed, whatever the other one says; only a second run in the same half helps."""
+        halves = [_last_words(first), _last_words(second)]
+        named = list(dict.fromkeys(test for half in halves for test in half))
+        files = {test.partition("::")[0] for test in named if "::" in test}
+        found: dict[str, list[str]] = {"passed": [], "failed": [], "flaky": []}
+        skipped = {}
+        for test in named:
+            ends = [half[test] for half in halves if test in half]
+            outcomes_of = {outcome for outcome, _ in ends}
+            if "failed" in outcomes_of:
+                found["failed"].append(test)
+            elif outcomes_of & {"passed", "flaky"}:
+                found["passed"].append(test)
+                found["flaky"] += [test] * ("flaky" in outcomes_of)
+            elif test not in files:  # a file that was skipped as a whole, and then run test by test, is named by these
+                skipped[test] = ends[-1][1]
+        return cls(**found, skipped=skipped)
 
     @property
     def collected(self) -> int:
         return sum("::" in test for test in {*self.passed, *self.failed, *self.skipped})
+
+
+def _last_words(half: Sequence[Outcome]) -> dict[str, tuple[str, str]]:
+    """By test: how it ended in this half, and the reason where it was skipped. `flaky`: failed, and then passed."""
+    found: dict[str, tuple[str, str]] = {}
+    for each in half:
+        outcome = each["outcome"]
+        if found.get(each["test"], ("", ""))[0] in ("failed", "flaky"):
+            outcome = "flaky" if outcome == "passed" else "failed"
+        found[each["test"]] = outcome, each["reason"]
+    return found
 
 
 def problems(ends: Ends, known: Mapping[str, Any], whole: bool = True) -> Iterator[str]:

@@ -61,8 +61,11 @@ class Writer:
             self._write(report)
 
     def _write(self, report: Any) -> None:
-        outcome = "passed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
-        reason = str(report.longrepr[-1]) if outcome == "skipped" else ""
+        outcome, reason = report.outcome, ""
+        if hasattr(report, "wasxfail"):  # a test that may fail proves nothing
+            outcome, reason = "skipped", f"expected to fail: {report.wasxfail}"
+        elif report.skipped:
+            reason = str(report.longrepr[-1])
         line = {"test": report.nodeid, "outcome": outcome, "reason": reason.removeprefix("Skipped: ")}
         with self._file.open("a") as out:
             out.write(json.dumps(line) + "\n")

@@ -63,14 +63,16 @@ def test_the_second_half_runs_what_was_skipped_and_nothing_else(project: pathlib
     assert ran == {
         ("test_a.py::test_engine", "passed"),
         ("test_a.py::test_nowhere", "skipped"),
+        ("test_a.py::test_expected", "skipped"),
         ("test_b.py::test_one", "passed"),
         ("test_b.py::test_two", "passed"),
     }
     ends = halves.Ends.of(outcomes.read(first), outcomes.read(second))
-    assert ends.failed == ["test_a.py::test_broken"] and ends.collected == 7 and len(ends.passed) == 5
+    assert ends.failed == ["test_a.py::test_broken"] and ends.collected == 7 and len(ends.passed) == 4
     assert list(halves.problems(ends, KNOWN)) == [
         "failed: test_a.py::test_broken",
         "skipped in both halves, and not listed: test_a.py::test_nowhere: nowhere",
+        "skipped in both halves, and not listed: test_a.py::test_expected: expected to fail: ",
     ]
 
 
@@ -119,6 +121,12 @@ def test_what_fails_ci(found: halves.Ends, rules: dict[str, Any], problem: str) 
 def test_a_test_that_failed_and_was_then_skipped_has_failed() -> None:
     lines = [{"test": "a::1", "outcome": outcome, "reason": ""} for outcome in ("failed", "skipped")]
     assert halves.Ends.of(lines, []).failed == ["a::1"]
+
+
+def test_what_failed_in_one_half_has_failed_though_the_other_passes_it() -> None:
+    """It failed without engines, was skipped there when it ran again, and passes with them."""
+    first = [{"test": "a::1", "outcome": outcome, "reason": ""} for outcome in ("failed", "skipped")]
+    assert halves.Ends.of(first, [{"test": "a::1", "outcome": "passed", "reason": ""}]).failed == ["a::1"]
 
 
 def test_what_ci_knows_is_whole() -> None:

@@ -223,7 +223,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         scenario=str(scenario.get("name", "")),
         title=str(scenario.get("title", "")),
         backend=str(plan.get("backend", "")),
-        seed=int(plan.get("seed", 0)),
+        seed=int(plan.get("seed") or 0),
         verdict=verdict,
         reasons=reasons or [_headline(results, expects_something(expect), not_judged)],
         not_judged=not_judged,

@@ -17,7 +17,7 @@ from harness.errors import CannotRunError, UsageError
 from harness.page.access import Access
 from harness.page.app import Chart, Page
 from harness.page.hub import Hub
-from harness.page.waiting import Patient
+from harness.page.waiting import AT_ONCE_MAX, Patient
 from harness.run.desk import Desk
 
 STARTS_S = 15.0
@@ -102,6 +102,7 @@ def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart)
             ssl_keyfile=str(place.key) if place.key else None,
             timeout_graceful_shutdown=2,
             http=Patient,
+            backlog=AT_ONCE_MAX,
         )
         server = _Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), name="page", daemon=True)

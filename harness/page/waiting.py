@@ -10,6 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 ASKS_WITHIN_S = 10.0  # for the first whole request
 ANSWERED_WITHIN_S = 30.0  # for each whole answer, unless it stays open; and then for taking it and asking again
 OTHERS_MAX = 100  # connections beside the answers that stay open
+AT_ONCE_MAX = 100  # new ones that are taken before any of them can be closed
 STAYS_OPEN = "stays_open"  # in the state of a request: who answers it limits how many of these there are
 
 _open: dict[Patient, None] = {}  # in the order in which they came
@@ -23,7 +24,7 @@ class Patient(H11Protocol):
         super().connection_made(transport)
         _open[self] = None
         self._expect_request(ASKS_WITHIN_S)
-        others = [each for each in _open if not each.stays_open]
+        others = [each for each in _open if not each.stays_open and not each.transport.is_closing()]
         if len(others) > OTHERS_MAX:
             min(others[:-1], key=lambda each: each.asked).transport.abort()
 

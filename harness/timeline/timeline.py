@@ -169,7 +169,7 @@ class Timeline:
 
     @property
     def planned_steps(self) -> int | None:
-        steps = self.plan.get("workload", {}).get("steps")
+        steps = (self.plan.get("workload") or {}).get("steps")
         return steps if isinstance(steps, int) else None
 
     @cached_property

@@ -422,6 +422,28 @@ def test_streams_stay_open_and_are_limited_and_others_get_in(
         assert not any(closed(each, 0.01) for each in opened[::10])
 
 
+def test_a_burst_of_silent_connections_is_limited(
+    clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each newcomer of a burst closes another one: one that is being closed already makes no room."""
+    monkeypatch.setattr(waiting, "ASKS_WITHIN_S", 600.0)
+    with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
+        host, _, port = served.address.removeprefix("http://").rpartition(":")
+        for _ in range(4 * waiting.OTHERS_MAX):
+            silent = held.enter_context(socket.socket())
+            silent.setblocking(False)
+            silent.connect_ex((host, int(port)))
+
+        def answered() -> bool:
+            with contextlib.suppress(OSError), connected(served) as honest:  # some of the burst still come behind it
+                honest.sendall(ASKED.encode())
+                return honest.recv(100).startswith(b"HTTP/1.1 200")
+            return False
+
+        until(answered, "an answer for who asks")
+        until(lambda: len(waiting._open) <= waiting.OTHERS_MAX + 1, lambda: f"{len(waiting._open)} to be closed")
+
+
 def test_a_burst_of_streams_is_limited(clerk: Clerk, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "STREAMS_MAX", 2)
     with serving(PageAddress(), clerk.desk, tmp_path, lambda narrow: "") as served, contextlib.ExitStack() as held:
