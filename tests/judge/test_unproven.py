@@ -703,3 +703,15 @@ def test_saves_that_are_begun_and_never_committed_were_perhaps_there() -> None:
 
     card = verdict(simulate(JOB, KILL, seed=5), bend)
     assert f"{NOT_THE_NEWEST}, though it had saved step 15, as far as is known" in " ".join(card.reasons), card.reasons
+
+
+@pytest.mark.parametrize("lost", ["workload", "seed", "faults", "expect", "scenario", "abort"])
+def test_a_plan_that_lost_a_part_ends_no_judge(lost: str) -> None:
+    """What is null in a plan is as good as absent."""
+
+    def bend(logs: Logs) -> None:
+        for line in logs["harness"]:
+            if line.get("event") == "plan":
+                line["plan"][lost] = None
+
+    assert verdict(simulate(JOB), bend).verdict is not None
