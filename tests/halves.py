@@ -31,6 +31,7 @@ class Ends:
     failed: Sequence[str]
     flaky: Sequence[str]  # failed, and passed when they ran again; among the passed ones, too
     skipped: Mapping[str, str]  # in both halves, with the reason
+    collected: int = 0  # in the first half, which is the same on each machine
 
     @classmethod
     def of(cls, first: Sequence[Outcome], second: Sequence[Outcome]) -> Ends:
@@ -50,11 +51,7 @@ class Ends:
                 found["flaky"] += [test] * ("flaky" in outcomes_of)
             elif test not in files:  # a file that was skipped as a whole, and then run test by test, is named by these
                 skipped[test] = ends[-1][1]
-        return cls(**found, skipped=skipped)
-
-    @property
-    def collected(self) -> int:
-        return sum("::" in test for test in {*self.passed, *self.failed, *self.skipped})
+        return cls(**found, skipped=skipped, collected=sum("::" in test for test in halves[0]))
 
 
 def _last_words(half: Sequence[Outcome]) -> dict[str, tuple[str, str]]:

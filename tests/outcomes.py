@@ -18,7 +18,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--outcomes", metavar="FILE", help="add a line to FILE for each test: its name, outcome and reason"
     )
-    parser.addoption("--skipped-in", metavar="FILE", help="run only the tests that were skipped in these outcomes")
+    parser.addoption(
+        "--skipped-in", metavar="FILE", help="run only what was skipped in these outcomes, or is not in them"
+    )
 
 
 def configure(config: pytest.Config) -> None:
@@ -38,10 +40,15 @@ def skipped(outcomes: list[Outcome]) -> dict[str, str]:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps what `--skipped-in` names."""
+    """Keeps what `--skipped-in` names, and what only this machine has, as tests with another Python."""
     if file := config.getoption("--skipped-in"):
-        wanted = skipped(read(pathlib.Path(file)))
-        chosen = [item for item in items if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted]
+        told = read(pathlib.Path(file))
+        wanted, known = skipped(told), {each["test"] for each in told}
+        chosen = [
+            item
+            for item in items
+            if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted or (known and item.nodeid not in known)
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
 
