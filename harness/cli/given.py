@@ -11,7 +11,7 @@ from harness.errors import UsageError
 
 
 def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
-    """Takes a folder, and one that can still be made: what is there of its path are folders."""
+    """Accepts a folder that exists, or one that can be made: no part of its path may be a file."""
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):

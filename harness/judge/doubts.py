@@ -40,7 +40,9 @@ def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
     if claim.good is None:
         return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
     if found := spoilt(claim.rests_on, evidence):
-        return None if claim.idle else Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.doubt)
+        if claim.idle and found.doubt is Doubt.TORN_TAIL:  # lost with its process, and rolled back
+            return None
+        return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.doubt)
     return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
 
 

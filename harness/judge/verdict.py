@@ -70,7 +70,7 @@ class Claim:
     good: bool | None = False
     rests_on: tuple[Ground, ...] = ()
     of_a_fault: bool = False  # that did not act as planned: then the run proves nothing
-    idle: bool = False  # nothing hangs on it: where its ground is spoilt, it is not told at all
+    idle: bool = False  # about steps that were rolled back: not told where they were lost with their process
     doubt: str = ""  # the code of why it cannot be told
 
 
