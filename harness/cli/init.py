@@ -25,7 +25,7 @@ from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOptio
 from harness.cli.output import out, safe, say
 from harness.cli.run import stop
 from harness.errors import UsageError
-from harness.judge.facts.tells import BY_FAULT, ITEMS, stood_in_for
+from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous import USUAL_RESTARTS

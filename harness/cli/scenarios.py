@@ -18,7 +18,7 @@ from harness.campaign.validating import check
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say
 from harness.errors import UsageError
-from harness.judge.facts import tells
+from harness.judge.facts import reported
 from harness.log import schema as log_schema
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
@@ -122,7 +122,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     for name, bounds in plan.expect.items():
         lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
     lines += _cost_in_words(spec, plan)
-    lines += tells.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
+    lines += reported.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
         f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.codes import Code, Doubt
 from harness.judge.score import Finding, Verdict, merge
+from harness.judge.verdict import Code, Doubt
 from harness.units import counted
 
 Record = Mapping[str, Any]

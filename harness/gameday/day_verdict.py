@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.judge.codes import Code, Doubt
 from harness.judge.score import Finding, Scorecard, Verdict, merge
+from harness.judge.verdict import Code, Doubt
 from harness.units import format_duration
 
 Event = Mapping[str, Any]

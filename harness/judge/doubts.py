@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.judge.codes import Doubt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.observable import blindness
+from harness.judge.facts.reported import blindness
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.verdict import Claim, Figure, Finding, Ground, Kind, Verdict
+from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.timeline import Episode
 from harness.units import format_duration
 

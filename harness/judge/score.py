@@ -19,11 +19,10 @@ from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
 from harness import units
 from harness.errors import UsageError, choice
 from harness.judge import doubts
-from harness.judge.codes import Code, Doubt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.verdict import EXIT_CODES as EXIT_CODES
-from harness.judge.verdict import Claim, Ground, Kind, worst_first
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, worst_first
 from harness.judge.verdict import Finding as Finding
 from harness.judge.verdict import Verdict as Verdict
 from harness.judge.verdict import merge as merge

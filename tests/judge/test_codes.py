@@ -10,8 +10,8 @@ import pytest
 from judging import Logs, remove, trainers, verdict
 
 import harness
-from harness.judge.codes import Code, Doubt
 from harness.judge.score import Verdict
+from harness.judge.verdict import Code, Doubt
 from harness.theory.simulator import Job, simulate
 
 JOB = Job(nodes=2, steps=40)

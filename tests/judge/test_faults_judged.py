@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.judge.codes import Code
-from harness.judge.facts.places import Places
+from harness.judge.facts.by_time import Places
 from harness.judge.questions.faults import _healed_early, _outlived, _too_late, _Work, _wrong_target
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
+from harness.judge.verdict import Code
 from harness.units import Duration
 
 

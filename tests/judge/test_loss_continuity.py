@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
 
-from harness.judge.codes import Code
 from harness.judge.facts import comparable, losses, samples
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
 from harness.judge.score import Verdict
+from harness.judge.verdict import Code
 from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps

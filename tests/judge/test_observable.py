@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, steps, trainers, verdict
 
-from harness.judge.facts.observable import APART, NO_STEPS
+from harness.judge.facts.reported import APART, NO_STEPS
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import joined

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judging import EXPECT, Logs, fault_free_of, steps, trainers, verdict
 
-from harness.judge.facts import tells
+from harness.judge.facts import reported
 from harness.judge.score import Scorecard, Verdict
 from harness.theory.simulator import Job, Outage, simulate
 
@@ -115,15 +115,15 @@ def test_the_wrong_rank_is_named() -> None:
 
 def test_without_digests_it_is_not_judged_and_said_so() -> None:
     card = judged(struck)
-    assert card.not_judged[tells.ITEMS["weights"]] == "the log holds no digest of the weights"
-    assert tells.ITEMS["weights"] not in judged().not_judged
+    assert card.not_judged[reported.ITEMS["weights"]] == "the log holds no digest of the weights"
+    assert reported.ITEMS["weights"] not in judged().not_judged
 
 
 @pytest.mark.parametrize("written", ["off"])
 def test_it_can_be_switched_off(written: str) -> None:
     card = judged(telling(drifted=1), expect=EXPECT | {"replicas": written})
     assert of_replicas(card) == []
-    assert card.not_judged[tells.ITEMS["weights"]] == "the scenario switches it off"
+    assert card.not_judged[reported.ITEMS["weights"]] == "the scenario switches it off"
 
 
 def test_the_evidence_that_a_trainer_declares_must_be_there() -> None:

@@ -10,9 +10,8 @@ from mutants.bent import JOB, KILL
 
 from harness.errors import UsageError
 from harness.judge import score
-from harness.judge.codes import Doubt
 from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
-from harness.judge.verdict import worst_first
+from harness.judge.verdict import Doubt, worst_first
 from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import FaultRecord
 

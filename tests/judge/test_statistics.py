@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.judge import statistics
+from harness.judge import repeats
 
 FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
 
@@ -20,7 +20,7 @@ FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
     ("runs", "factor"), [(2, 20.581), (5, 3.407), (10, 2.355), (20, 1.926), (30, 1.777), (50, 1.646)]
 )
 def test_tolerance_factors_are_the_published_ones(runs: int, factor: float) -> None:
-    assert statistics.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+    assert repeats.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
 
 
 @pytest.mark.parametrize("runs", [*range(2, 12), 20, 50])
@@ -32,17 +32,17 @@ def test_a_tolerance_factor_covers_what_it_says(runs: int) -> None:
     constant = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
     density = np.exp(constant + (free - 1) * np.log(deviation) - free * deviation**2 / 2)
     normal = NormalDist()
-    factor, ninetieth = statistics.tolerance_factor(runs), normal.inv_cdf(0.9)
+    factor, ninetieth = repeats.tolerance_factor(runs), normal.inv_cdf(0.9)
     above = [normal.cdf(math.sqrt(runs) * (factor * d - ninetieth)) for d in deviation.tolist()]
     covered = float(np.sum(density * above)) * width
     assert covered == pytest.approx(0.95, abs=1e-4 if runs <= 10 else 5e-3), "an approximation beyond ten"
 
 
 def test_failure_rates_are_the_published_ones() -> None:
-    assert statistics.failure_interval(1, 10) == (pytest.approx(0.0025, abs=1e-4), pytest.approx(0.4450, abs=1e-4))
-    assert statistics.failure_interval(0, 10) == (0.0, pytest.approx(0.3085, abs=1e-4))
-    assert statistics.failure_interval(10, 10) == (pytest.approx(0.6915, abs=1e-4), 1.0)
-    assert statistics.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
+    assert repeats.failure_interval(1, 10) == (pytest.approx(0.0025, abs=1e-4), pytest.approx(0.4450, abs=1e-4))
+    assert repeats.failure_interval(0, 10) == (0.0, pytest.approx(0.3085, abs=1e-4))
+    assert repeats.failure_interval(10, 10) == (pytest.approx(0.6915, abs=1e-4), 1.0)
+    assert repeats.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
 
 
 def test_the_tail_bound_keeps_its_promise() -> None:
@@ -50,14 +50,14 @@ def test_the_tail_bound_keeps_its_promise() -> None:
     dice = random.Random(1)
     ninetieth = math.exp(1.2815515655446004 * 0.3)
     samples = [[math.exp(dice.gauss(0, 0.3)) for _ in range(6)] for _ in range(3000)]
-    covered = sum(statistics.tail_bound(sample) >= ninetieth for sample in samples)
+    covered = sum(repeats.tail_bound(sample) >= ninetieth for sample in samples)
     assert covered / len(samples) == pytest.approx(0.95, abs=0.012)
 
 
 @settings(max_examples=50, deadline=None)
 @given(FIGURES)
 def test_the_interval_holds_the_median_and_the_tail_is_above(values: list[float]) -> None:
-    found = statistics.assess(values, limit=1.0)
+    found = repeats.assess(values, limit=1.0)
     low, high = found.interval
     assert min(values) <= low <= found.median <= high <= max(values)
     assert found.tail >= math.exp(sum(map(math.log, values)) / len(values)) * (1 - 1e-9)
@@ -66,45 +66,45 @@ def test_the_interval_holds_the_median_and_the_tail_is_above(values: list[float]
 @settings(max_examples=50, deadline=None)
 @given(FIGURES, st.floats(0.1, 1e4), st.floats(1, 10))
 def test_a_stricter_limit_never_turns_out_into_within(values: list[float], limit: float, looser: float) -> None:
-    assert statistics.assess(values, limit).within <= statistics.assess(values, limit * looser).within
+    assert repeats.assess(values, limit).within <= repeats.assess(values, limit * looser).within
 
 
 @settings(max_examples=30, deadline=None)
 @given(FIGURES, st.floats(1, 1e5))
 def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: float) -> None:
-    found = statistics.assess(values, limit)
+    found = repeats.assess(values, limit)
     if found.more:
         logs = [math.log(value) for value in values]
         mean = sum(logs) / len(logs)
         spread = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
         runs = len(values) + found.more
-        assert mean + statistics.tolerance_factor(runs) * spread <= math.log(limit)
+        assert mean + repeats.tolerance_factor(runs) * spread <= math.log(limit)
 
 
 def test_one_run_bounds_nothing() -> None:
-    found = statistics.assess([4.0], limit=60.0)
+    found = repeats.assess([4.0], limit=60.0)
     assert not found.within and found.tail == math.inf and found.more == 2
 
 
 def test_no_number_of_runs_helps_a_figure_that_is_over_its_limit() -> None:
-    assert statistics.assess([9.0, 10.0, 12.0], limit=8.0).more is None
+    assert repeats.assess([9.0, 10.0, 12.0], limit=8.0).more is None
 
 
 def test_the_interval_of_the_median_is_always_the_same() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
-    assert statistics.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
-    narrow, wide = (statistics.median_interval(values, confidence) for confidence in (0.5, 0.99))
+    assert repeats.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
+    narrow, wide = (repeats.median_interval(values, confidence) for confidence in (0.5, 0.99))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert statistics.median_interval([4.0]) == (4.0, 4.0)
-    middle = statistics.median_interval(values, 0.0)
+    assert repeats.median_interval([4.0]) == (4.0, 4.0)
+    middle = repeats.median_interval(values, 0.0)
     assert middle[0] == middle[1]
-    assert statistics.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
+    assert repeats.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
 
 
 def test_figures_with_a_zero_are_taken_as_they_are() -> None:
-    assert statistics.tail_bound([0.0, 0.0, 0.0]) == 0.0
-    assert statistics.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
-    found = statistics.assess([0.0, 0.0, 0.0], limit=0.0)
+    assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
+    assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
+    found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
     assert found.within and found.more == 0
 
 
@@ -114,20 +114,20 @@ def test_figures_with_a_zero_are_taken_as_they_are() -> None:
 )  # fmt: skip
 def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], limit: float) -> None:
     """By the definition: the first number of runs at which mean and scatter like these stay within the limit."""
-    found = statistics.assess(values, limit)
+    found = repeats.assess(values, limit)
     logs = min(values) > 0
     scale = [math.log(value) for value in values] if logs else values
     room = ((math.log(limit) if logs else limit) - fmean(scale)) / stdev(scale)
-    runs = next(n for n in range(2, 1000) if statistics.tolerance_factor(n) <= room)
+    runs = next(n for n in range(2, 1000) if repeats.tolerance_factor(n) <= room)
     assert found.within == (runs <= len(values))
     assert found.more == max(0, runs - len(values))
     assert not found.within
 
 
 def test_what_no_number_of_runs_would_settle() -> None:
-    assert statistics.assess([1.0, 2.0], 0.0).more is None, "all are above it"
-    assert statistics.assess([1.0, 2.0], 0.5).more is None
-    assert statistics.assess([1.0], 2.0).more == 2
+    assert repeats.assess([1.0, 2.0], 0.0).more is None, "all are above it"
+    assert repeats.assess([1.0, 2.0], 0.5).more is None
+    assert repeats.assess([1.0], 2.0).more == 2
 
 
 @pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])
@@ -135,14 +135,14 @@ def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> 
     def chance(most: int, rate: float) -> float:
         return sum(math.comb(10, k) * rate**k * (1 - rate) ** (10 - k) for k in range(most + 1))
 
-    low, high = statistics.failure_interval(failures, 10)
+    low, high = repeats.failure_interval(failures, 10)
     assert low == 0 if failures == 0 else chance(failures - 1, low) == pytest.approx(0.975)
     assert high == 1 if failures == 10 else chance(failures, high) == pytest.approx(0.025)
-    assert chance(0, statistics.failure_bound(10)) == pytest.approx(0.05)
+    assert chance(0, repeats.failure_bound(10)) == pytest.approx(0.05)
 
 
 def test_the_factors_fall_with_every_run_and_join_their_approximation() -> None:
-    factors = [statistics.tolerance_factor(runs) for runs in range(1, 200)]
+    factors = [repeats.tolerance_factor(runs) for runs in range(1, 200)]
     assert factors == sorted(factors, reverse=True)
     assert len(set(factors)) == len(factors)
     assert factors[-1] > 1.2816, "no fewer than 90 % of a normal population lie below"

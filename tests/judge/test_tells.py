@@ -10,7 +10,7 @@ from judging import EXPECT, Logs, by_a_command, expecting, load, remove, steps, 
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import EventLogError
-from harness.judge.facts import tells
+from harness.judge.facts import reported
 from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
 from harness.theory.simulator import Job, Outage, simulate
 from harness.trainers.contract import build_trainer
@@ -64,9 +64,9 @@ KINDS = {
 def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -> None:
     before, after = both(lambda logs: None), both(KINDS[kind])
     assert before.verdict is after.verdict is Verdict.PASS, after.reasons
-    assert set(after.not_judged) - set(before.not_judged) == {tells.ITEMS[kind]}
+    assert set(after.not_judged) - set(before.not_judged) == {reported.ITEMS[kind]}
     assert set(before.not_judged) <= set(after.not_judged)
-    assert tells.ITEMS[kind] in after.reasons[0]
+    assert reported.ITEMS[kind] in after.reasons[0]
     assert kind in before.metrics["tells"] and kind not in after.metrics["tells"]
 
 
@@ -91,8 +91,8 @@ def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
 
     card = both(bend)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
-    silent = tuple(name for name in SIMULATED if tells.ITEMS[name] != tells.ITEMS[kind])
+    assert any(text.startswith(f"evidence is missing: {reported.ITEMS[kind]}") for text in card.reasons), card.reasons
+    silent = tuple(name for name in SIMULATED if reported.ITEMS[name] != reported.ITEMS[kind])
     assert both(lambda logs: (declaring(silent)(logs), KINDS[kind](logs))).verdict is Verdict.PASS
 
 
@@ -101,7 +101,7 @@ def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> Non
     """Its headers need not say so. Where the fault-free run does not report it either, it is another trainer."""
     card = both(KINDS[kind], fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert any(text.startswith(f"evidence is missing: {tells.ITEMS[kind]}") for text in card.reasons), card.reasons
+    assert any(text.startswith(f"evidence is missing: {reported.ITEMS[kind]}") for text in card.reasons), card.reasons
     other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), fault_free=False)
     promised = [text for text in other.reasons if "its trainer declares" in text]
     assert promised == []
@@ -126,7 +126,7 @@ def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 
 def test_what_a_process_stops_telling_is_missing(fields: tuple[str, ...], kind: str, rank: int, every: int) -> None:
     card = both(ceases(*fields, rank=rank, first=40, every=every), fault_free=False)
     assert card.verdict is not Verdict.PASS
-    text = f"evidence is missing: {tells.ITEMS[kind]}: rank {rank} stopped reporting this "
+    text = f"evidence is missing: {reported.ITEMS[kind]}: rank {rank} stopped reporting this "
     assert any(reason.startswith(text) for reason in card.reasons), card.reasons
 
 
@@ -174,7 +174,7 @@ def test_a_phase_that_nobody_tells_is_not_zero_seconds(phase: str, kind: str) ->
     assert both(lambda logs: None, expect).verdict is Verdict.PASS
     card = both(KINDS[kind], expect)
     assert card.verdict is Verdict.INCONCLUSIVE
-    assert f"{phase} cannot be measured: the log does not report {tells.ITEMS[kind]}" in card.reasons[0]
+    assert f"{phase} cannot be measured: the log does not report {reported.ITEMS[kind]}" in card.reasons[0]
 
 
 def test_a_scenario_without_a_bound_says_so() -> None:
@@ -190,15 +190,15 @@ def test_a_scenario_without_a_bound_says_so() -> None:
 def test_what_will_not_be_judged_is_said_beforehand() -> None:
     some = build_trainer({"command": ["x"], "tells": ["steps", "loss"]}).declares()
     expect = {"loss_continuity": {"mode": "envelope"}, "recovery_time": {"phases": {"restore": "1s"}}, "pace": "off"}
-    lines = tells.forecast(some, expect)
+    lines = reported.forecast(some, expect)
     assert lines[0].startswith(
         "Not judged, because its trainer does not report it: sample order, sample contents, checkpoints"
     )
     assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
-    assert tells.forecast(build_trainer("reference").declares(), expect) == [
+    assert reported.forecast(build_trainer("reference").declares(), expect) == [
         "Its trainer reports everything that is judged."
     ]
-    [open_] = tells.forecast(build_trainer({"command": ["x"]}).declares(), expect)
+    [open_] = reported.forecast(build_trainer({"command": ["x"]}).declares(), expect)
     assert "does not declare" in open_ and "will not be judged" in open_
 
 

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
-from harness.judge.codes import Doubt
 from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.drill import DrillLog, load_drill
-from harness.judge.facts.evidence import part_of
+from harness.judge.facts.evidence import DrillLog, load_drill, part_of
 from harness.judge.facts.slowdown import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
-from harness.judge.verdict import Ground, Kind
+from harness.judge.verdict import Doubt, Ground, Kind
 from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
 from harness.errors import EventLogError
-from harness.judge.codes import Code
 from harness.judge.facts import ledger, slowdown, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, Verdict, judge, load_score
+from harness.judge.verdict import Code
 from harness.log import reading
 from harness.log.consequences import May
 from harness.timeline import timeline

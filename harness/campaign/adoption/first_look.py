@@ -12,7 +12,7 @@ from typing import Any
 from harness.backends.contract import Backend
 from harness.campaign.observers import CampaignObserver, Stage
 from harness.errors import ChaosError
-from harness.judge.facts import tells
+from harness.judge.facts import reported
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
@@ -35,7 +35,7 @@ class Facts:
     step_s: float  # the median
     saves: tuple[int, ...]  # the steps of which a checkpoint was committed
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
-    told: frozenset[str]  # see `harness.judge.facts.tells.ITEMS`
+    told: frozenset[str]  # see `harness.judge.facts.reported.ITEMS`
     problems: tuple[str, ...] = ()  # what the observer could not do
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
 
@@ -115,7 +115,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
         step_s=statistics.median(gaps) if gaps else 0.0,
         saves=tuple(saves),
         files=_files(committed[-1]) if committed else (),
-        told=tells.told(run),
+        told=reported.told(run),
     )
 
 

@@ -7,17 +7,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import abnormal, comparable, ledger, losses, restarts, samples, slowdown, undisturbed, usual
+from harness.judge.facts import abnormal, by_time, comparable, ledger, losses, restarts, samples, slowdown, usual
 from harness.judge.facts.abnormal import LeftOut, Spike
+from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
-from harness.judge.facts.places import Places
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.facts.undisturbed import Window
 from harness.judge.facts.usual import Band, StepTime
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
@@ -48,7 +47,7 @@ class Analysis(Evidence):
     @cached_property
     def disturbed(self) -> Sequence[Window]:
         """Outages and faults at work, in order of time."""
-        return undisturbed.windows(self.run)
+        return by_time.disturbed(self.run)
 
     @cached_property
     def pace(self) -> Pace | str:

@@ -1,13 +1,23 @@
-"""Things found by when they were, without a look at all the others."""
+"""When and where: things found by their time without a look at all the others, when the run was disturbed, and who was
+on which node.
+"""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from harness.timeline.timeline import Bools, FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
+SETTLING_STEPS = 3  # after a fault or an outage: caches are cold, a backlog is worked off
+Window = tuple[int, int]
+Node = tuple[Any, Any]  # its name and its incarnation
+Target = Mapping[str, Any]  # of a fault: a node, or a rank on it
 
 
 class Moments(Generic[T]):
@@ -40,3 +50,89 @@ class Spans(Generic[T]):
             begin, _, what = self._things[place]
             if begin <= moment:
                 yield what
+
+
+def disturbed(run: Timeline) -> list[Window]:
+    """Outages and faults at work, merged, in order of time. Some steps after each are not undisturbed either."""
+    found = [(episode.t_stop, episode.end) for episode in run.episodes]
+    over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last one counts
+    found += [window for fault in run.faults if (window := _at_work(run, fault, over.get(fault.id))) is not None]
+    return union(found)
+
+
+def union(windows: Iterable[Window]) -> list[Window]:
+    """The same time, in windows that are apart, in order."""
+    merged: list[Window] = []
+    for begin, end in sorted(windows):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _at_work(run: Timeline, fault: FaultRecord, over: int | None) -> Window | None:
+    """From the injection until it was healed; one that kills is over with the outages it is named in."""
+    if fault.injected is None:
+        return None
+    if fault.kills and over is not None:
+        return fault.injected, max(fault.injected, over)
+    return fault.injected, run.end if fault.healed is None else max(fault.injected, fault.healed)
+
+
+def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
+    """Which of the intervals [begin, end) touch no window."""
+    if not disturbed:
+        return np.ones(len(begin), np.bool_)
+    lows, highs = np.array(disturbed, np.int64).T
+    nearest = np.searchsorted(highs, begin, side="right")  # the first window that is not over yet
+    return np.asarray(np.append(lows, np.iinfo(np.int64).max)[nearest] >= end, np.bool_)
+
+
+def stretches(rows: Bools) -> list[slice]:
+    """The runs of rows that are `True`."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
+    return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def node_of(target: Target) -> Node:
+    return target.get("node"), target.get("incarnation", 1)
+
+
+class Places:
+    """Who was where, and when: the nodes that the job had, and the workers on them."""
+
+    def __init__(self, run: Timeline):
+        self.kept: frozenset[Node] = frozenset((slot.node, slot.incarnation) for slot in run.slots if slot.kept)
+        self.last_begin = np.zeros(len(run.processes), np.int64)  # of each worker's steps; 0: it did none
+        self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
+        lives: dict[Node, dict[int, list[tuple[int, int, int]]]] = {}
+        for row, worker in enumerate(run.processes):
+            end = max(worker.last_seen, worker.exited or 0)
+            lives.setdefault((worker.node, worker.incarnation), {}).setdefault(worker.rank, []).append(
+                (worker.started, end, row)
+            )
+        self._lives = {node: {rank: Spans(each) for rank, each in ranks.items()} for node, ranks in lives.items()}
+        had: dict[Node, list[tuple[int, int, None]]] = {}
+        for slot in run.slots:
+            had.setdefault((slot.node, slot.incarnation), []).append((slot.allocated, slot.released, None))
+        self._had = {node: Spans(each) for node, each in had.items()}
+        exits: dict[Node, list[tuple[int, Mapping[str, Any]]]] = {}
+        for exit_ in run.exits:
+            exits.setdefault((exit_["node"], exit_["incarnation"]), []).append((exit_["at"], exit_))
+        self._exits = {node: Moments(each) for node, each in exits.items()}
+
+    def had(self, node: Node, moment: int) -> bool:
+        """Whether the job had this node then."""
+        return node in self._had and any(True for _ in self._had[node].at(moment))
+
+    def alive(self, target: Target, moment: int) -> Iterator[int]:
+        """Rows in Timeline.processes: the workers that a target means, who were there then."""
+        ranks = self._lives.get(node_of(target), {})
+        for rank in ranks if target.get("rank") is None else ranks.keys() & {target["rank"]}:
+            yield from ranks[rank].at(moment)
+
+    def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
+        """Of all that ran on the target's node."""
+        node = target.get("node"), target.get("incarnation")
+        return self._exits[node].within(first, last) if node in self._exits else iter(())

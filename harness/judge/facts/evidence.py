@@ -1,4 +1,9 @@
-"""Where a run's evidence lies: its own events, and those of its fault-free and calibration runs, in its folder."""
+"""Where a run's evidence lies: its own events, and those of its fault-free and calibration runs, in its folder.
+
+The restore drill is the job's command, started once more on a copy of its checkpoints before the nodes are released.
+Its events lie in `RUN/drill/events/`, apart from those that are scored; what the harness saw of it is in the harness's
+own log (`drill.started`, `drill.finished`).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,25 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.errors import EventLogError
 from harness.judge.facts import comparable
-from harness.judge.facts.drill import DrillLog, load_drill
-from harness.log import files
+from harness.log import files, reading
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
+DRILL = "drill"
+
+
+@dataclass(frozen=True)
+class DrillLog:
+    """What the drill's workers told: (rank, step) of every `restored`, and how many ranks there were to be."""
+
+    restored: Sequence[tuple[int, int]] = ()
+    world_size: int = 0
+    problem: str = ""  # why its log says nothing
 
 
 @dataclass(frozen=True)
@@ -63,3 +78,27 @@ def part_of(whole: Evidence) -> Evidence:
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
     """Copies another run's events into `run_dir/name`."""
     files.attach(other / "events", run_dir / name / "events")
+
+
+def load_drill(run_dir: pathlib.Path) -> DrillLog | None:
+    """`None` where no drill left a log."""
+    events = run_dir / DRILL / "events"
+    if not events.is_dir():
+        return None
+    try:
+        log = reading.read(events)
+    except EventLogError as error:
+        return DrillLog(problem=str(error))
+    trainers = [writer for writer in log.writers if writer.role == "trainer"]
+    restored = [
+        (_number(writer.header.get("rank")), _number(event.get("step")))
+        for writer in trainers
+        for event in writer.events
+        if event.get("event") == "restored"
+    ]
+    sizes = [_number(writer.header.get("world_size")) for writer in trainers]
+    return DrillLog(restored, max(sizes, default=0))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1

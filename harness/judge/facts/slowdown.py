@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import undisturbed
-from harness.judge.facts.undisturbed import Window
+from harness.judge.facts import by_time
+from harness.judge.facts.by_time import Window
 from harness.judge.facts.usual import FAST_BEFORE, SMOOTHED_STEPS, STEPS_BEFORE, StepTime, medians, step_times
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 
@@ -196,7 +196,7 @@ def pace(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence
     mine = _times(run)
     if not disturbed:
         return "nothing disturbed the job"
-    peace = undisturbed.quiet(mine.begin, mine.end, disturbed)
+    peace = by_time.quiet(mine.begin, mine.end, disturbed)
     after = _last_stretch(mine, peace, disturbed[0][0])
     if after is None:
         return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
@@ -244,9 +244,9 @@ def _times(run: Timeline) -> _Times:
 def _last_stretch(times: _Times, peace: np.ndarray[Any, Any], since: int) -> Ints | None:
     """Rows of the last undisturbed stretch of one world size after `since` that is long enough."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
-    for part in reversed(undisturbed.stretches(peace & (times.begin >= since))):
+    for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
-        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + undisturbed.SETTLING_STEPS
+        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + by_time.SETTLING_STEPS
         if part.stop - first >= STEPS_MIN:
             return np.arange(first, part.stop)
     return None

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.emitter import abnormal
-from harness.judge.codes import Code, Doubt
-from harness.judge.facts import ranks, tells
+from harness.judge.facts import ranks, reported
 from harness.judge.facts.abnormal import Said, seldom
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, failed, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import FaultRecord, Timeline
 
@@ -95,7 +94,7 @@ class Replicas(Score):
     section = "metrics"
     order = 28  # before the losses: weights that differ are the cause of other losses
     Bounds = ReplicasBounds
-    by_default = tells.ITEMS["weights"]
+    by_default = reported.ITEMS["weights"]
 
     def score(self, evidence: Evidence, bounds: ReplicasBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.codes import Code
 from harness.judge.facts import usual
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.places import Places, node_of
+from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, not_as_planned
+from harness.judge.verdict import Claim, Code, not_as_planned
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import format_duration

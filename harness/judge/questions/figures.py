@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter.vocabulary import TELLS
-from harness.judge.codes import Code
-from harness.judge.facts import abnormal, tells, usual
+from harness.judge.facts import abnormal, reported, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import (
@@ -29,7 +28,7 @@ from harness.judge.score import (
     at_least,
     at_most,
 )
-from harness.judge.verdict import unknown
+from harness.judge.verdict import Code, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, PART
 from harness.timeline.story import CLEAN_CODES
@@ -429,13 +428,13 @@ class ToldScore(Score):
     Bounds = Nothing
 
     def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
-        here, scratch = tells.told(evidence.run), tells.from_scratch(evidence.run)
+        here, scratch = reported.told(evidence.run), reported.from_scratch(evidence.run)
         reasons = [
-            unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {tells.ITEMS[kind]}: {why}")
-            for kind, why in tells.missing(evidence)
+            unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {reported.ITEMS[kind]}: {why}")
+            for kind, why in reported.missing(evidence)
         ]
         reasons += [unknown(Code.RESTART_TOLD_SCRATCH, scratch)] if scratch else []
-        untold = list(tells.not_judged(evidence, evidence.run.plan.get("expect") or {}))
+        untold = list(reported.not_judged(evidence, evidence.run.plan.get("expect") or {}))
         return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
 
 

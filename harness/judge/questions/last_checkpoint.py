@@ -13,13 +13,12 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.judge.codes import Code, Doubt
-from harness.judge.facts import undisturbed
+from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.drill import DrillLog
+from harness.judge.facts.evidence import DrillLog
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, failed, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import FAILED
 from harness.timeline.story import CLEAN_CODES
@@ -118,7 +117,7 @@ def _from_the_log(run: Timeline, saves: Saves) -> Claim | None:
     last = saves.whole[-1].ended if saves.whole else None
     if not run.finished or run.outcome != "completed" or run.dropped or (run.torn and last is None):
         return None
-    disturbed = undisturbed.windows(run)
+    disturbed = by_time.disturbed(run)
     ended = sorted((save.ended, save.step) for save in saves.all if save.how == FAILED and save.ended is not None)
     after = [(at, step) for at, step in ended if at > (run.begin if last is None else last)]
     if any(_in_peace(at, disturbed) for at, _ in after):
@@ -136,7 +135,7 @@ def _from_the_log(run: Timeline, saves: Saves) -> Claim | None:
     return None
 
 
-def _in_peace(at: int, disturbed: list[undisturbed.Window]) -> bool:
+def _in_peace(at: int, disturbed: list[by_time.Window]) -> bool:
     place = bisect.bisect_right(disturbed, (at, NEVER))
     return not place or disturbed[place - 1][1] < at
 

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
-from harness.judge.codes import Code, Doubt
 from harness.judge.facts import comparable, ranks, samples
 from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
@@ -31,7 +30,7 @@ from harness.judge.facts.losses import (
 )
 from harness.judge.facts.samples import Consumed
 from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Claim, Ground, Kind, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.timeline import Bools, Floats, Timeline
 from harness.units import counted
 

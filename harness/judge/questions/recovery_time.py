@@ -14,12 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge.codes import Doubt
-from harness.judge.facts import slowdown, tells
+from harness.judge.facts import reported, slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import SLOWDOWN_MAX, Degraded, Pace
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Figure, Ground, Kind
+from harness.judge.verdict import Doubt, Figure, Ground, Kind
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration
@@ -137,7 +136,7 @@ def _expectations(
     for phase, bound in bounds.phases.items():
         spans = [_Span(phase_sums(e).get(phase, 0), e.t_regained is not None, why, e) for e, why in episodes]
         why = unmeasured or ("" if episodes else "progress slowed but never stopped, so no phase was measured")
-        why = why or tells.unmeasured_phase(run, phase)
+        why = why or reported.unmeasured_phase(run, phase)
         lines += _lines(f"recovery_time.phases.{phase}", spans, bound, run, why)
     return lines
 

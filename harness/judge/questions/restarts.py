@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from harness.judge.codes import Code
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.observable import blindness
+from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
-from harness.judge.facts.tells import usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, failed, unknown
+from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.saves import PUBLISHED
 from harness.timeline.timeline import Timeline
 

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from harness.judge.codes import Code
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
-from harness.judge.facts.observable import blindness
-from harness.judge.facts.tells import usual_strides
+from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, Ground, Kind, failed, unknown
+from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 

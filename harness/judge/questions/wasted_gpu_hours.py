@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.judge.codes import Code
-from harness.judge.facts import forecast, slowdown
+from harness.judge.facts import ledger, slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.slowdown import Degraded
 from harness.judge.facts.usual import Band
 from harness.judge.score import Bounds, Expectation, Finding, Percent, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Figure, Ground, Kind
+from harness.judge.verdict import Code, Figure, Ground, Kind
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
@@ -39,7 +38,7 @@ class WastedGpuHours(Score):
         run = evidence.run
         slow, booked = evidence.degraded, evidence.ledger
         values = _values(run, booked) | {"baseline": _baseline(run, evidence.bands)}
-        values["closed_forms"] = forecast.forecast(run, booked)
+        values["closed_forms"] = ledger.forecast(run, booked)
         if bounds is None:
             return ScoreResult(values)
         if not booked.allocated:

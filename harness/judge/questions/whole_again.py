@@ -22,14 +22,13 @@ import numpy as np
 from pydantic import Field
 
 from harness.emitter import EXIT_LEFT, abnormal
-from harness.judge.codes import Code
-from harness.judge.facts import comparable, tells, undisturbed
+from harness.judge.facts import by_time, comparable, reported
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.by_time import Window
 from harness.judge.facts.slowdown import SLOWDOWN_MAX, Pace
-from harness.judge.facts.undisturbed import Window
 from harness.judge.facts.usual import step_times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Claim, Ground, Kind, unknown
+from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
@@ -97,7 +96,7 @@ def _stood_still(evidence: Analysis) -> Iterator[Claim]:
     if usual is None or not len(rows):
         return
     ends = run.progress.end[rows]
-    peace = undisturbed.quiet(ends - times, ends, evidence.disturbed)
+    peace = by_time.quiet(ends - times, ends, evidence.disturbed)
     longest = int(np.where(peace, times, 0).argmax())
     if peace[longest] and times[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
         step = int(run.progress.step[rows[longest] - 1])
@@ -122,7 +121,7 @@ class Rhythm(Score):
     def score(self, evidence: Analysis, bounds: RhythmBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free
         values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
-        if "checkpoints" not in tells.told(run):
+        if "checkpoints" not in reported.told(run):
             return ScoreResult(values)  # that they are not told at all is said elsewhere
         usable = fault_free is not None and not comparable.flaw(run, fault_free)
         theirs = evidence.fault_free_saves if usable else None
@@ -170,7 +169,7 @@ def _after_the_fault(run: Timeline, committed: Ints, due: Ints, disturbed: Seque
     made = committed[np.searchsorted(committed, due - interval / 2)] < due + interval
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
-    counts = undisturbed.quiet(begin, np.maximum(until, begin + 1), disturbed) | made
+    counts = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed) | made
     if disturbed:
         counts &= begin >= disturbed[0][0]
     return np.asarray(made[counts], np.bool_)
@@ -186,7 +185,7 @@ def _last_time(run: Timeline) -> tuple[Ints, Ints]:
 
 def _longest(rows: Bools) -> int:
     """The most `True` in a row."""
-    return max((part.stop - part.start for part in undisturbed.stretches(rows)), default=0)
+    return max((part.stop - part.start for part in by_time.stretches(rows)), default=0)
 
 
 class UseBounds(Bounds):
@@ -292,7 +291,7 @@ class ExitTime(Score):
     def score(self, evidence: Analysis, bounds: ExitBounds | None) -> ScoreResult:
         run = evidence.run
         taken = _exit_ns(run, evidence.disturbed)
-        without = (_exit_ns(other, undisturbed.windows(other)) for other in evidence.fault_free_runs)
+        without = (_exit_ns(other, by_time.disturbed(other)) for other in evidence.fault_free_runs)
         usual = max((ns for ns in without if ns is not None), default=None)
         seconds = {"seconds": taken, "usual_seconds": usual}
         values = {name: None if ns is None else ns / S for name, ns in seconds.items()}

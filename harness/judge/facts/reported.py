@@ -53,6 +53,9 @@ EVENTS = {
     "exits": ("exiting", "worker.exit"),
 }
 REGULAR = 0.9  # of the steps that tell a figure follow the one before by the same distance: then it is told by a rule
+NO_STEPS = "the log holds no step of the job, so its progress is not known"
+APART = "the steps cannot be followed: a process resumed from an unknown step, or is not observed any more"
+IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
 # Which kinds a phase of a recovery is measured by; where one is not told, the phase is not measured.
 PHASE_NEEDS = {
     "interrupted_step": {"exits"},
@@ -258,9 +261,6 @@ def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
         yield name, f"does not report {', '.join(ITEMS[kind] for kind in kinds)}"
 
 
-IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
-
-
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
     """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
     told = _of_ranks(run)
@@ -279,3 +279,11 @@ def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
     for each in run.stretches:
         found.setdefault(run.processes[each.process].rank, []).append(each)
     return found
+
+
+def blindness(run: Timeline, fault_free: Timeline | None) -> str:
+    """Why nothing that depends on steps can be judged, or an empty text. A job that tells none although its fault-free
+    run does has done none."""
+    if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
+        return NO_STEPS
+    return APART if run.apart else ""
