@@ -78,12 +78,15 @@ class Publications:
             self._cannot_see(f"the last look at {self._saved.folder}/ was not done after {END_S:g} s")
 
     def _watch(self) -> None:
-        rest_s = 0.0
-        while not self._over.wait(rest_s):
-            rest_s = self.look()
-        for _ in range(2):
-            self.look()
-        self.tell_what_is_left()
+        try:
+            rest_s = 0.0
+            while not self._over.wait(rest_s):
+                rest_s = self.look()
+            for _ in range(2):
+                self.look()
+            self.tell_what_is_left()
+        except Exception as error:  # whatever a node wrote there: the job goes on
+            self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def look(self) -> float:
         """One look; how long to rest after it. A checkpoint that goes away meanwhile is not noted."""
@@ -103,7 +106,7 @@ class Publications:
         if self._place.files and not found and not self._published:
             self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
         left = [
-            {"path": each.path, "whole": each.whole, "bytes": self._size(each)} | _step(each)
+            {"path": each.path, "whole": self._is_whole(each), "bytes": self._size(each)} | _step(each)
             for each in found[:LEFT_MAX]
         ]
         self._tell("checkpoint.left", checkpoints=left, count=len(found), layout=self._listing.layout)
@@ -111,7 +114,8 @@ class Publications:
     def _note_all(self, before: CheckpointFolder) -> None:
         for found in reversed(self._listing.finished):
             stamp = _stamp(self._place, found.files)
-            if stamp == _stamp(before, found.files) and self._noted.get(found.path, ((), None))[0] != stamp:
+            noted = self._noted[found.path][0] if found.path in self._noted else ()
+            if stamp == _stamp(before, found.files) and not set(stamp) <= set(noted):  # fewer: it is being removed
                 with contextlib.suppress(OSError, FaultError):
                     self._note(found, stamp)
         for path, (stamp, found) in list(self._noted.items()):
@@ -147,6 +151,11 @@ class Publications:
         told["zero_bytes"] = sum(each.size for each in content.tensors if each.zero)
         self._listed += len(content.listed)
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
+
+    def _is_whole(self, found: FoundCheckpoint) -> bool:
+        """A layout alone does not know of each file that is missing."""
+        noted = self._noted[found.path][0] if found.path in self._noted else ()
+        return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 
     def _size(self, found: FoundCheckpoint) -> int:
         return sum(self._place.sizes.get(path, 0) for path in found.files)
