@@ -156,6 +156,24 @@ def test_what_goes_away_is_told_and_what_is_left(tmp_path: pathlib.Path, layout:
     assert noted.look() == [20] and len(noted.of(REMOVED)) == 1
 
 
+def test_one_that_is_away_for_one_look_is_not_gone(tmp_path: pathlib.Path) -> None:
+    noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
+    save(path, state(20))
+    noted.look()
+    path.rename(tmp_path / "aside")
+    noted.look(1)
+    (tmp_path / "aside").rename(path)
+    assert noted.look() == [] and noted.of(REMOVED) == []
+
+
+def test_the_last_save_is_noted_when_the_nodes_have_ended(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path)
+    noted.watch.begin()
+    write(tmp_path / "checkpoints", "torch_file", 20)
+    noted.watch.end()
+    assert [event["event"] for event in noted.events] == [PUBLISHED, LEFT]
+
+
 def test_one_that_is_being_removed_is_not_published_and_not_whole(tmp_path: pathlib.Path) -> None:
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", "reference", 20)

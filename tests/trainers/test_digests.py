@@ -143,6 +143,16 @@ def test_an_emptied_optimizer_shows(tmp_path: pathlib.Path) -> None:
     assert [sum(each.size for each in found if each.zero) for found in (full, zero, empty)] == [0, 3200, 0]
 
 
+def test_zero_is_what_is_zero_from_end_to_end(tmp_path: pathlib.Path) -> None:
+    tensor = torch.zeros(digests.BLOCK_BYTES)
+    for place, zero in ((None, True), (0, False), (len(tensor) // 2, False), (-1, False)):
+        changed = tensor.clone()
+        if place is not None:
+            changed[place] = 1
+        save(tmp_path / FOLDER / "a.pt", changed)
+        assert [each.zero for each in content_of(tmp_path).tensors or ()] == [zero]
+
+
 def test_an_archive_without_tensors_has_none_and_another_format_is_not_known(tmp_path: pathlib.Path) -> None:
     save(tmp_path / "empty" / FOLDER / "a.pt", {"model": {}})
     assert content_of(tmp_path / "empty").tensors == []
@@ -273,6 +283,18 @@ def test_a_hostile_file_is_digested_in_bounds(make: Callable[[pathlib.Path], Non
         tracemalloc.stop()
     assert found.tensors is None and len(found.sha256) == 64
     assert time.process_time() - begin < 60
+
+
+def test_an_archive_of_far_too_many_files_is_not_half_understood(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / FOLDER / "a.pt", state(1))
+    with zipfile.ZipFile(tmp_path / FOLDER / "a.pt", "a") as archive:
+        for number in range(200):
+            archive.writestr(f"more/{number}", b"text")
+    assert len(content_of(tmp_path).tensors or ()) == 3
+    monkeypatch.setattr(digests, "TENSORS_MAX", 5)
+    assert content_of(tmp_path).tensors is None
 
 
 def test_as_many_as_are_allowed_are_told_one_by_one_up_to_a_limit(tmp_path: pathlib.Path) -> None:
