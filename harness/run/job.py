@@ -27,7 +27,7 @@ from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
-from harness.run.publications import Publications
+from harness.run.publications import Publications, hidden
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
@@ -151,8 +151,8 @@ class RunningJob:
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
         self._host_load = HostLoad(self.cluster)
-        saved = plan.workload.checkpoint
-        self._publications = Publications(journal, CheckpointPlace(saved.folder, saved.layout), emit)
+        saved = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
+        self._publications = Publications(journal, saved, emit, hidden(plan, backend))
 
     def _workload(self, holds: TriggerHolds) -> Workload:
         """The plan's, with what its faults need from the start."""
@@ -176,13 +176,15 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.begin(self.live, self.start_ns)
             self.cluster.start()
-            with stop.attended(), self._publications.watched():
+            self._publications.begin()
+            with stop.attended():
                 outcome = self._follow(observer, stop)
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", "stopped by the user")
         finally:
             with stop.attended():
                 self._give_back(outcome)
+                self._publications.end()
         self.emit("run.finished", outcome=outcome.told, reason=outcome.reason)
         with stop.attended():
             self._drill(outcome, stop)
