@@ -78,9 +78,14 @@ def rehearsal(
     }
 
 
-# After the recovery as many steps follow as before it, and some saves; then the restore drill.
-LATER = KILL | {"when": {"step": 50}}
-LONG: dict[str, Any] = {"steps": 120, "checkpoint": {"every_steps": 20, "keep": 10}, "restore_drill": True}
+# After the recovery more steps follow than before it, and some saves, slow enough for the harness to see each of them.
+EARLY = KILL | {"when": {"step": 30}}
+LONG: dict[str, Any] = {
+    "steps": 120,
+    "checkpoint": {"every_steps": 20, "keep": 10},
+    "args": USUAL,
+    "restore_drill": True,
+}
 NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
 # A slow disk skips saves where steps are quick, and the trainer rightly says so.
 NOTHING |= {"metrics": {"steps_rolled_back_max": 0}, "checkpoint_rhythm": "off"}
@@ -94,12 +99,12 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill while saving": rehearsal(KILL | {"when": {"step": 15, "phase": "checkpoint.write"}, "target": {"rank": 0}}),
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
-    "kill, drill": rehearsal(LATER, **LONG),
-    "kill twice, drill": rehearsal(LATER, LATER | {"id": "again", "when": {"step": 90}}, **LONG | {"steps": 200}),
+    "kill, drill": rehearsal(EARLY, **LONG),
+    "kill, no drill": rehearsal(EARLY, **LONG | {"restore_drill": False}),
+    "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
     "rot and kill, drill": rehearsal(
-        ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 200}
+        ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 180}
     ),
-    "kill, pace": rehearsal(KILL | {"when": {"step": 150}}, steps=400, checkpoint={"every_steps": 100}),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
