@@ -48,6 +48,8 @@ MUTANTS = [
     _fails("optimizer_counts_from_zero", BITS.format(22)),
     _fails("weight_decay_lost", BITS.format(22)),
     _fails("weight_decay_lost", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("optimizer_state_lost", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("ranks_share_their_shard", BITS.format(r"\d+"), "shrink and grow"),
     _fails("half_of_the_weights_learns_slower", BITS.format(r"\d+"), "shrink and grow"),
     _fails("gradients_no_longer_clipped", BITS.format(r"\d+"), "shrink and grow"),
     _fails("learns_no_more", BITS.format(r"\d+"), "shrink and grow"),
