@@ -23,6 +23,8 @@ from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
 SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
+# Large enough for the losses of two world sizes to part: in a small model they stay equal to seven digits.
+USUAL = ["--layers", "5", "--width", "128", "--heads", "4", "--context", "64"]
 EXPECT = {
     "recovery_time": {"max": "10m"},
     "wasted_gpu_hours": {"max_percent_by_faults": 99},
@@ -76,6 +78,14 @@ def rehearsal(
     }
 
 
+# After the recovery more steps follow than before it, and some saves, slow enough for the harness to see each of them.
+EARLY = KILL | {"when": {"step": 30}}
+LONG: dict[str, Any] = {
+    "steps": 120,
+    "checkpoint": {"every_steps": 20, "keep": 10},
+    "args": USUAL,
+    "restore_drill": True,
+}
 NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
 # A slow disk skips saves where steps are quick, and the trainer rightly says so.
 NOTHING |= {"metrics": {"steps_rolled_back_max": 0}, "checkpoint_rhythm": "off"}
@@ -89,6 +99,12 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill while saving": rehearsal(KILL | {"when": {"step": 15, "phase": "checkpoint.write"}, "target": {"rank": 0}}),
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
+    "kill, drill": rehearsal(EARLY, **LONG),
+    "kill, no drill": rehearsal(EARLY, **LONG | {"restore_drill": False}),
+    "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
+    "rot and kill, drill": rehearsal(
+        ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 180}
+    ),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
@@ -107,6 +123,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(
         EVICT, EVICT | {"id": "again", "when": {"following": "evict", "event": "recovered"}}, expect=NOTHING_LOST
+    ),
+    "shrink and grow": rehearsal(
+        LOST | {"when": {"step": 70}, "replacement": {"after": "3s"}},
+        steps=200,
+        min_nodes=1,
+        args=USUAL,
+        checkpoint={"every_steps": 20},
+        expect={"loss_continuity": {"mode": "envelope"}},
     ),
     "shrink": rehearsal(
         EVICT | {"replacement": "none"}, steps=600, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}}
