@@ -121,9 +121,13 @@ def read(directory: pathlib.Path) -> Log:
         raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
-        mine = slice(writer.start, following)  # an empty view would keep the whole table in memory
-        writer.steps.update({n: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for n, c in steps.items()})
+        writer.steps.update(rows_of(steps, slice(writer.start, following)))
     return replace(_on_one_clock(writers, steps, problems), samples=table.samples())
+
+
+def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:
+    """Some rows of all columns, as views. An empty view would keep its whole column in memory."""
+    return {name: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for name, c in steps.items()}
 
 
 class _Table:
