@@ -34,7 +34,7 @@ _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no
 CLEAN_CODES = (0, EXIT_LEFT)
 
 
-@dataclass
+@dataclass(eq=False)
 class Life:
     """One worker process. `gone` is when it was certainly no more; `leaving` when it began to exit."""
 
@@ -94,6 +94,7 @@ class World:
     joined: int = 0
     first_gone: int = NEVER  # when the first of its members was gone
     unheard: int = 0  # ranks that left no log at all
+    renumbered: bool = False  # a survivor of an earlier world takes part: two may have started as the same rank
 
     @property
     def whole(self) -> bool:
@@ -187,7 +188,7 @@ def _originals(log: Log) -> list[Writer]:
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
-            said = repr(sorted((key, repr(value)) for key, value in writer.header.items()))
+            said = repr(sorted(writer.header.items()))
             held = found.get(said)
             length = len(writer.steps["end"]) + len(writer.events)
             if held is None or length > len(held.steps["end"]) + len(held.events):
@@ -278,7 +279,8 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
     last = {(life.key, life.local_rank): life for life in lives}
     for life in lives:
         told = life.exit_event or life.exiting
-        ended = told.get("code", 0) if told else codes.get(life.key) if life in last.values() else None
+        alone = last[life.key, life.local_rank] is life
+        ended = told.get("code", 0) if told else codes.get(life.key) if alone else None
         life.cut = life.writer.torn and ended in CLEAN_CODES
 
 
@@ -292,7 +294,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
             worlds.append(World(life.sizes[order]))
         world = worlds[-1]
         world.members[_rank_in(world, life)] = life
-        world.joined = at
+        world.joined, world.renumbered = at, world.renumbered or order > 0
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
     worlds = _shrunk(worlds, lives)
@@ -304,12 +306,11 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
-    started for. Where survivors take part, ranks are given anew: two may have started as the same one."""
+    started for. Where survivors take part, ranks are given anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
-    members = world.members.values()
-    renumbered = order > 0 or any(len(member.worlds) > 1 for member in members)
-    return life not in members if renumbered else life.rank not in world.members
+    renumbered = order > 0 or world.renumbered
+    return life not in world.members.values() if renumbered else life.rank not in world.members
 
 
 def _rank_in(world: World, life: Life) -> int:
@@ -463,6 +464,8 @@ def _labels(life: Life) -> Ints:
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
+    if len(life.worlds) == 1 and (np.diff(step) > 0).all():  # nearly always
+        return np.full(len(step), life.worlds[0] << _TURN_BITS)
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
     world = np.array(life.worlds)[np.maximum(position, 0)]
     same = np.diff(world, prepend=-1) == 0
