@@ -331,17 +331,25 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
     """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
+    going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
-        for life in lives if not world.whole else ():
-            later = [at for at in life.joins if at > world.joined]
-            stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
+        if world.whole:
+            continue
+        going = [life for life in going if life.last_step_end >= world.joined]
+        for life in going:
+            place = bisect.bisect(life.joins, world.joined)
+            until = life.joins[place] if place < len(life.joins) else NEVER
             missing = life.rank < world.size and life.rank not in world.members
-            if missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
-                place = len(life.joins) - len(later)
+            if missing and life.worlds[-1] < number and _stepped(life, world.joined, until):
                 life.joins.insert(place, world.joined)
                 life.sizes.insert(place, world.size)
                 life.worlds.insert(place, number)
                 world.members[life.rank] = life
+
+
+def _stepped(life: Life, begin: int, end: int) -> bool:
+    first, last = np.searchsorted(life.step_ends, [begin, end])
+    return bool(first < last)
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
