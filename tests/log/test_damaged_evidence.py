@@ -112,6 +112,27 @@ def test_a_damaged_plan(tmp_path: pathlib.Path, plan: dict[str, Any], problem: s
     assert f"harness.jsonl:2: {problem}" in refused(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"may": ["kill", 5]}, 'may.1 must be a text like "kill", "stop", "spoil", "drift", "diverge", "leak", not 5'),
+        ({"may": "kill"}, 'may must be a list of texts, not "kill"'),
+        ({"targets": [{"node": "a"}, 5]}, "targets.1 must be an object, not 5"),
+        ({"targets": [{}] * (2**17 + 1)}, "targets must be a list of at most 131072 objects, not [{}, {}, "),
+    ],
+    ids=[
+        "a number in a list of texts",
+        "a text",
+        "a number in a list of objects",
+        "a target for each of too many ranks",
+    ],
+)
+def test_a_damaged_fault(tmp_path: pathlib.Path, told: dict[str, Any], problem: str) -> None:
+    injected = {"event": "fault.injected", "fault": "f"} | told
+    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN}, injected)
+    assert f"harness.jsonl:3: fault.injected event: {problem}" in refused(tmp_path)
+
+
 def test_a_billion_gpus_are_refused(tmp_path: pathlib.Path) -> None:
     gpus = {"event": "node.allocated", "node": "a", "gpus": 10**9}
     write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN}, gpus)
