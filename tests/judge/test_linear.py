@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from counting import lines_run
 from judging import EXPECT, expecting, fault_free_of, load
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Evidence, judge
-from harness.theory.simulator import Job, Outage, simulate
 
 RANKS, RESTARTS, STEPS = 32, 20, 120
 RATIO_MAX = 2.3

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from simulator import Job, Outage, simulate
 
 from harness.emitter import vocabulary
 from harness.errors import EventLogError
@@ -24,7 +25,6 @@ from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
 from harness.report.model import from_scorecard
 from harness.run.trigger import LiveProgress
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1, "wall_ns": 1}

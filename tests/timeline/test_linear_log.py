@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from counting import lines_run
 from judging import EXPECT, Logs, expecting, trainers
+from simulator import Job, Outage, simulate
 
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
 JOB = Job(nodes=2, ranks_per_node=2, steps=60, every=10)
