@@ -47,7 +47,7 @@ NAME_CHARS_MAX = 1000
 
 @dataclass(frozen=True)
 class Field:
-    """One field of an event. `least` and `most` limit a number, or with TEXT and LABEL the length.
+    """One field of an event. `least` and `most` limit a number, or with TEXT, LABEL and OBJECTS the length.
 
     `values` are the known ones; with `closed` there are no others. `fields` are those of an OBJECT or of each of
     OBJECTS; without them any object will do. `column` is the field's place in the table of steps.
@@ -247,7 +247,7 @@ PLANNED_FAULT = (
     _name("fault", "the kind of fault", optional=True),
     Field("parameters", OBJECT, "the fault's parameters", optional=True),
     Field("when", OBJECT, "its trigger", optional=True),
-    Field("targets", OBJECTS, "what it is to act on", optional=True, fields=PLANNED_TARGET),
+    Field("targets", OBJECTS, "what it is to act on", optional=True, most=RANKS_MAX, fields=PLANNED_TARGET),
     Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
 )
 SCENARIO = (
@@ -802,7 +802,7 @@ _HARNESS = (
         (
             _FAULT,
             _name("kind", "the kind of fault", optional=True),
-            Field("targets", OBJECTS, "what it acts on", optional=True, fields=TARGET),
+            Field("targets", OBJECTS, "what it acts on", optional=True, most=RANKS_MAX, fields=TARGET),
             Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=MAY),
             _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
             _size("notice_ns", "how long after a notice it takes the node; none: no notice", "ns", MONO_NS_MAX),

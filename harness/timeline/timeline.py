@@ -462,10 +462,10 @@ def _named(
     waiting = [fault for fault in timeline.faults if fault.injected is not None]
     for episode in episodes:
         end = timeline.end if episode.t_regained is None else episode.t_regained
-        faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
-        waiting = [fault for fault in waiting if fault not in faults]
-        back = _brought_back(timeline, episode, end, gone, first_start)
-        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
+        named = {id(fault) for fault in waiting if _belongs(fault, episode.t_stop, end, gone)}
+        waiting = [fault for fault in waiting if id(fault) not in named]
+        named |= {id(fault) for fault in _brought_back(timeline, episode, end, gone, first_start)}
+        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if id(fault) in named))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
     return result
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from judging import Logs, steps, trainers, verdict
+from simulator import Job, simulate
 
 from harness.judge.facts.abnormal import Said
 from harness.judge.score import Verdict
-from harness.theory.simulator import Job, simulate
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
 NONE_FALSE = {"metrics": {"max_false_alarms": 0}}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import ends
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = Outage(17, "rank", victim=1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import comparable, losses, samples
 from harness.judge.facts.losses import Curve, compare
@@ -17,7 +18,6 @@ from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
 from harness.judge.score import Verdict
 from harness.judge.verdict import Code
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 Bend = Callable[[Logs], object]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, fault_free_of, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import reported
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=3, steps=60, every=10)
 EVERY = 5

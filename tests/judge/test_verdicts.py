@@ -17,10 +17,10 @@ from mutants.bent import (
     starts_from_scratch,
     starts_from_scratch_after_a_hang,
 )
+from simulator import KINDS, Job, Outage, simulate
 
 from harness.judge.score import Expectation, Scorecard, Verdict
 from harness.report import model
-from harness.theory.simulator import KINDS, Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
 from harness.judge.doubts import spoilt
@@ -19,7 +20,6 @@ from harness.judge.facts.evidence import DrillLog, load_drill, part_of
 from harness.judge.facts.slowdown import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.judge.verdict import Doubt, Ground, Kind
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
