@@ -1,8 +1,8 @@
 """Anomalies: what the log shows as abnormal is told by the trainer, and what was told survives in no step.
 
 A loss that leaves its course and does not come back; a rank with other weights, or with those of an older step; a batch
-with samples missing; memory that leaks. Loss and gradient norm are sums over all ranks and prove nothing about one rank: a digest of each rank's own
-weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
+with samples missing; memory that leaks. Loss and gradient norm are sums over all ranks and prove nothing about one
+rank: a digest of each rank's own weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 """
 
 from __future__ import annotations
