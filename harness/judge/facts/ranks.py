@@ -183,14 +183,18 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell."""
-    rows = _rows_of(steps, telling)
-    rows = rows[_told(steps, name, rows)]
+    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell. Or one of them
+    tells it at most of its steps, and a lower one, whose values are compared, now and then."""
+    rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
+    lowest = int(steps.rank[rows].min(initial=len(telling)))
+    rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
     cell, count = cells(steps.step[rows])
     several = np.bincount(cell, minlength=count) > 1
     different = np.zeros(count, np.bool_)
     different[cell[_differing(steps, name, rows, cell, count)]] = True
-    return bool(several.any() and different[several].mean() > LOCAL_SHARE)
+    if not several.any():
+        return bool(telling.any() and not telling[lowest])
+    return bool(different[several].mean() > LOCAL_SHARE)
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
