@@ -232,3 +232,27 @@ def test_a_gap_that_may_be_chance_is_not_judged() -> None:
     ]
     assert [card.verdict for card in cards] == [Verdict.FAIL, Verdict.INCONCLUSIVE], [card.reasons for card in cards]
     assert "such gaps scatter by ±" in cards[1].reasons[0]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
+    """Rank 0 tells its loss at the two ends only, also without a fault; rank 1 tells it in each step."""
+
+    def seldom(logs: Logs) -> None:
+        for lines in trainers(logs, rank=0):
+            for line in steps(lines, 2, 39):
+                del line["loss"], line["grad_norm"]
+
+    logs = simulate(JOB, (), 99).logs()
+    seldom(logs)
+
+    def bend(logs: Logs) -> None:
+        seldom(logs)
+        for line in steps(trainers(logs, rank=1)[-1]) if wrong else ():
+            line["loss"] *= 1.2
+
+    card = verdict(simulate(JOB, KILL, 3), bend, EXACT, load(simulate(JOB, (), 99), logs))
+    told = [each.text for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]
+    assert [text.partition(" differs")[0] for text in told] == [
+        "loss_continuity: at step 11 the loss of rank 1"
+    ] * wrong

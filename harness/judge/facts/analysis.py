@@ -6,8 +6,9 @@ import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from harness.judge.facts import abnormal, by_time, comparable, ledger, losses, restarts, samples, slowdown, usual
+from harness.judge.facts import abnormal, by_time, comparable, ends, ledger, losses, restarts, samples, slowdown, usual
 from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.evidence import Evidence
@@ -122,6 +123,11 @@ class Analysis(Evidence):
     def places(self) -> Places:
         """Who was where, and when."""
         return Places(self.run)
+
+    @cached_property
+    def notices(self) -> Sequence[Mapping[str, Any]]:
+        """Those that somebody gave; the others are the trainer's word alone."""
+        return ends.given(self.run)
 
     @cached_property
     def saves(self) -> Saves:
