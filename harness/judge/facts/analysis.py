@@ -7,9 +7,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.judge.facts import abnormal, by_time, comparable, ledger, losses, restarts, samples, slowdown, usual
+from harness.judge.facts import (
+    abnormal,
+    by_time,
+    comparable,
+    envelope,
+    ledger,
+    losses,
+    restarts,
+    samples,
+    slowdown,
+    usual,
+)
 from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
@@ -81,6 +93,11 @@ class Analysis(Evidence):
     @cached_property
     def comparison(self) -> Comparison | None:
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+
+    @cached_property
+    def envelope(self) -> Envelope | str:
+        """How far fault-free runs are apart, or why that is not known."""
+        return envelope.around(self.run, self.fault_free_curve, self.calibration)
 
     @cached_property
     def incomparable(self) -> str:
