@@ -95,9 +95,21 @@ class Analysis(Evidence):
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
+    def resumed_runs(self) -> envelope.Resumed | None:
+        """Fault-free runs that change their size where the run did."""
+        return envelope.resumed(self)
+
+    @cached_property
+    def calibrated(self) -> Envelope | str:
+        """How far fault-free runs are apart from their first step on, or why that is not known."""
+        return envelope.calibrated(self, self.fault_free_curve)
+
+    @cached_property
     def envelope(self) -> Envelope | str:
-        """How far fault-free runs are apart, or why that is not known."""
-        return envelope.around(self.run, self.fault_free_curve, self.calibration)
+        """The band that the run is held against."""
+        if self.resumed_runs is None or self.fault_free_curve is None:
+            return self.calibrated
+        return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def incomparable(self) -> str:

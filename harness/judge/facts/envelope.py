@@ -22,8 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.judge.facts import comparable
+from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
+from harness.units import counted
 
 FACTOR = 3.0
 FLOOR_ULPS = 4.0  # units in the last place of a 32-bit float
@@ -54,7 +56,7 @@ class Lasts(NamedTuple):
 @dataclass(frozen=True)
 class Envelope:
     fault_free: Curve
-    others: int  # runs it is drawn from
+    source: str  # in words: what it is drawn from
     edges: Ints  # the first row of each stretch
     single: Mapping[str, Floats]  # by curve; by row
     lasting: Mapping[str, Floats]  # by stretch
@@ -82,8 +84,8 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed, on
-        top of what this run differs by already."""
+        """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed,
+        on top of what this run differs by already."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -125,19 +127,59 @@ class Envelope:
         return int(step[self.edges[stretch]]), int(step[ends[stretch] - 1])
 
 
-def around(run: Timeline, fault_free: Curve | None, calibration: Sequence[Timeline]) -> Envelope | str:
-    """The band around the fault-free run, from how far the others are from it; or why they give none."""
-    flaws = [comparable.flaw(run, each) for each in calibration]
-    others = [surviving(each.steps) for each, flaw in zip(calibration, flaws, strict=True) if not flaw]
+def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
+    """The band around the fault-free run, from how far the calibration runs are from it; or why they give none."""
+    flaws = [comparable.flaw(evidence.run, each) for each in evidence.calibration]
+    others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
         return f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
     if fault_free is None or not others:
         return "mode envelope needs fault-free runs to calibrate its band, but there are none"
-    band = _drawn(fault_free, others)
-    return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
+    runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
+    return _drawn(fault_free, [surviving(each.steps) for each in others], runs)
 
 
-def _drawn(fault_free: Curve, others: Sequence[Curve]) -> Envelope:
+@dataclass(frozen=True)
+class Resumed:
+    """Fault-free runs that stop at a save and go on from it. `same`: with as many ranks as before."""
+
+    before: Curve
+    same: Curve
+    others: Sequence[Curve]
+    runs: str
+
+    def around(self, centre: Curve) -> Envelope | str:
+        return _drawn(centre, self.others, self.runs)
+
+    def repeats(self, fault_free: Curve) -> bool:
+        """Whether the job computed the very same once more, until it stopped."""
+        return compare(self.before, fault_free).identical
+
+
+def resumed(evidence: Evidence) -> Resumed | None:
+    """`None` where there are none that anything can be drawn from."""
+    before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
+    others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
+    if before is None or same is None or not others or before.plan.get("seed") != evidence.run.plan.get("seed"):
+        return None
+    if any(comparable.flaw(evidence.run, each) or not len(each.steps) for each in (same, *others)):
+        return None
+    stopped, first = surviving(before.steps), int(same.steps.step.min()) - 1
+    curves = [_joined(stopped, surviving(each.steps)) for each in (same, *others)]
+    runs = f"{counted(len(others), 'fault-free run')} that went on from step {first} (ranks: {_ranks(others)})"
+    return Resumed(stopped.at(np.flatnonzero(stopped.step <= first)), curves[0], curves[1:], runs)
+
+
+def _joined(before: Curve, after: Curve) -> Curve:
+    kept = before.at(np.flatnonzero(before.step < after.step[0]))
+    return Curve(**{each: np.concatenate([getattr(kept, each), getattr(after, each)]) for each in vars(kept)})
+
+
+def _ranks(runs: Sequence[Timeline]) -> str:
+    return ", ".join(map(str, sorted({int(epoch.size) for run in runs for epoch in run.epochs})))
+
+
+def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | str:
     edges, rows = _edges(fault_free), np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
     single = {name: FLOOR_ULPS * ulps(getattr(fault_free, name)) for name in CURVES}
@@ -151,7 +193,8 @@ def _drawn(fault_free: Curve, others: Sequence[Curve]) -> Envelope:
         lasting[name] = np.maximum(FACTOR * mean, _mean(single[name], edges))
         soon[name] = np.maximum(FACTOR * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(FACTOR * most[stretch], single[name])
-    return Envelope(fault_free, len(others), edges, single, lasting, soon)
+    band = Envelope(fault_free, f"{FACTOR:g} × the spread of {runs}", edges, single, lasting, soon)
+    return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
 
 def _edges(fault_free: Curve) -> Ints:

@@ -17,13 +17,14 @@ from pydantic import model_validator
 from harness.judge.facts import ranks, samples
 from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.envelope import FACTOR, Sight
+from harness.judge.facts.envelope import Sight
 from harness.judge.facts.losses import (
     CURVES,
     WORDS,
     Comparison,
     Curve,
     by_scale,
+    compare,
     ulps,
 )
 from harness.judge.facts.samples import Consumed
@@ -242,16 +243,15 @@ def _apart(mine: float, other: float) -> str:
 
 
 def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding."""
+    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding,
+    unless they changed their size at the same step."""
     band = evidence.envelope
     if isinstance(band, str):
         return _unsure(name, "envelope", band), {}
-    sizes = sorted({int(e.size) for t in evidence.calibration for e in t.epochs})
-    runs = counted(band.others, "other fault-free run")
-    source = f"{FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
-    bound = f"envelope, {source}"
-    sees = band.sees(comparison)
-    values = {"band": source, "sees": [each._asdict() for each in sees]}
+    bound, sees = f"envelope, {band.source}", band.sees(comparison)
+    values = {"band": band.source, "sees": [each._asdict() for each in sees]}
+    if why := _resume_alone(evidence):
+        return Expectation(name, bound, "the resume by itself", Verdict.FAIL, why), values
     outside = band.outside(comparison)
     odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
     if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
@@ -259,10 +259,29 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
         reason = f"{WORDS[lasts.curve]} differs from the fault-free run: {where}, at most {lasts.most:.2g} is usual"
         return Expectation(name, bound, where, Verdict.FAIL, reason), values
     line = _judged(name, bound, comparison, outside)
-    early = _judged(name, bound, comparison, band.too_soon(comparison))
-    if line.verdict is Verdict.PASS and early.verdict is Verdict.FAIL:
-        return _unsure(name, bound, f"{early.reason}; {SOONER}"), values
+    early = {} if evidence.resumed_runs else band.too_soon(comparison)
+    if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
+        return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
     return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(sees))))), values
+
+
+def _resume_alone(evidence: Analysis) -> str:
+    """Whether a fault-free run that resumes with as many ranks is another one than the one that does not."""
+    resumed, alone = evidence.resumed_runs, evidence.fault_free_curve
+    if resumed is None or alone is None:
+        return ""
+    repeats = resumed.repeats(alone)
+    band = resumed.around(resumed.same) if repeats else evidence.calibrated
+    if isinstance(band, str):
+        return ""
+    found = compare(alone, resumed.same) if repeats else compare(resumed.same, alone)
+    rows = np.logical_or.reduce(list(band.outside(found).values()))
+    lasts = band.lasts(found)
+    if not rows.any() and lasts is None:
+        return ""
+    where = f"at step {found.step[rows.argmax()]}" if rows.any() or lasts is None else f"from step {lasts.first} on"
+    what = "goes on from a save with as many ranks, without any fault,"
+    return f"the resume by itself changes what is computed: a run that {what} differs {where}"
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
