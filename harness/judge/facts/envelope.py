@@ -1,16 +1,18 @@
 """How far fault-free runs are apart, stretch by stretch: the band of mode `envelope`, and how much it can see.
 
-Three measures, each of them `FACTOR` times what other fault-free runs differ by from the fault-free run:
+Three measures, each of them a multiple of what other fault-free runs differ by from the fault-free run:
 
-* `single`: the largest difference in a stretch and in those beside it. No step may differ by more.
-* `lasting`: the mean size of the differences there. It is far below the largest one, so a deviation that lasts is seen
-  long before a single step leaves the band. The mean of a stretch may not be above it.
-* `soon`: the largest difference so few steps after two runs part. Runs that part by rounding alone are alike for a
-  while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where training
-  is, so more than that is a doubt and no fault.
+* `single`: no step may differ by more than 3 times the largest difference until then, nor by more than 5 times the
+  largest one near by. "Near by" is the stretch and the two beside it: a run may drift sooner or later than another.
+* `lasting`: the mean size of a stretch's differences may be 5 times that of the stretches near by. It is far below the
+  largest one, so a deviation that lasts is seen long before a single step leaves the band.
+* `soon`: 3 times the largest difference so few steps after two runs part. Runs that part by rounding alone are alike
+  for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
+  training is, so more than that is a doubt and no fault.
 
 The band follows the stretches, as runs come closer again when the learning rate falls. It is never narrower than
-rounding: repeats may be identical.
+rounding: repeats may be identical. With one other run to go by, which may happen to be close for long, 3 times what is
+near by would accuse up to 1 in 5 healthy runs that part for good; 5 times, about 1 in 100.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, survi
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-FACTOR = 3.0
+FACTOR = 3.0  # of the largest difference so far
+NEAR_BY = 5.0  # of those near by
 FLOOR_ULPS = 4.0  # units in the last place of a 32-bit float
 STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
 SHORTEST = 10
@@ -187,13 +190,16 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
     found = [compare(other, fault_free) for other in others]
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
-        most = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
+        near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
+        most = np.minimum(NEAR_BY * near, FACTOR * np.maximum.accumulate(near))
         mean = _beside(np.max([_mean(each, edges) for each in spreads], axis=0))
         ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
-        lasting[name] = np.maximum(FACTOR * mean, _mean(single[name], edges))
+        lasting[name] = np.maximum(NEAR_BY * mean, _mean(single[name], edges))
         soon[name] = np.maximum(FACTOR * ages, single[name].max(initial=0.0))
-        single[name] = np.maximum(FACTOR * most[stretch], single[name])
-    band = Envelope(fault_free, f"{FACTOR:g} × the spread of {runs}", edges, single, lasting, soon)
+        single[name] = np.maximum(most[stretch], single[name])
+    band = Envelope(
+        fault_free, f"{FACTOR:g} × the spread of {runs}, {NEAR_BY:g} × near by", edges, single, lasting, soon
+    )
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
 

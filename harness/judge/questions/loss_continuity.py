@@ -305,8 +305,15 @@ def _worst(sees: Sequence[Mapping[str, float]]) -> str:
 
 def _in_figures(sees: Sequence[Sight]) -> str:
     """What would not have passed, beside what did."""
-    told = [f"{each.percent:.2g} % in steps {each.first} to {each.last}" for each in sees]
-    return f"a loss that is off for good shows from so much on: {', '.join(told)}" if told else ""
+    if not sees:
+        return ""
+    least, most = min(sees, key=_percent_of), max(sees, key=_percent_of)
+    told = [f"{each.percent:.2g} % over steps {each.first} to {each.last}" for each in dict.fromkeys((least, most))]
+    return f"a loss that is off for good would show from {' and '.join(told)}"
+
+
+def _percent_of(sight: Sight) -> float:
+    return sight.percent
 
 
 def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) -> Iterator[Expectation]:
