@@ -4,15 +4,14 @@ Three measures, each of them a multiple of what other fault-free runs differ by 
 
 * `single`: no step may differ by more than 3 times the largest difference until then, nor by more than 5 times the
   largest one near by. "Near by" is the stretch and the two beside it: a run may drift sooner or later than another.
-* `lasting`: the mean size of a stretch's differences may be 5 times that of the stretches near by. It is far below the
+* `lasting`: the mean size of a stretch's differences may be 5 times that of any stretch so far. It is far below the
   largest one, so a deviation that lasts is seen long before a single step leaves the band.
-* `soon`: 3 times the largest difference so few steps after two runs part. Runs that part by rounding alone are alike
+* `soon`: 10 times the largest difference so few steps after two runs part. Runs that part by rounding alone are alike
   for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
   training is, so more than that is a doubt and no fault.
 
-The band follows the stretches, as runs come closer again when the learning rate falls. It is never narrower than
-rounding: repeats may be identical. With one other run to go by, which may happen to be close for long, 3 times what is
-near by would accuse up to 1 in 5 healthy runs that part for good; 5 times, about 1 in 100.
+It is never narrower than rounding: repeats may be identical. With one other run to go by, which may be close for long
+by chance, 3 times the mean so far would accuse up to 1 in 10 healthy runs that part for good.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
 FACTOR = 3.0  # of the largest difference so far
-NEAR_BY = 5.0  # of those near by
+NEAR_BY = 5.0  # of the largest one near by
+LASTING = 5.0  # of the largest mean of a stretch so far
+SOONER = 10.0  # of the largest one so soon
 FLOOR_ULPS = 4.0  # units in the last place of a 32-bit float
 STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
 SHORTEST = 10
@@ -192,10 +193,10 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
         spreads = [_spread(each, fault_free, name) for each in found]
         near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
         most = np.minimum(NEAR_BY * near, FACTOR * np.maximum.accumulate(near))
-        mean = _beside(np.max([_mean(each, edges) for each in spreads], axis=0))
+        mean = np.maximum.accumulate(_beside(np.max([_mean(each, edges) for each in spreads], axis=0)))
         ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
-        lasting[name] = np.maximum(NEAR_BY * mean, _mean(single[name], edges))
-        soon[name] = np.maximum(FACTOR * ages, single[name].max(initial=0.0))
+        lasting[name] = np.maximum(LASTING * mean, _mean(single[name], edges))
+        soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
     band = Envelope(
         fault_free, f"{FACTOR:g} × the spread of {runs}, {NEAR_BY:g} × near by", edges, single, lasting, soon
