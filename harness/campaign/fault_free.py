@@ -107,6 +107,8 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     """
     for other in fault_free_plans(plan).values():
         _set_aside(cache(reports) / _key(*other))
+        for resumed in cache(reports).glob(f"{_key(*other)}-at-*"):
+            _set_aside(resumed)
 
 
 def cache(reports: pathlib.Path) -> pathlib.Path:
