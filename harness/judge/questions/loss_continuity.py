@@ -17,7 +17,7 @@ from pydantic import model_validator
 from harness.judge.facts import ranks, samples
 from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.envelope import Sight
+from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import (
     CURVES,
     WORDS,
@@ -262,7 +262,7 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
     early = {} if evidence.resumed_runs else band.too_soon(comparison)
     if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
         return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
-    return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(sees))))), values
+    return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
 
 
 def _resume_alone(evidence: Analysis) -> str:
@@ -293,6 +293,8 @@ def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
     if least >= changes:
         why = f"only {least:.2g} % or more shows, and training changes the loss by {changes:.2g} % from there on"
         yield "a loss that is off for good", why
+    if evidence.resumed_runs is None and len({epoch.size for epoch in evidence.run.epochs}) > 1:
+        yield "the resume by itself", "no fault-free run resumes with as many ranks"
 
 
 def _unsure(name: str, bound: str, why: str) -> Expectation:
@@ -303,13 +305,14 @@ def _worst(sees: Sequence[Mapping[str, float]]) -> str:
     return f" (off for good by {max(each['percent'] for each in sees):.2g} % would show)" if sees else ""
 
 
-def _in_figures(sees: Sequence[Sight]) -> str:
+def _in_figures(band: Envelope, sees: Sequence[Sight]) -> str:
     """What would not have passed, beside what did."""
     if not sees:
         return ""
     least, most = min(sees, key=_percent_of), max(sees, key=_percent_of)
     told = [f"{each.percent:.2g} % over steps {each.first} to {each.last}" for each in dict.fromkeys((least, most))]
-    return f"a loss that is off for good would show from {' and '.join(told)}"
+    shows = f"a loss that is off for good would show from {' and '.join(told)}"
+    return f"{shows}; training changes it by {band.changes_by(sees[0]):.2g} % from there on"
 
 
 def _percent_of(sight: Sight) -> float:
