@@ -45,7 +45,9 @@ def folders_of(workload: Workload, node: str) -> tuple[str, ...]:
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
     return tuple(
-        name for name in dict.fromkeys([*always, *named]) if not (name in _TAKEN or name.startswith("calibration-"))
+        name
+        for name in dict.fromkeys([*always, *named])
+        if not (name in _TAKEN or name.startswith(("calibration-", "resumed-")))
     )
 
 

@@ -55,19 +55,26 @@ class Direction(Protocol):
 @dataclass(frozen=True)
 class Outcome:
     outcome: str  # completed · failed · aborted · interrupted · broken (by its backend) · capped (its GPU time is used)
+    # · saved (as far as it was to go)
     reason: str
 
     @property
     def told(self) -> str:
         """As the log calls it."""
-        return "interrupted" if self.outcome in ("broken", "capped") else self.outcome
+        return "interrupted" if self.outcome in ("broken", "capped", "saved") else self.outcome
 
 
 def execute(
-    plan: Plan, run_dir: pathlib.Path, backend: Backend, observer: Observer = SILENT, stop: StopRequest | None = None
+    plan: Plan,
+    run_dir: pathlib.Path,
+    backend: Backend,
+    observer: Observer = SILENT,
+    stop: StopRequest | None = None,
+    until_saved: int | None = None,
 ) -> Outcome:
     """One job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
-    return run_job(plan, [Rehearsal(plan, to_the_end=True)], run_dir, backend, observer, stop)
+    rehearsal = Rehearsal(plan, to_the_end=True)
+    return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved)
 
 
 def run_job(
@@ -78,11 +85,14 @@ def run_job(
     observer: Observer = SILENT,
     stop: StopRequest | None = None,
     director: Direction | None = None,
+    until_saved: int | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (which must not exist yet).
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (where nothing may be but what it resumes from).
 
-    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. Raises
-    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
+    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
+    the job is ended once a checkpoint of this step or a later one is committed.
+
+    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
     plan = all_faults(plan, rehearsals)
     references = redaction.references(plan.launch().env)
@@ -97,7 +107,8 @@ def run_job(
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = RunningJob(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
+        job = RunningJob(plan, rehearsals, backend, emit, journal, director, until_saved)
+        outcome = job.run(observer, stop or StopRequest())
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -131,9 +142,10 @@ class RunningJob:
         emit: Emitter,
         journal: Journal,
         director: Direction | None = None,
+        until_saved: int | None = None,
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
-        self.director = director
+        self.director, self.until_saved = director, until_saved
         self.run_dir = journal.run_dir
         self.progress = LiveProgress()
         self.tail = Tail(self.run_dir / "events")
@@ -226,7 +238,13 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.tick(self.live, now_ns)
             observer.status(self._status(now_ns))
-            outcome = self._stopped(stop) or self._finished() or self._capped(now_ns) or self._aborted(now_ns)
+            outcome = (
+                self._stopped(stop)
+                or self._saved()
+                or self._finished()
+                or self._capped(now_ns)
+                or self._aborted(now_ns)
+            )
             if outcome:
                 return outcome
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
@@ -287,6 +305,11 @@ class RunningJob:
 
     def _stopped(self, stop: StopRequest) -> Outcome | None:
         return Outcome("interrupted", stop.reason) if stop.asked else None
+
+    def _saved(self) -> Outcome | None:
+        if self.until_saved is None or self.progress.committed_step < self.until_saved:
+            return None
+        return Outcome("saved", f"step {self.progress.committed_step} is saved")
 
     def _capped(self, now_ns: int) -> Outcome | None:
         """Books the GPU time since the last round."""

@@ -84,10 +84,6 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
     assert list(loss_continuity._other_samples(untold, loss_continuity.ContinuityBounds())) == []
 
 
-def test_a_band_is_held_against_how_far_the_loss_moves_not_against_the_loss() -> None:
-    assert loss_continuity._moves(curve([0] * 4, [1] * 4, loss=[100.0, 101.5, np.nan, np.inf])) == 1.5
-
-
 @pytest.mark.parametrize(("gap", "expected"), [("25%", Verdict.PASS), ("24.9%", Verdict.FAIL)])
 def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict) -> None:
     def level(loss: float) -> Callable[[Logs], None]:

@@ -53,6 +53,7 @@ MUTANTS = [
     _fails("half_of_the_weights_learns_slower", BITS.format(r"\d+"), "shrink and grow"),
     _fails("gradients_no_longer_clipped", BITS.format(r"\d+"), "shrink and grow"),
     _fails("learns_no_more", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("weight_decay_lost", "the resume by itself changes what is computed", "shrink"),
     _fails("schedule_restarts", "learning rate " + BITS.format("[12]1")),
     _fails("random_state_lost", BITS.format(21), "kill, dropout"),
     _fails("replays_a_batch", "16 samples were repeated, first at step 21"),

@@ -13,12 +13,16 @@ import yaml
 
 from harness.backends.contract import load_backend
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
-from harness.judge.facts.evidence import attach, load_evidence
+from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.campaign.resumed import Resumed, resize
+from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import execute
+from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
+from harness.timeline import timeline
 from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
@@ -161,9 +165,14 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
         for name, (other, repeat) in fault_free.items()
     }
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a healthy run"
-    execute(broken(plan, bug) if bug else plan, run_dir, backend)
+    plan = broken(plan, bug) if bug else plan
+    execute(plan, run_dir, backend)
     for name, (other, _) in made.items():
         attach(run_dir, name, other)
+    if at := resize(plan, timeline.load(run_dir)):
+        resumed = Resumed(plan, at, run_dir.parent, backend, SILENT_CAMPAIGN, StopRequest())
+        for name, other in resumed.runs(made[FAULT_FREE][0]).items():
+            attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     (run_dir / COMPLETE).touch()
 

@@ -8,9 +8,22 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from harness.judge.facts import abnormal, by_time, comparable, ends, ledger, losses, restarts, samples, slowdown, usual
+from harness.judge.facts import (
+    abnormal,
+    by_time,
+    comparable,
+    ends,
+    envelope,
+    ledger,
+    losses,
+    restarts,
+    samples,
+    slowdown,
+    usual,
+)
 from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
@@ -82,6 +95,23 @@ class Analysis(Evidence):
     @cached_property
     def comparison(self) -> Comparison | None:
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+
+    @cached_property
+    def resumed_runs(self) -> envelope.Resumed | None:
+        """Fault-free runs that change their size where the run did."""
+        return envelope.resumed(self)
+
+    @cached_property
+    def calibrated(self) -> Envelope | str:
+        """How far fault-free runs are apart from their first step on, or why that is not known."""
+        return envelope.calibrated(self, self.fault_free_curve)
+
+    @cached_property
+    def envelope(self) -> Envelope | str:
+        """The band that the run is held against."""
+        if self.resumed_runs is None or self.fault_free_curve is None:
+            return self.calibrated
+        return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def incomparable(self) -> str:

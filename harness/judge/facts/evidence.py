@@ -8,8 +8,8 @@ own log (`drill.started`, `drill.finished`).
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.errors import EventLogError
 from harness.judge.facts import comparable
@@ -20,6 +20,8 @@ from harness.timeline.timeline import Timeline
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
+RESUMED = "resumed-"  # see `harness.campaign.resumed`
+BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 DRILL = "drill"
 
 
@@ -40,6 +42,7 @@ class Evidence:
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
     drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
+    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by name: they stop at a save, or go on
 
     @property
     def fault_free_runs(self) -> list[Timeline]:
@@ -65,6 +68,7 @@ def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
         fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
         drill=load_drill(folder),
+        resumed={path.name: timeline.load(path) for path in sorted(folder.glob(RESUMED + "*"))},
     )
 
 
@@ -72,7 +76,7 @@ def part_of(whole: Evidence) -> Evidence:
     """The same run beside those steps of its fault-free runs that it did."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
-    return replace(whole, fault_free=fault_free, calibration=calibration)
+    return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
