@@ -119,6 +119,7 @@ class Code(enum.StrEnum):
     DAY_REHEARSAL = "day.rehearsal"
     DAY_WATCH = "day.watch"
     DAY_WENT_ON_UNSTEADY = "day.went-on-unsteady"
+    DRILL_ELSEWHERE = "drill.elsewhere"
     DRILL_ERROR = "drill.error"
     DRILL_FAILED = "drill.failed"
     DRILL_FEW_RANKS = "drill.few-ranks"

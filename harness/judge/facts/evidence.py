@@ -8,13 +8,15 @@ own log (`drill.started`, `drill.finished`).
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness.errors import EventLogError
 from harness.judge.facts import comparable
 from harness.log import files, reading
 from harness.timeline import timeline, window
+from harness.timeline.joined import SCRATCH
 from harness.timeline.timeline import Timeline
 
 FAULT_FREE = "fault-free"
@@ -23,11 +25,24 @@ CALIBRATION = "calibration-"
 DRILL = "drill"
 
 
+class Restored(NamedTuple):
+    """What a worker of the drill went on from, as it told it (-1: it told no step); and the first step that it did."""
+
+    rank: int
+    step: int
+    source: str = ""
+    first: int | None = None
+
+    def is_of(self, step: int, stride: int) -> bool:
+        """Whether its state is of this step, as it said, or else as its first step shows."""
+        return self.step == step if self.step >= 0 else self.first is not None and step < self.first <= step + stride
+
+
 @dataclass(frozen=True)
 class DrillLog:
-    """What the drill's workers told: (rank, step) of every `restored`, and how many ranks there were to be."""
+    """What the drill's workers told, and how many ranks there were to be."""
 
-    restored: Sequence[tuple[int, int]] = ()
+    restored: Sequence[Restored] = ()
     world_size: int = 0
     problem: str = ""  # why its log says nothing
 
@@ -90,14 +105,20 @@ def load_drill(run_dir: pathlib.Path) -> DrillLog | None:
     except EventLogError as error:
         return DrillLog(problem=str(error))
     trainers = [writer for writer in log.writers if writer.role == "trainer"]
-    restored = [
-        (_number(writer.header.get("rank")), _number(event.get("step")))
-        for writer in trainers
-        for event in writer.events
-        if event.get("event") == "restored"
-    ]
     sizes = [_number(writer.header.get("world_size")) for writer in trainers]
+    restored = [each for writer in trainers for each in _restored(writer)]
     return DrillLog(restored, max(sizes, default=0))
+
+
+def _restored(writer: reading.Writer) -> Iterator[Restored]:
+    rank, steps = _number(writer.header.get("rank")), writer.steps["step"]
+    first = int(steps.min()) if len(steps) else None
+    told = [event for event in writer.events if event.get("event") == "restored"]
+    for event in told:
+        step = 0 if event.get("source") == SCRATCH else -1
+        yield Restored(rank, _number(event.get("step", step)), str(event.get("source") or ""), first)
+    if first is not None and not told:
+        yield Restored(rank, -1, first=first)
 
 
 def _number(value: object) -> int:
