@@ -346,7 +346,9 @@ def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(dri
 
 def test_a_drill_that_was_switched_off_is_named_beside_the_pass() -> None:
     def off(logs: Logs) -> None:
-        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["workload"]["restore_drill"] = False
+        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["workload"]["restore_drill"] = (
+            False
+        )
 
     card = drill_card(None, off)
     assert card.verdict is Verdict.PASS and card.not_judged["last checkpoint"] == "restore_drill is off", card.reasons
