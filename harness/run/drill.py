@@ -136,10 +136,18 @@ class Again:
         took_ns = max(self.progress.first_step_ns - self.begin_ns, 0)
         return LIMIT_S + START_TIMES * took_ns / 1e9
 
-    def start(self, folder: str, limit_s: float, watch: Watch, prepare: Callable[[pathlib.Path], None]) -> Ended:
-        """On a copy in this folder, which `prepare` may change before. Raises `CannotDrill` where there is no copy, or
-        where the user wants to stop."""
-        plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}")
+    def start(
+        self,
+        folder: str,
+        limit_s: float,
+        watch: Watch,
+        prepare: Callable[[pathlib.Path], None] = lambda place: None,
+        nodes: int | None = None,
+    ) -> Ended:
+        """On a copy in this folder, which `prepare` may change before; by default on all planned nodes.
+
+        Raises `CannotDrill` where there is no copy, or where the user wants to stop."""
+        plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = int(limit_s * 1e9)
         limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
         launch, place = plan.launch(), self.journal.run_dir / folder
@@ -190,7 +198,7 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         return again.speakers <= watch.restored(step).keys() or watch.goes_on
 
     watch = Watch(again.stop, enough)
-    ended = again.start(FOLDER, again.start_limit_s, watch, lambda place: None)
+    ended = again.start(FOLDER, again.start_limit_s, watch)
     found = DrillOutcome("timeout", step)
     restored = watch.restored(step)
     if restored and not watch.ended_badly:

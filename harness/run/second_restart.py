@@ -62,7 +62,7 @@ def _restart(again: Again) -> SecondRestart:
     steps = again.progress.furthest_step
     limit_s = again.start_limit_s + STEP_TIMES * ran_s * (steps - before + 1) / max(steps, 1)
     watch = Watch(again.stop, lambda _: False)  # the command ends by itself, where the run's did
-    ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved))
+    ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved), _nodes(again))
     left = _listed(again.journal.run_dir / SECOND, saved)
     found = SecondRestart("error", before, max((each.step or 0 for each in left.finished), default=None), ended.reason)
     if ended.outcome == "completed":
@@ -73,6 +73,13 @@ def _restart(again: Again) -> SecondRestart:
         return found
     done = f"stuck in {watch.progress.phase} after step {watch.progress.complete_step}"
     return replace(found, outcome="timeout", reason=f"it was not over after {limit_s:.3g} s: {done}")
+
+
+def _nodes(again: Again) -> int | None:
+    """As many as the job had at its end, so that its steps are computed in the same way; `None`: as planned."""
+    asked, ranks = again.plan.workload, again.progress.world_size
+    nodes, rest = divmod(ranks, asked.ranks_per_node)
+    return nodes if not rest and asked.min_nodes <= nodes < asked.nodes else None
 
 
 def _check_recovered(again: Again, newest: int, before: int) -> None:

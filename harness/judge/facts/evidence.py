@@ -2,7 +2,8 @@
 
 The restore drill is the job's command, started once more on a copy of its checkpoints before the nodes are released.
 Its events lie in `RUN/drill/events/`, apart from those that are scored; what the harness saw of it is in the harness's
-own log (`drill.started`, `drill.finished`).
+own log (`drill.started`, `drill.finished`). The second restart is the same from the save before the last one, to the
+end of the job: `RUN/second-restart/events/`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
 DRILL = "drill"
+SECOND = "second-restart"
 
 
 class Restored(NamedTuple):
@@ -55,6 +57,7 @@ class Evidence:
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
     drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
+    second_restart: Timeline | None = None  # the same on a copy without the last one
 
     @property
     def fault_free_runs(self) -> list[Timeline]:
@@ -80,6 +83,7 @@ def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
         fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
         drill=load_drill(folder),
+        second_restart=_load_second(folder),
     )
 
 
@@ -119,6 +123,14 @@ def _restored(writer: reading.Writer) -> Iterator[Restored]:
         yield Restored(rank, _number(event.get("step", step)), str(event.get("source") or ""), first)
     if first is not None and not told:
         yield Restored(rank, -1, first=first)
+
+
+def _load_second(run_dir: pathlib.Path) -> Timeline | None:
+    """`None` where it left no log that can be read."""
+    try:
+        return timeline.load(run_dir / SECOND) if (run_dir / SECOND / "events").is_dir() else None
+    except EventLogError:
+        return None
 
 
 def _number(value: object) -> int:
