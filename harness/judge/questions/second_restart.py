@@ -20,12 +20,12 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
-from harness.timeline.timeline import Floats, Ints, Timeline
+from harness.timeline.timeline import Floats, Timeline
 from harness.units import counted
 
 ITEM = "second restart"
 BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
-SAMPLES = {"digest": "digest", "first": "position", "count": "number of samples"}  # in words
+SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
 
 
 class SecondRestart(Score):
@@ -47,13 +47,13 @@ class SecondRestart(Score):
         values["steps"] = len(compared.step)
         step = int(told["step"])
         reasons = [*_restored(again, step), *_all_steps(evidence.run, again, step, told)]
-        if not reasons:
-            reasons += _samples(evidence, compared)
+        if reasons:
+            return ScoreResult(values, reasons=reasons[:1])
         if why := _no_comparison(evidence, again, compared, step):
-            return ScoreResult(values, reasons=reasons, not_judged=[] if reasons else [(ITEM, why)])
-        reasons += [*_losses(evidence, compared), *_saved(evidence, again, compared, step)][:1]
+            return ScoreResult(values, not_judged=[(ITEM, why)])
+        differ = [*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, again, step)]
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
-        return ScoreResult(values, reasons=reasons, summary="" if reasons else same)
+        return ScoreResult(values, reasons=differ[:1], summary="" if differ else same)
 
 
 def _nothing_learned(evidence: Analysis, told: Mapping[str, Any]) -> str:
@@ -167,30 +167,19 @@ def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
 
 
 def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
-    """Each step consumed the same, where both tell it."""
-    bounds = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
-    if not isinstance(bounds, Mapping) or bounds.get("samples") == "reported":
+    """The first step that consumed others, where both tell it; unless the scenario lets samples be repeated."""
+    bounds = evidence.run.plan["expect"]["loss_continuity"]
+    if bounds.get("samples") == "reported" or bounds.get("max_samples_repeated") or bounds.get("max_samples_skipped"):
         return
     for name, words in SAMPLES.items():
         untold = 0 if name == "digest" else -1
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
-        rows = np.flatnonzero((mine > untold) & (other > untold) & (mine != other))
-        if name == "digest":
-            rows = _unlike(mine, other)
-        if len(rows):
-            text = (
-                f"at step {compared.step[rows[0]]} its {words} differ{'' if name == 'digest' else 's'} from the run's"
-            )
+        for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
+            text = f"at step {compared.step[row]} it consumed other data than the run: another {words}"
             yield failed(Code.SECOND_OTHER_SAMPLES, f"second_restart: {text}")
-            return
 
 
-def _unlike(mine: Ints, other: Ints) -> Ints:
-    """Rows in which both tell a digest, and another one."""
-    return np.flatnonzero((mine != 0) & (other != 0) & (mine != other))
-
-
-def _saved(evidence: Analysis, again: Timeline, compared: Comparison, step: int) -> Iterator[Claim]:
+def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Claim]:
     """The tensors of what both saved last, as the harness saw them; where the steps are the same bit for bit."""
     usual = evidence.comparison
     if usual is None or not usual.identical:
