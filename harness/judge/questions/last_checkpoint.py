@@ -55,7 +55,7 @@ class LastCheckpoint(Score):
         told = run.drill or {}
         restored = told.get("restored_step")
         values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
-        values["outcome"] = told.get("outcome")
+        values |= {name: told.get(name) for name in ("outcome", "seconds", "gpu_seconds")}
         if bounds is None:
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
