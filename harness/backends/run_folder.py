@@ -30,7 +30,7 @@ CONTROL = "control"
 CHECKPOINTS = "checkpoints"
 FOR_NODES = ("holds.json", "holds", "damage", "clock", "data", delivery.NAME)  # made by the harness; nodes read them
 KEY = "key"
-_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "fault-free", "twin"}
+_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
 
 _NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 

@@ -209,6 +209,10 @@ HEADER = (
     Field("mono_ns", INTEGER, "the writer's monotonic clock", unit="ns", least=0, most=MONO_NS_MAX),
 )
 
+_COST = (
+    Field("seconds", NUMBER, "how long it took", unit="s", optional=True, least=0),
+    Field("gpu_seconds", NUMBER, "the same, for all its GPUs together", unit="GPU-s", optional=True, least=0),
+)
 TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
 LEFT = (
     _text("path", "as it would be published", optional=False),
@@ -954,8 +958,8 @@ _HARNESS = (
             Field(
                 "outcome",
                 TEXT,
-                "how it ended; error: the drill itself could not be made",
-                values=("restored", "scratch", "failed", "timeout", "error"),
+                "how it ended; untold: the job had nothing left to do; error: the drill itself could not be made",
+                values=("restored", "scratch", "failed", "timeout", "untold", "error"),
             ),
             _step("the step of the last checkpoint", optional=True),
             _text("reason", "why"),
@@ -968,6 +972,38 @@ _HARNESS = (
                 least=0,
                 most=STEP_MAX,
             ),
+            *_COST,
+        ),
+    ),
+    Event(
+        "second_restart.started",
+        ("harness",),
+        "After the job: its command starts once more, from the save before the last one.",
+        (_step("of the newest committed checkpoint, which is removed from the copy", optional=True),),
+    ),
+    Event(
+        "second_restart.finished",
+        ("harness",),
+        "The second restart is over.",
+        (
+            Field(
+                "outcome",
+                TEXT,
+                "how it ended; skipped: there was nothing to start from; error: it could not be made",
+                values=("done", "failed", "timeout", "skipped", "error"),
+            ),
+            _step("of the save before the last one", optional=True),
+            Field(
+                "saved_step",
+                INTEGER,
+                "of the newest save when it was over",
+                unit="steps",
+                optional=True,
+                least=0,
+                most=STEP_MAX,
+            ),
+            _text("reason", "why"),
+            *_COST,
         ),
     ),
     Event(

@@ -21,7 +21,7 @@ from harness.faults.contract import CheckpointPlace
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run import drill, provenance
+from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
 from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
@@ -97,7 +97,7 @@ def run_job(
     plan = all_faults(plan, rehearsals)
     references = redaction.references(plan.launch().env)
     for name in ("events", "logs"):
-        (run_dir / name).mkdir(parents=True)
+        (run_dir / name).mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
     emit = Emitter(run_dir / "events" / "harness.jsonl", {"role": "harness", "clock": clock_id()})
     emit("plan", plan=plan.to_json())
@@ -273,9 +273,11 @@ class RunningJob:
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
         for header, event in self.tail.rest():  # its last words may have come after the last look
             self.progress.absorb(header, event, time.monotonic_ns())
-        step = self.progress.committed_step
-        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
-            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
+        if outcome.outcome == "completed" and drill.is_wanted(self.plan, self.progress.committed_step):
+            told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
+            for make in (drill.rehearse_restore, second_restart.make):
+                if not stop.asked:
+                    make(drill.Again(*told))
 
     def _first_node(self) -> tuple[str, int]:
         """The first node that is alive, which most trainers log on."""

@@ -155,6 +155,7 @@ class Timeline:
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
+    second_restart: Mapping[str, Any] | None = None  # the same of the second restart
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
@@ -274,6 +275,7 @@ def build(log: reading.Log) -> Timeline:
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
         drill=story.drill(),
+        second_restart=story.second_restart(),
         told_events=story.told_events(),
         data_samples=max((event.get("data_samples", 0) for event in story.of_trainers("rendezvous")), default=0)
         or None,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from judging import load, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal
@@ -26,7 +27,6 @@ from harness.plan.model import Plan
 from harness.run.job import Outcome
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
 JOB = Job(nodes=2, steps=60, every=10)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from judging import expecting, fault_free_of, load, remove, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import envelope
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.score import Scorecard, Verdict, judge
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Floats, Timeline
 
 STEPS = 240
