@@ -91,7 +91,6 @@ class LocalNode(NetworkedNode, StoringNode):
             raise BackendError(f"node {name} cannot be made: {reason}") from error
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
-        self.killed_in_s: float | None = None
         self._lab = lab
         self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
@@ -119,7 +118,7 @@ class LocalNode(NetworkedNode, StoringNode):
         return count
 
     def kill(self) -> None:
-        self.killed_in_s = self._lab.call("node.kill", node=self.key)
+        self._lab.call("node.kill", node=self.key)
 
     def freeze(self) -> None:
         self._lab.call("node.freeze", node=self.key)
