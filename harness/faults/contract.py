@@ -127,8 +127,8 @@ class Context(Protocol):
         ...
 
     def undo(self, action: str, **arguments: Any) -> None:
-        """Writes the undo record `module:function` with its arguments, fsynced, *before* the fault touches
-        anything that outlives the nodes (files on the host). What dies with the nodes needs none."""
+        """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
+        nodes (files on the host). `action`: `faults.<name>`. What dies with the nodes needs none."""
         ...
 
     def ready(self) -> None:

@@ -1,4 +1,4 @@
-"""One whole run, top to bottom: nodes, launch, rehearsals, end. `Job.run` has the order of events.
+"""One whole run, top to bottom: nodes, launch, rehearsals, end. `RunningJob.run` has the order of events.
 
 A job is a training on a backend that writes one event log; what is done to it are its rehearsals. Everything that
 happens goes into the log; nothing is judged here.

@@ -3,9 +3,9 @@
 A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
 loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
 within it the step number only grows. What one process did in one epoch is a *stretch*. A step is *complete* when
-every rank of its world has done it, as far as the ranks have logs that can tell. The *lineage* is the chain of epochs
-that the final state descends from: the last epoch, then the one whose checkpoint it started from, and so on back to
-scratch. A step survives when it lies on that chain; everything else was executed and rolled back.
+every rank of its world that has a log has done it. The *lineage* is the chain of epochs that the final state descends
+from: the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when it
+lies on that chain; everything else was executed and rolled back.
 """
 
 from __future__ import annotations
