@@ -66,16 +66,12 @@ def rehearse_restore(
     emit("drill.started", step=committed_step)
     folder = journal.run_dir / FOLDER
     try:
-        found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
+        found = _drill(plan.without_faults(f"{plan.run_id}-drill"), folder, backend, journal, committed_step, stop)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
         found = DrillOutcome("error", committed_step, reason=f"{type(error).__name__}: {error}")
     with contextlib.suppress(FaultError, OSError):  # what is left is told when the journal is closed
         _undo(journal.run_dir, saved_folders(plan.launch()))
     emit("drill.finished", **asdict(found))
-
-
-def _plan(plan: Plan) -> Plan:
-    return plan.without_faults(f"{plan.run_id}-drill")
 
 
 def _drill(

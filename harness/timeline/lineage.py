@@ -339,17 +339,13 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
         for life in going:
             place = bisect.bisect(life.joins, world.joined)
             until = life.joins[place] if place < len(life.joins) else NEVER
+            first, last = np.searchsorted(life.step_ends, [world.joined, until])
             missing = life.rank < world.size and life.rank not in world.members
-            if missing and life.worlds[-1] < number and _stepped(life, world.joined, until):
+            if missing and life.worlds[-1] < number and first < last:
                 life.joins.insert(place, world.joined)
                 life.sizes.insert(place, world.size)
                 life.worlds.insert(place, number)
                 world.members[life.rank] = life
-
-
-def _stepped(life: Life, begin: int, end: int) -> bool:
-    first, last = np.searchsorted(life.step_ends, [begin, end])
-    return bool(first < last)
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
