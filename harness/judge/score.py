@@ -82,8 +82,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score (one that
-        is judged by default: has switched it off)."""
+        """`bounds` is an instance of `self.Bounds`, or `None` if the scenario does not ask for this score, or has
+        switched it off."""
 
     def asks(self, bounds: BaseModel) -> bool:
         """Whether `bounds` expects anything beyond what is judged anyway."""

@@ -3,17 +3,17 @@
 The rules name who may die of what; everything else is unexplained:
 
 * A *target* of a fault that kills may die of it, in whatever way.
-* Its *peers* may, when it was taken: a collective that fails, fails for all of its ranks. The same goes for those
-  at work when a node came (back), as the job is formed anew; and for everybody while a fault is at work over which a
-  healthy job may have to stop (`stops`: a partition, a full store), and for those it left behind. But only until
-  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not of their own: no peer's
-  end causes a segmentation fault, nor what the worker itself called an error and not the loss of a peer. Such an error
-  may come of a fault that was at work on that very worker.
+* When a target dies, its *peers* may die, too, because their collective fails. The same goes for workers that were
+  running when a node came, as the job is formed anew; and for everybody while a fault is at work over which a healthy
+  job may have to stop (`stops`: a partition, a full store), and for those it left behind. They are excused until they
+  have done a step in a new world, or have plainly survived it (see `_Stopper`). A segmentation fault, or an error that
+  the worker calls its own, is never excused this way; such an error may come of a fault that was at work on that very
+  worker.
 * Those leave in peace who were drained after a notice that somebody gave (see `given`), or regrouped for a larger
   world that then came.
 
-A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
-A fault that only slows a job explains no death at all.
+A worker is dead, too, if nobody told of its end and others did steps without it; the same rules account for it. A fault
+that only slows a job explains no death at all.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The multiset of all ranks is compared with the fault-free run's, pass by pass ov
 the padding of a sampler, may be repeated. Where both runs consume as much in each step, the same steps are compared.
 Where they do not, as another number of ranks does, whole passes are.
 
-An order that is another in every run, without any fault, accuses nobody: it is not comparable.
+If the order differs between fault-free runs, it is not compared.
 """
 
 from __future__ import annotations
