@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judging import Logs, steps, trainers, verdict
 
-from harness.judge.facts.abnormal import Said
+from harness.judge.facts.alarms import Said
 from harness.judge.score import Verdict
 from harness.theory.simulator import Job, simulate
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from harness.emitter import abnormal
 from harness.judge.facts import ranks, reported
-from harness.judge.facts.abnormal import Said, seldom
+from harness.judge.facts.alarms import Said
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.spikes import seldom
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
