@@ -36,6 +36,7 @@ _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a no
 ERROR_CHARS = 200  # of a worker's own words that are quoted
 NAMED_MAX = 8  # ranks or nodes in one sentence
 _SURVIVED_NS = 60_000_000_000
+_BEFORE_NS = 10**8  # a fault is told a moment after it began to act
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
 
@@ -151,7 +152,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
         nodes = {node_of(target) for target in fault.targets}
         if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
             until = run.end if fault.healed is None else fault.healed
-            windows.append((fault.injected - doubt, until + doubt, (nodes, fault.kills)))
+            windows.append((fault.injected - _BEFORE_NS - doubt, until + doubt, (nodes, fault.kills)))
         aimed |= nodes
     taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
     windows += [(run.begin, at + doubt, ({node}, True)) for node, at in taken.items() if node not in aimed]
