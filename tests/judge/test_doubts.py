@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judging import Logs, fault_free_of, remove, steps, trainers, verdict
+from mutants.bent import BROKEN
 
-from harness.judge import doubts
+from harness.judge import doubts, score
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.verdict import Code, Doubt, Figure, Ground, Kind, Verdict, failed
+from harness.judge.score import Expectation
+from harness.judge.verdict import Claim, Code, Doubt, Figure, Finding, Ground, Kind, Verdict, failed
 from harness.theory.simulator import Job, simulate
 from harness.timeline.timeline import Episode
 
@@ -133,6 +136,46 @@ def test_a_claim_on_spoilt_ground_is_not_known_and_says_why(doubt: Doubt) -> Non
         assert found is not None and (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, doubt)
         alone = next(row.alone for row in doubts.TABLE if row.doubt is doubt)
         assert found.text.startswith("it was; ") is not alone
+
+
+SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; all but a job's own words rest on steps
+    Kind.ABSENCE: {
+        "checkpoint_rhythm.max_missed",
+        "checkpoint_rhythm.min_percent",
+        "job.unfinished",
+        "step.left-out",
+        "step.missing",
+        "step.went-ahead",
+    },
+    Kind.DURATION: {"pace.max_slowdown", "recovery_time.max"},
+    Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
+    Kind.BITS: {"loss_continuity.mode"},
+    Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},
+}
+
+
+def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is spoilt by the doubts of the kinds that it rests on."""
+    found: dict[Kind, set[str]] = {}
+    weigh, weigh_line = doubts.weighed, score._weighed_line
+
+    def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
+        for ground in claim.rests_on if claim.good is False else ():
+            found.setdefault(ground.kind, set()).add(str(claim.code))
+        return weigh(claim, evidence)
+
+    def weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
+        for ground in rests_on if line.verdict is Verdict.FAIL else ():
+            found.setdefault(ground.kind, set()).add(line.code or line.name)
+        return weigh_line(line, rests_on, evidence)
+
+    monkeypatch.setattr(doubts, "weighed", weighed)
+    monkeypatch.setattr(score, "_weighed_line", weighed_line)
+    for mutant in BROKEN:
+        mutant.judge()
+    by_steps = found.pop(Kind.STEPS)
+    assert found == SPOILS, "is the doubt meant to spoil that claim as well?"
+    assert not [code for code in by_steps if code.startswith(("job.", "end.", "fault.", "world.", "step."))]
 
 
 @pytest.mark.parametrize(("taken", "dropped", "verdict"), [(30, 3, None), (-1, 3, Verdict.INCONCLUSIVE)])
