@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness.theory.simulator import Job, simulate
 from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from mutants.bent import BROKEN
+from simulator import Job, simulate
 
 from harness.judge import doubts, score
 from harness.judge.facts.analysis import Analysis
