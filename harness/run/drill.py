@@ -78,6 +78,9 @@ class Watch(Silent):
     ended_badly: bool = False  # a node's command
     _first: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank → its process, and the first step of that
 
+    def __post_init__(self) -> None:
+        self.end.cap = self.users.cap  # its GPU time counts as well
+
     def new_events(self, events: Heard) -> None:
         for header, event in events:
             self.progress.absorb(header, event, time.monotonic_ns())
