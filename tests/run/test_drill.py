@@ -246,6 +246,8 @@ def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
     assert watch.restored(80) == {0: 80, 1: 80}
     watch.new_events([(header | {"rank": 1, "pid": 6}, {"event": "step", "step": 61})])  # another process
     assert watch.restored(80) == {0: 80, 1: 60}
+    watch.new_events([(header | {"rank": 2}, {"event": "step", "step": 1})])
+    assert 2 not in watch.restored(80)  # it may count its own steps
 
 
 def test_the_ledger_of_the_observer_is_the_one_that_is_copied(tmp_path: pathlib.Path) -> None:

@@ -94,7 +94,7 @@ def _restored(again: Timeline, step: int) -> Iterator[Claim]:
     """It went on from the save that was left, as its workers say, or as their first step shows."""
     told = {process.restored_step for process in again.processes} - {None}
     first = again.epochs[0].first if again.epochs else None
-    if 0 in told or (not told and first == 1):
+    if 0 in told:
         text = f"second_restart: it started from scratch, though the save of step {step} was there"
         yield failed(Code.SECOND_FROM_SCRATCH, text)
     elif (told and told != {step}) or (first is not None and not step < first <= step + again.stride):
