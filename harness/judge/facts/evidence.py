@@ -54,8 +54,8 @@ def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
         fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
         drill=load_drill(folder),
-RESUMED = "resumed-"  # see `harness.campaign.resumed`
-BEFORE, SAME = RESUMED + "before", RESUMED + "same"
+        resumed={path.name: timeline.load(path) for path in sorted(folder.glob(RESUMED + "*"))},
+        second_restart=load_second(folder),
     )
 
 
