@@ -1,8 +1,8 @@
 """Do all ranks still hold the same weights? Loss and gradient norm are sums over all ranks, so they cannot tell.
 
 Each rank takes a digest of its weights at the first step after a start and at every N-th step from step 1 on, whatever
-step it started at, so that runs can be compared. The digests travel with the loss while the gradients travel between the
-ranks. Every rank sees all of them, so all decide alike.
+step it started at, so that runs can be compared. The digests travel with the loss while the gradients travel between
+the ranks. Every rank sees all of them, so all decide alike.
 A checkpoint is saved only if the ranks agree, so that the newest one is always from before the drift.
 """
 
