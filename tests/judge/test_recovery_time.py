@@ -34,7 +34,7 @@ def line(
 ) -> Expectation:
     run = replace(RUN, uncertainty_ns=round(clocks * S), outcome=outcome)
     lines = _lines("recovery_time.max", spans, round(bound * S), run, unmeasured)
-    [told] = _weighed(ScoreResult({}, lines), Analysis(run, None, ()), by_steps=False).expectations
+    [told] = _weighed(ScoreResult({}, lines), Analysis(run, None, ()), by_steps=False)[0].expectations
     return replace(told, rests_on=())
 
 
