@@ -17,7 +17,6 @@ import os
 import pathlib
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -584,12 +583,12 @@ def saves_into_memory() -> None:
 
     def install(worker: Worker) -> None:
         if worker.rank == 0:
-            worker.checkpoints.root = pathlib.Path(tempfile.mkdtemp(dir=elsewhere))
+            worker.checkpoints.root = elsewhere / f"checkpoints-{time.monotonic_ns():x}"  # made by the first save
 
     def finish(self: Worker) -> tuple[int, str]:
         done = original(self)
         if self.checkpoints.root.parent == elsewhere:
-            shutil.rmtree(self.checkpoints.root)
+            shutil.rmtree(self.checkpoints.root, ignore_errors=True)
         return done
 
     on_resume(install)
