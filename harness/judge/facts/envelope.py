@@ -199,7 +199,7 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
         soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
     band = Envelope(
-        fault_free, f"{FACTOR:g} × the spread of {runs}, {NEAR_BY:g} × near by", edges, single, lasting, soon
+        fault_free, f"{FACTOR:g} × the spread of {runs}", edges, single, lasting, soon
     )
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
