@@ -286,8 +286,10 @@ def _resume_alone(evidence: Analysis) -> str:
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
     """What the envelope could not have told from a run that trains on."""
-    band, comparison = evidence.envelope, evidence.comparison
-    if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
+    comparison = evidence.comparison
+    if comparison is None or evidence.incomparable or isinstance(band := evidence.envelope, str):
+        return
+    if not (sees := band.sees(comparison)):
         return
     least, changes = sees[-1].percent, band.changes_by(sees[0])
     if least >= changes:
