@@ -243,8 +243,7 @@ def _apart(mine: float, other: float) -> str:
 
 
 def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding,
-    unless they changed their size at the same step."""
+    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding."""
     band = evidence.envelope
     if isinstance(band, str):
         return _unsure(name, "envelope", band), {}
@@ -259,7 +258,7 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
         reason = f"{WORDS[lasts.curve]} differs from the fault-free run: {where}, at most {lasts.most:.2g} is usual"
         return Expectation(name, bound, where, Verdict.FAIL, reason), values
     line = _judged(name, bound, comparison, outside)
-    early = {} if evidence.resumed_runs else band.too_soon(comparison)
+    early = band.too_soon(comparison)
     if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
         return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
     return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
