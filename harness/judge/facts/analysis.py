@@ -109,7 +109,7 @@ class Analysis(Evidence):
     @cached_property
     def envelope(self) -> Envelope | str:
         """The band that the run is held against."""
-        if self.resumed_runs is None or self.fault_free_curve is None:
+        if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 

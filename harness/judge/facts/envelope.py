@@ -95,10 +95,10 @@ class Envelope:
             return []
         first = int(np.searchsorted(self.edges, self._rows(found)[parted], side="right")) - 1
         needed = self.lasting["loss"] + self._means(found, "loss")
-        size = np.abs(self._level())
-        with np.errstate(divide="ignore", invalid="ignore"):
-            percent = 100 * needed / size
-        return [Sight(*self._steps(each), float(percent[each])) for each in range(first, len(self.edges))]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            percent = 100 * needed / np.abs(self._level())
+        told = (each for each in range(first, len(self.edges)) if np.isfinite(percent[each]))
+        return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
         """By how many percent the loss of the fault-free run changes from these steps to its last ones."""
@@ -112,7 +112,7 @@ class Envelope:
         """Whether a step may be off by as much as the loss changes in all, so that nothing follows."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > FLOOR_ULPS * ulps(self.fault_free.loss)
-        return bool(wide.any() and self.single["loss"].max() >= np.ptp(finite))
+        return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def _rows(self, found: Comparison) -> Ints:
         return np.searchsorted(self.fault_free.step, found.step)
@@ -121,7 +121,7 @@ class Envelope:
         """Of each stretch: the mean size of the run's differences; 0 where none is told."""
         values = np.full(len(self.fault_free), np.nan)
         values[self._rows(found)] = found.apart(name)
-        return _mean(np.where(np.isfinite(values), values, np.nan), self.edges)
+        return _mean(values, self.edges)
 
     def _level(self) -> Floats:
         return _mean(self.fault_free.loss, self.edges)
@@ -137,7 +137,7 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
         return f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
-    if fault_free is None or not others:
+    if not fault_free or not others:
         return "mode envelope needs fault-free runs to calibrate its band, but there are none"
     runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
     return _drawn(fault_free, [surviving(each.steps) for each in others], runs)
@@ -183,6 +183,7 @@ def _ranks(runs: Sequence[Timeline]) -> str:
     return ", ".join(map(str, sorted({int(epoch.size) for run in runs for epoch in run.epochs})))
 
 
+@np.errstate(over="ignore")
 def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | str:
     edges, rows = _edges(fault_free), np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
@@ -198,9 +199,8 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
         lasting[name] = np.maximum(LASTING * mean, _mean(single[name], edges))
         soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
-    band = Envelope(
-        fault_free, f"{FACTOR:g} × the spread of {runs}, {NEAR_BY:g} × near by", edges, single, lasting, soon
-    )
+    source = f"{FACTOR:g} × the spread of {runs}"
+    band = Envelope(fault_free, source, edges, single, lasting, soon)
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
 
@@ -236,7 +236,8 @@ def _mean(values: Floats, edges: Ints) -> Floats:
     """Of what is told in each stretch; 0 where nothing is."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
-    return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
 
 
 def _beside(values: Floats) -> Floats:

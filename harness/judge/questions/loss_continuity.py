@@ -243,8 +243,7 @@ def _apart(mine: float, other: float) -> str:
 
 
 def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding,
-    unless they changed their size at the same step."""
+    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding."""
     band = evidence.envelope
     if isinstance(band, str):
         return _unsure(name, "envelope", band), {}
@@ -259,7 +258,7 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
         reason = f"{WORDS[lasts.curve]} differs from the fault-free run: {where}, at most {lasts.most:.2g} is usual"
         return Expectation(name, bound, where, Verdict.FAIL, reason), values
     line = _judged(name, bound, comparison, outside)
-    early = {} if evidence.resumed_runs else band.too_soon(comparison)
+    early = band.too_soon(comparison)
     if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
         return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
     return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
@@ -286,8 +285,10 @@ def _resume_alone(evidence: Analysis) -> str:
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
     """What the envelope could not have told from a run that trains on."""
-    band, comparison = evidence.envelope, evidence.comparison
-    if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
+    comparison = evidence.comparison
+    if comparison is None or evidence.incomparable or isinstance(band := evidence.envelope, str):
+        return
+    if not (sees := band.sees(comparison)):
         return
     least, changes = sees[-1].percent, band.changes_by(sees[0])
     if least >= changes:
