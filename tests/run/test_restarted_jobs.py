@@ -6,6 +6,8 @@ import os
 import pathlib
 import textwrap
 import time
+import types
+import zipfile
 from typing import Any
 
 import pytest
@@ -238,3 +240,27 @@ def test_a_save_before_the_recovery_shows_nothing() -> None:
     with pytest.raises(NothingToShow, match="only 10 steps and 1 save after the recovery"):
         second_restart._check_recovered(again, 30, 20)
     second_restart._check_recovered(again, 40, 30)
+
+
+def test_megatron_s_tracker_is_set_back(tmp_path: pathlib.Path) -> None:
+    for step in (20, 30):
+        place = tmp_path / "checkpoints" / f"iter_{step:07d}" / "mp_rank_00"
+        place.mkdir(parents=True)
+        with zipfile.ZipFile(place / "model_optim_rng.pt", "w") as archive:
+            archive.writestr("archive/version", "3")
+    tracker = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
+    tracker.write_text("30")
+    set_back(tmp_path, Checkpoint(layout="megatron"))
+    assert tracker.read_text() == "20"
+    listing = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), "megatron")
+    assert [each.step for each in listing.finished] == [20]
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(4, None), (2, 1), (3, None), (0, None)])
+def test_it_has_as_many_nodes_as_the_job_had_in_the_end(ranks: int, nodes: int | None, tmp_path: pathlib.Path) -> None:
+    plan = plan_of(tmp_path, "none")
+    workload = plan.workload.model_copy(update={"nodes": 2, "min_nodes": 1, "ranks_per_node": 2})
+    again: Any = types.SimpleNamespace(
+        plan=plan.model_copy(update={"workload": workload}), progress=types.SimpleNamespace(world_size=ranks)
+    )
+    assert second_restart._nodes(again) == nodes
