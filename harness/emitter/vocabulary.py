@@ -122,6 +122,10 @@ def _place(optional: bool = False) -> tuple[Field, ...]:
 
 
 _FAULT = _name("fault", "the fault's id in the plan")
+_TENSORS = (
+    "in whatever files and order, without counters (up to 16 bytes) and states of random generators (multiples of "
+    "5,056 or 5,072 bytes); none: none of its files has a known format of tensors"
+)
 _KIND_OF_SAVE = _name("kind", "why it is saved", optional=True, values=("periodic", "emergency", "final"))
 _CONTENT = Field(
     "content", LABEL, "names what the checkpoint holds: the same when it is saved and loaded", optional=True, most=1000
@@ -206,6 +210,12 @@ HEADER = (
 )
 
 TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
+LEFT = (
+    _text("path", "as it would be published", optional=False),
+    _step("whose state it holds; none: it is not known", optional=True),
+    Field("whole", FLAG, "whether it is finished"),
+    _size("bytes", "its size", "bytes", BYTES_MAX),
+)
 _EFFECT = (
     _FAULT,
     Field("measured", NUMBER, "what was measured", optional=True),
@@ -822,9 +832,36 @@ _HARNESS = (
             _name("layout", "how it looks", optional=True),
             _step("whose state it holds; none: it is not known", optional=True),
             _size("bytes", "its size", "bytes", BYTES_MAX),
-            _name("sha256", "digest of its files", optional=True),
-            Field("sampled", FLAG, "whether files over 256 MiB were digested by 64 samples of 1 MiB", optional=True),
+            _name("sha256", "digest of its files; none: there was no time for it", optional=True),
+            Field("sampled", FLAG, "whether samples were digested: its files have over 256 MiB", optional=True),
+            _name("tensors", f"digest of its tensors, {_TENSORS}", optional=True),
+            _size("tensor_count", "how many these are", most=BYTES_MAX),
+            _size("tensor_bytes", "their bytes", "bytes", BYTES_MAX),
+            _size("zero_bytes", "bytes of those tensors that are zero from end to end", "bytes", BYTES_MAX),
+            Field("tensor_digests", TEXTS, "the largest of them, at most 512, as `BYTES DIGEST` each", optional=True),
         ),
+    ),
+    Event(
+        "checkpoint.removed",
+        ("harness",),
+        "A checkpoint that the harness saw is no longer there.",
+        (_text("path", "as it was published", optional=False), _step("whose state it held", optional=True)),
+    ),
+    Event(
+        "checkpoint.left",
+        ("harness",),
+        "What the harness saw in the store when all nodes had ended.",
+        (
+            Field("checkpoints", OBJECTS, "newest first, at most 100", fields=LEFT),
+            _size("count", "how many there are", most=BYTES_MAX, optional=False),
+            _name("layout", "how they look", optional=True),
+        ),
+    ),
+    Event(
+        "checkpoint.unseen",
+        ("harness",),
+        "The harness cannot see the store, or a part of it: what was not published may have been saved all the same.",
+        (_text("why", "what hides it", optional=False), _text("path", "what cannot be read; none: the whole store")),
     ),
     Event(
         "fault.damaged",
