@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 STARTED, COMMITTED, FAILED = "checkpoint.started", "checkpoint.committed", "checkpoint.failed"
 PUBLISHED = "checkpoint.published"  # the harness saw it
+LEFT, UNSEEN = "checkpoint.left", "checkpoint.unseen"  # what it saw at the end, and why it saw nothing
 PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
 
 Event = Mapping[str, Any]

@@ -1,0 +1,296 @@
+"""What the harness itself saw of the saves in their store, and which saves that were told are none.
+
+Where the two differ, the store is right. The harness looks at it now and then: what was soon written over or removed
+may stay unseen. So nothing follows from one save that was not seen, unless it lay there for long or should still be
+there at the end; and nothing at all for a store that was never seen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from harness.timeline.lineage import NEVER
+from harness.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from harness.judge.facts.saves import Save, Saves
+
+K = TypeVar("K")
+T = TypeVar("T")
+SMALLER = 0.5  # of the smallest that was saved without a fault
+LATE_STEPS = 2  # further at the most, when a save is begun: it may be begun beside the steps
+UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
+    5,
+    5_000_000_000,
+)  # of the longest time until one was seen: so long they lay there unseen
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A checkpoint as the harness saw it: whole, and the same in two looks."""
+
+    at: int
+    step: int | None
+    path: str
+    size: int | None
+    digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
+
+
+@dataclass(frozen=True)
+class NoSave:
+    """A save that was told as committed, and is none."""
+
+    save: Save
+    why: str
+    proved: bool = True  # else the trainer contradicts itself
+
+
+class Store:
+    """What the harness saw, found by what a save calls itself."""
+
+    def __init__(self, run: Timeline):
+        self._run = run
+        self.seen: Sequence[Seen] = [_seen(event) for event in run.published]
+        self.left: Mapping[str, bool] | None = None  # what was there when all nodes had ended, and whether it was whole
+        if run.left is not None and not run.unseen and not run.beside.job_goes_on:
+            told = run.left.get("checkpoints") or ()
+            self.left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
+            self._all_left = len(self.left) == run.left.get("count")
+        self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
+        self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
+
+    def name_of(self, save: Save) -> str | None:
+        """What the harness calls it, if it saw anything that may be it."""
+        parts = [part for part in save.path.split("/") if part][:-4:-1]
+        known: Iterable[str] = (part for part in parts if part in self._by_name or part in (self.left or ()))
+        return next(iter(known), None)
+
+    def first(self, save: Save, since: int, until: int) -> Seen | None:
+        """How it looked first, in the time in which what is seen can be this save."""
+        name = self.name_of(save)
+        found = self._by_name.get(name, []) if name else self._by_step.get(save.step, [])
+        place = bisect.bisect_left(found, since, key=lambda seen: seen.at)
+        fits = (seen for seen in found[place:] if seen.step is None or save.step in (-1, seen.step))
+        seen = next(fits, None)
+        return seen if seen is not None and seen.at < until else None
+
+    def lacks(self, save: Save) -> bool:
+        """Whether it was not there, or not whole, when all nodes had ended."""
+        if self.left is None or not self._all_left:
+            return False
+        return not self.left.get(self.name_of(save) or "", False)
+
+
+class Looks:
+    """The saves of a run beside its store."""
+
+    def __init__(self, run: Timeline, saves: Saves, usual: Looks | None):
+        self._run, self._usual, self.store = run, usual, Store(run)
+        self._whole = [save for save in saves.whole if save.step >= 0]
+        self._sound_at = saves.sound_at
+        later: dict[str, int] = {}
+        self._until = list[int]()  # when a save of the same name or step began next
+        for save in reversed(self._whole):
+            key = save.path or str(save.step)
+            self._until.append(later.get(key, NEVER))
+            later[key] = save.at
+        self._until.reverse()
+
+    @cached_property
+    def sights(self) -> Mapping[Save, Seen]:
+        found: dict[Save, Seen] = {}
+        margin_ns = self._run.uncertainty_ns
+        for save, until in zip(self._whole, self._until, strict=True) if self.store.seen else ():
+            seen = self.store.first(save, save.last_at - margin_ns, until)
+            seen = seen or self.store.first(save, save.at - margin_ns, until)
+            found |= {save: seen} if seen else {}
+        return found
+
+    @cached_property
+    def none(self) -> Mapping[Save, NoSave]:
+        """The saves that are none."""
+        found: dict[Save, NoSave] = {}
+        for no_save in (*self.unseen, *self._too_small(), *self._stale(), *self._of_another_step()):
+            found.setdefault(no_save.save, no_save)
+        return found
+
+    def _late_ns(self, of: Callable[[Any], Any]) -> int:
+        """After how long the saves were seen."""
+        return int(of([seen.at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
+
+    def is_watched(self, series: str) -> bool:
+        """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
+        usual = self._usual
+        if usual is not None and usual.sights and any(each.save.series == series for each in usual.unseen):
+            return False
+        known = usual if usual is not None and usual.sights else self
+        return not self._run.unseen and any(save.series == series for save in known.sights)
+
+    @cached_property
+    def unseen(self) -> Sequence[NoSave]:
+        return list(self._unseen())
+
+    def _unseen(self) -> Iterator[NoSave]:
+        """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
+        by_series = grouped((save.series, save) for save in self._whole)
+        late_ns = max(self._late_ns(np.median), self._usual._late_ns(max) if self._usual else self._late_ns(max))
+        for series, saves in by_series.items():
+            if not self.is_watched(series):
+                continue
+            row: list[Save] = []
+            since = until = 0
+            for save, after in itertools.pairwise(saves):
+                then = after.last_at
+                if save in self.sights or then - save.last_at <= late_ns or self._is_hidden(save.last_at, then):
+                    yield from self._row(row, until - since, late_ns)
+                    row = []
+                    continue
+                since = since if row else save.last_at
+                until = then
+                row.append(save)
+            yield from self._row(row, until - since, late_ns)
+            if self.store.lacks(saves[-1]) and not self._is_hidden(saves[-1].last_at, NEVER):
+                yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
+
+    def _row(self, saves: Sequence[Save], lay_ns: int, late_ns: int) -> Iterator[NoSave]:
+        if lay_ns >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
+            for save in saves:
+                yield NoSave(save, "the harness never saw it in the store")
+
+    def _is_hidden(self, begin: int, end: int) -> bool:
+        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        for fault in self._run.faults:
+            if fault.injected is not None and (fault.spoils or not fault.kills):
+                over = NEVER if fault.healed is None else fault.healed
+                if fault.injected <= end and begin <= over:
+                    return True
+        return False
+
+    def _too_small(self) -> Iterator[NoSave]:
+        """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run."""
+        usual = self._usual
+        for seen_by_us in (True, False):
+            least = _least(self._sizes(seen_by_us), self._struck)
+            if usual is not None:
+                least = {**least, **_least(usual._sizes(seen_by_us), NEVER)}
+            shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
+            for save, size in self._sizes(seen_by_us):
+                smallest = least.get(save.series, 0)
+                if size < SMALLER * shrunk * smallest and (not seen_by_us or self._is_untouched(save)):
+                    who = "the harness saw" if seen_by_us else "the trainer told"
+                    why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
+                    yield NoSave(save, why)
+
+    def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
+        if seen:
+            return [(save, sight.size) for save, sight in self.sights.items() if sight.size is not None]
+        return [(save, save.size) for save in self._whole if save.size is not None]
+
+    @property
+    def _struck(self) -> int:
+        return min((fault.injected for fault in self._run.faults if fault.injected is not None), default=NEVER)
+
+    def _is_untouched(self, save: Save) -> bool:
+        """Whether it was seen before a fault may have damaged it."""
+        return self._sound_at(self.sights[save].at)(save)
+
+    def _stale(self) -> Iterator[NoSave]:
+        """The content of an earlier save of another step, though updates were applied in between."""
+        for kind, digests in self._contents().items():
+            theirs = self._usual._contents().get(kind, {}) if self._usual is not None else {}
+            if not _changes(theirs if len(theirs) > 1 else self._of_before(digests)):
+                continue
+            first: dict[tuple[str, str], Save] = {}
+            for save, digest in digests.items():
+                before = first.setdefault((save.series, digest), save)
+                if before.step < save.step and self._was_trained(before.step, save.step):
+                    who = "the trainer told" if kind == "told" else "the harness saw"
+                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
+
+    def _contents(self) -> Mapping[str, Mapping[Save, str]]:
+        """By whom and of what: the digest of each save."""
+        found: dict[str, dict[Save, str]] = {"told": {save: save.tensors for save in self._whole if save.tensors}}
+        for save, seen in self.sights.items():
+            for number, digest in enumerate(seen.digests):
+                if digest and self._is_untouched(save):
+                    found.setdefault(f"seen {number}", {})[save] = digest
+        return found
+
+    def _of_before(self, digests: Mapping[Save, str]) -> Mapping[Save, str]:
+        return {save: digest for save, digest in digests.items() if save.last_at < self._struck}
+
+    def _was_trained(self, first: int, last: int) -> bool:
+        steps = self._run.steps
+        rows = (steps.step > first) & (steps.step <= last)
+        return bool((rows & (steps.applied != 0)).any() if len(steps.applied) else rows.any())
+
+    def _of_another_step(self) -> Iterator[NoSave]:
+        """Begun before its process had done the step, or long after it, where that is not so without a fault."""
+        usual = [*(self._usual._ahead.values() if self._usual is not None else ())]
+        usual += [ahead for save, ahead in self._ahead.items() if save.last_at < self._struck]
+        if len(usual) < 2:
+            return
+        for save, ahead in self._ahead.items():
+            late = min(usual) == max(usual) and ahead > max(usual) + LATE_STEPS * self._run.stride
+            if ahead < min(usual) or late:
+                text = (
+                    f"rank {self._run.processes[save.process].rank} began it when it had done step {save.step + ahead}"
+                )
+                yield NoSave(save, text, proved=False)
+
+    @cached_property
+    def _ahead(self) -> Mapping[Save, int]:
+        """How many steps further its process was when it began a save."""
+        found: dict[Save, int] = {}
+        order, places = self._run.rows_by_process
+        for process, saves in grouped((save.process, save) for save in self._whole if save.process >= 0).items():
+            rows = order[places[process] : places[process + 1]]
+            step, end = self._run.steps.step[rows], self._run.steps.end[rows]
+            for save, done in zip(saves, np.searchsorted(end, [save.at for save in saves], "right"), strict=True):
+                last = int(step[done - 1]) if done else self._run.processes[process].restored_step
+                if len(rows) and last is not None:
+                    found[save] = last - save.step
+        return found
+
+
+def _least(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, int]:
+    """The smallest of each series until then."""
+    found: dict[str, int] = {}
+    for save, size in sizes:
+        if save.last_at < until:
+            found[save.series] = min(size, found.get(save.series, size))
+    return found
+
+
+def _changes(digests: Mapping[Save, str]) -> bool:
+    """Whether each step had a content of its own, as far as is known."""
+    steps: dict[tuple[str, str], set[int]] = {}
+    for save, digest in digests.items():
+        steps.setdefault((save.series, digest), set()).add(save.step)
+    return len(steps) > 1 and all(len(each) == 1 for each in steps.values())
+
+
+def _seen(event: Mapping[str, Any]) -> Seen:
+    step = event.get("step")
+    digests = (str(event.get("sha256") or ""), str(event.get("tensors") or ""))
+    return Seen(
+        event["at"], step if isinstance(step, int) else None, str(event.get("path")), event.get("bytes"), digests
+    )
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for key, what in pairs:
+        found.setdefault(key, []).append(what)
+    return found

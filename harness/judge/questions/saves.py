@@ -1,0 +1,81 @@
+"""What was told as a checkpoint is one: whole, of its step, and where the harness looks for it.
+
+A save that is none counts nowhere: not as the last one, not in the rhythm, and not as what a restart should have taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.reported import blindness
+from harness.judge.facts.store import NoSave
+from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.verdict import Claim, Code, failed, unknown
+
+SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+SIZE_FACTOR = 8  # so much more do sizes spread without a fault
+
+
+class Told(Score):
+    name = "saves"
+    order = 3
+    asked, by_steps = False, False
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)
+        return ScoreResult({}, reasons=list(claims))
+
+
+def _claims(evidence: Analysis) -> Iterator[Claim]:
+    """One example."""
+    none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
+    if none is not None:
+        yield is_none(none, Code.SAVE_IS_NONE, f"the checkpoint of step {none.save.step}")
+    else:
+        yield from _other_tensors(evidence)
+        yield from _same_size(evidence)
+
+
+def is_none(none: NoSave, code: str, which: str) -> Claim:
+    return (failed if none.proved else unknown)(code, f"{which} is none: {none.why}")
+
+
+def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
+    """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
+    weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
+    checkpoints before the first restart agree."""
+    compared, usual = evidence.comparison, evidence.fault_free_saves
+    if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
+        return
+    restart = evidence.run.epochs[1].begin
+    mine, theirs = evidence.saves.last_tensors, usual.last_tensors
+    common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
+    differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
+    if common and common[0][0] < restart and differ and differ[0][0] >= restart:
+        rank, step, _ = differ[0][1]
+        text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
+        why = "though all losses are the same: some state may not have been restored"
+        yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
+
+
+def _same_size(evidence: Analysis) -> Iterator[Claim]:
+    """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
+        return
+    theirs = {(save.series, save.step): save.size for save in usual.whole if save.size is not None}
+    restart = run.epochs[-1].begin
+    after = [save for save in evidence.saves.whole if save.last_at >= restart and save.size is not None]
+    common = [(save.size or 0, theirs[key]) for save in after if (key := (save.series, save.step)) in theirs]
+    if len(common) < SIZES_MIN:
+        return
+    (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
+    if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
+        text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
+        yield unknown(
+            Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        )
+
+
+SCORES = (Told(),)
