@@ -121,7 +121,7 @@ class Saves:
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """What the harness saw, where names tell the step. One that tells more than was ever done by then tells none."""
+        """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
         told = [each for each in self.looks.store.seen if each.step is not None]
         furthest = np.maximum.accumulate(np.append(0, self._run.steps.step))
         done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]

@@ -247,15 +247,16 @@ class Looks:
 
     @cached_property
     def _ahead(self) -> Mapping[Save, int]:
-        """How many steps further its process was when it began a save."""
+        """How many steps further its process was when it began a save, if it told that step."""
         found: dict[Save, int] = {}
         order, places = self._run.rows_by_process
         for process, saves in grouped((save.process, save) for save in self._whole if save.process >= 0).items():
             rows = order[places[process] : places[process + 1]]
             step, end = self._run.steps.step[rows], self._run.steps.end[rows]
+            told = set(step.tolist())
             for save, done in zip(saves, np.searchsorted(end, [save.at for save in saves], "right"), strict=True):
                 last = int(step[done - 1]) if done else self._run.processes[process].restored_step
-                if len(rows) and last is not None:
+                if last is not None and save.step in told:
                     found[save] = last - save.step
         return found
 

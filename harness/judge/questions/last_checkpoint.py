@@ -1,4 +1,4 @@
-"""Last checkpoint: the job leaves one of its last step behind, and it can be loaded, as a restore drill shows before the
+"""Last checkpoint: the job leaves one of its last step behind. It can be loaded, as a restore drill shows before the
 nodes are released.
 
 The harness starts the job's command once more on a copy of the checkpoints, waits for `restored`, and ends it. It tells
@@ -116,8 +116,8 @@ def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind:
 
 
 def _left_behind(evidence: Analysis) -> Claim | None:
-    """What a job that did all its steps leaves behind, by its log and by the store: its last save failed, or is none, or
-    was never made, or a fault damaged it."""
+    """What is wrong with the last save of a job that did all its steps, by its log and by the store: it failed, or is
+    none, or was never made, or a fault damaged it."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].ended if saves.good else None
     if not run.finished or run.outcome != "completed" or (run.torn and last is None):
