@@ -17,7 +17,7 @@ from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A checkpoint that somebody saw and did not take. One without step and place is none."""
+    """A checkpoint that somebody saw and did not take."""
 
     step: int | None
     place: str
@@ -27,12 +27,14 @@ class PassedOver:
             mine, theirs = self.place.rstrip("/"), save.path.rstrip("/")
             if mine == theirs or mine.startswith(f"{theirs}/") or theirs.endswith(f"/{mine}"):
                 return True
+        if self.place and not save.path and self.step is None:
+            return True  # nothing says that it is another one
         return self.step is not None and self.step == save.step
 
     def is_damaged(self, damage: Damage) -> bool:
         if self.place:
             return damage.is_named(self.place)
-        return self.step is not None and self.step == damage.step
+        return self.step is None or self.step == damage.step  # one that is not named may be any
 
 
 @dataclass(frozen=True)

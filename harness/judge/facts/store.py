@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 SMALLER = 0.5  # of the smallest that was saved without a fault
-LATE_STEPS = 2  # further at the most, when a save is begun: it may be begun beside the steps
+LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
     5,
     5_000_000_000,
@@ -72,14 +72,15 @@ class Store:
         known: Iterable[str] = (part for part in parts if part in self._by_name or part in (self.left or ()))
         return next(iter(known), None)
 
-    def first(self, save: Save, since: int, until: int) -> Seen | None:
-        """How it looked first, in the time in which what is seen can be this save."""
+    def looked(self, save: Save, since: int, until: int) -> Seen | None:
+        """How it looked at its largest, in the time in which what is seen can be this save: some of its files may come
+        later than others."""
         name = self.name_of(save)
         found = self._by_name.get(name, []) if name else self._by_step.get(save.step, [])
-        place = bisect.bisect_left(found, since, key=lambda seen: seen.at)
-        fits = (seen for seen in found[place:] if seen.step is None or save.step in (-1, seen.step))
-        seen = next(fits, None)
-        return seen if seen is not None and seen.at < until else None
+        first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
+        last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
+        fits = (seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step))
+        return max(fits, key=lambda seen: seen.size or 0, default=None)
 
     def lacks(self, save: Save) -> bool:
         """Whether it was not there, or not whole, when all nodes had ended."""
@@ -108,8 +109,8 @@ class Looks:
         found: dict[Save, Seen] = {}
         margin_ns = self._run.uncertainty_ns
         for save, until in zip(self._whole, self._until, strict=True) if self.store.seen else ():
-            seen = self.store.first(save, save.last_at - margin_ns, until)
-            seen = seen or self.store.first(save, save.at - margin_ns, until)
+            seen = self.store.looked(save, save.last_at - margin_ns, until)
+            seen = seen or self.store.looked(save, save.at - margin_ns, until)
             found |= {save: seen} if seen else {}
         return found
 
@@ -148,7 +149,7 @@ class Looks:
             since = until = 0
             for save, after in itertools.pairwise(saves):
                 then = after.last_at
-                if save in self.sights or then - save.last_at <= late_ns or self._is_hidden(save.last_at, then):
+                if save in self.sights or then - save.last_at <= late_ns or self.is_hidden(save.last_at, then):
                     yield from self._row(row, until - since, late_ns)
                     row = []
                     continue
@@ -156,7 +157,7 @@ class Looks:
                 until = then
                 row.append(save)
             yield from self._row(row, until - since, late_ns)
-            if self.store.lacks(saves[-1]) and not self._is_hidden(saves[-1].last_at, NEVER):
+            if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
                 yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
 
     def _row(self, saves: Sequence[Save], lay_ns: int, late_ns: int) -> Iterator[NoSave]:
@@ -164,7 +165,7 @@ class Looks:
             for save in saves:
                 yield NoSave(save, "the harness never saw it in the store")
 
-    def _is_hidden(self, begin: int, end: int) -> bool:
+    def is_hidden(self, begin: int, end: int) -> bool:
         """Whether a fault may have kept it from the store, or the harness from seeing it."""
         for fault in self._run.faults:
             if fault.injected is not None and (fault.spoils or not fault.kills):
@@ -238,8 +239,8 @@ class Looks:
         if len(usual) < 2:
             return
         for save, ahead in self._ahead.items():
-            late = min(usual) == max(usual) and ahead > max(usual) + LATE_STEPS * self._run.stride
-            if ahead < min(usual) or late:
+            late = save.begun is not None and ahead > max(usual) + LATE_STEPS * self._run.stride
+            if ahead < min(usual) or (late and min(usual) == max(usual)):
                 text = (
                     f"rank {self._run.processes[save.process].rank} began it when it had done step {save.step + ahead}"
                 )

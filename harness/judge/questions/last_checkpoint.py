@@ -154,7 +154,7 @@ def _wanted(evidence: Analysis) -> int:
     cut = any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
     if usual is None or fault_free is None or cut or comparable.flaw(run, fault_free) or not usual.whole:
         return 0
-    if not run.checkpoints or not len(usual.steps):
+    if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
         return 0
     apart = np.diff(usual.steps, prepend=0)
     final = usual.whole[-1].kind == "final" or (len(apart) > 2 and len(set(apart[1:-1])) == 1 and apart[-1] < apart[-2])

@@ -15,7 +15,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
@@ -128,9 +128,9 @@ def _not_the_newest(evidence: Analysis) -> Iterator[Claim]:
             choice.leave_behind(restart)
             continue
         newest, unnamed = choice.newest(restart), choice.newest(restart, lambda save: not choice.is_named(save))
-        yield from _older(restart, unnamed, choice.sure)
+        yield from _older(restart, unnamed, newest, choice.sure)
         for each, step in restart.states:
-            if newest is not None and step < newest.step and not choice.may_be_bad(newest, restart):
+            if newest is not None and 0 < step < newest.step and not choice.may_be_bad(newest, restart):
                 text = f"rank {each.rank} passed over the checkpoint of step {newest.step}, which nothing had damaged"
                 seen = newest in evidence.saves.looks.sights
                 text += "; the harness had seen it whole" if seen else ""
@@ -175,7 +175,10 @@ class _Choice:
         return any(item.is_save(save) for item in self.named)
 
     def may_be_bad(self, save: Save, restart: Restart) -> bool:
-        """Whether it may have gone with a node that was lost, where the harness did not see it in a store."""
+        """Whether a fault may have kept the job from reading it; or where the harness did not see it in a store, it may
+        have gone with a node that was lost."""
+        if self._saves.looks.is_hidden(save.last_at, restart.epoch.begin):
+            return True
         if save.process < 0 or save in self._saves.looks.sights:
             return False
         saver = self._evidence.run.processes[save.process]
@@ -188,43 +191,49 @@ class _Choice:
         )
 
 
-def _older(restart: Restart, newest: Save | None, sure: bool) -> Iterator[Claim]:
-    """`newest`: of those that no restart has passed over until then."""
-    if newest is None or (not sure and not restart.number):
-        return
-    known = f"though a checkpoint of step {newest.step} had been committed"
-    if not sure:
-        known = f"though it had saved step {newest.step}, as far as is known"
+def _older(restart: Restart, unnamed: Save | None, newest: Save | None, sure: bool) -> Iterator[Claim]:
+    """`unnamed`: the newest of those that no restart has passed over until then. No reason is good enough to take none
+    of them."""
+    claim = failed if sure else unknown
     code = Code.RESTART_NOT_NEWEST if sure else Code.RESTART_NOT_PUBLISHED
-    for each, step in restart.states:
-        if step < newest.step:
-            why = "and gave no reason"
-            if restart.passed_over:
-                why = (
-                    "and skipped all saved checkpoints" if not step else "and did not say what is wrong with newer ones"
-                )
-            yield (failed if sure else unknown)(code, f"rank {each.rank} resumed from step {step} {why}, {known}")
+    for each, step in restart.states if sure or restart.number else ():
+        save = unnamed if step else newest
+        if save is not None and step < save.step:
+            why = "and skipped all saved checkpoints" if not step else "and named no newer one that is damaged"
+            why = why if restart.passed_over else "and gave no reason"
+            yield claim(code, f"rank {each.rank} resumed from step {step} {why}, {_known(save, sure)}")
     first = restart.epoch.first
     silent = restart.number and restart.newcomers and not restart.restores  # one may not tell its step
-    if silent and first <= newest.step and restart.from_a_member < first - 1:
+    if silent and unnamed is not None and first <= unnamed.step and restart.from_a_member < first - 1:
         text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
-        yield (failed if sure else unknown)(Code.RESTART_BEGAN_UNTOLD, f"{text}, {known}")
+        yield claim(Code.RESTART_BEGAN_UNTOLD, f"{text}, {_known(unnamed, sure)}")
+
+
+def _known(save: Save, sure: bool) -> str:
+    if sure:
+        return f"though a checkpoint of step {save.step} had been committed"
+    return f"though it had saved step {save.step}, as far as is known"
 
 
 def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
-    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart."""
+    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart. Where
+    no plan says how far that is, it goes back to its first step."""
     run, every = evidence.run, evidence.run.saves_every
-    if run.checkpoints or every is None or any(restart.states for restart in evidence.restarts):
+    if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return
-    furthest = 0
+    furthest, begin = 0, int(run.progress.begin[0]) if len(run.progress) else 0
     for restart in evidence.restarts:
         first, again = restart.epoch.first, restart.epoch.first - 1
         lost = furthest - again
         furthest = max(furthest, restart.epoch.last)
-        allowed = every if again < run.stride else IN_FLIGHT * every
-        spoilt = evidence.saves.may_be_spoilt(restart.epoch.begin)
-        if restart.number and restart.newcomers and lost > allowed and not spoilt:
-            text = f"the job restarted at step {first} and lost {lost} steps, though it should save every {every} steps"
+        from_scratch = again < run.stride
+        if every is not None:
+            far = lost > (every if from_scratch else IN_FLIGHT * every)
+        else:
+            far = lost > 0 and from_scratch and restart.epoch.begin - begin > IN_FLIGHT * S * (run.saves_every_s or 0)
+        if restart.number and restart.newcomers and far and not evidence.saves.may_be_spoilt(restart.epoch.begin):
+            planned = f", though it should save every {every} steps" if every is not None else ""
+            text = f"the job restarted at step {first} and lost {lost} steps{planned}"
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
 
 

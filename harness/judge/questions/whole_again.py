@@ -36,6 +36,7 @@ from harness.units import format_duration
 STILL_LEAST_NS = 10 * S  # a host may be busy for a moment
 STILL_FACTOR = 5  # of the longest time between two steps without a fault: a save, an evaluation
 SHARE_SAVES_MIN = 4  # saves that were due, from which on their share counts
+SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of them now, none was made
 WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 PATIENCE = 3
 EXIT_FACTOR = 3
@@ -138,6 +139,8 @@ class Rhythm(Score):
         values = {"due": len(made), "missed": missed, "missed_in_a_row": in_a_row}
         if bounds is None:
             return ScoreResult(values)
+        if not run.checkpoints and (made.any() or len(made) < SEEN_MIN or len(set(np.diff(usual))) > 1):
+            return ScoreResult(values, not_judged=[(self.by_default, "the trainer tells no checkpoints")])
         if (len(made) < 2 and missed > 0) or not len(made):
             why = f"{len(made) or 'no'} save was due after the recovery, outside faults"
             return ScoreResult(values, not_judged=[(self.by_default, why)])
