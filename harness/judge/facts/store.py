@@ -72,15 +72,13 @@ class Store:
         known: Iterable[str] = (part for part in parts if part in self._by_name or part in (self.left or ()))
         return next(iter(known), None)
 
-    def looked(self, save: Save, since: int, until: int) -> Seen | None:
-        """How it looked at its largest, in the time in which what is seen can be this save: some of its files may come
-        later than others."""
+    def looks(self, save: Save, since: int, until: int) -> list[Seen]:
+        """Of the time in which what is seen can be this save."""
         name = self.name_of(save)
         found = self._by_name.get(name, []) if name else self._by_step.get(save.step, [])
         first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
-        fits = (seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step))
-        return max(fits, key=lambda seen: seen.size or 0, default=None)
+        return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
 
     def lacks(self, save: Save) -> bool:
         """Whether it was not there, or not whole, when all nodes had ended."""
@@ -105,14 +103,20 @@ class Looks:
         self._until.reverse()
 
     @cached_property
-    def sights(self) -> Mapping[Save, Seen]:
-        found: dict[Save, Seen] = {}
-        margin_ns = self._run.uncertainty_ns
+    def sights(self) -> Mapping[Save, Sequence[Seen]]:
+        """How each save looked that was seen: its files may come one after the other."""
+        margin_ns, looks = self._run.uncertainty_ns, self.store.looks
+        found: dict[Save, Sequence[Seen]] = {}
         for save, until in zip(self._whole, self._until, strict=True) if self.store.seen else ():
-            seen = self.store.looked(save, save.last_at - margin_ns, until)
-            seen = seen or self.store.looked(save, save.at - margin_ns, until)
-            found |= {save: seen} if seen else {}
+            if seen := looks(save, save.last_at - margin_ns, until) or looks(save, save.at - margin_ns, until):
+                found[save] = seen
         return found
+
+    @cached_property
+    def _undamaged(self) -> Mapping[Save, Seen]:
+        """Each at its largest, before a fault may have damaged it."""
+        sound = ((save, [each for each in seen if self._sound_at(each.at)(save)]) for save, seen in self.sights.items())
+        return {save: max(seen, key=lambda each: each.size or 0) for save, seen in sound if seen}
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
@@ -124,7 +128,7 @@ class Looks:
 
     def _late_ns(self, of: Callable[[Any], Any]) -> int:
         """After how long the saves were seen."""
-        return int(of([seen.at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
+        return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def is_watched(self, series: str) -> bool:
         """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
@@ -184,23 +188,19 @@ class Looks:
             shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
             for save, size in self._sizes(seen_by_us):
                 smallest = least.get(save.series, 0)
-                if size < SMALLER * shrunk * smallest and (not seen_by_us or self._is_untouched(save)):
+                if size < SMALLER * shrunk * smallest:
                     who = "the harness saw" if seen_by_us else "the trainer told"
                     why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
                     yield NoSave(save, why)
 
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:
-            return [(save, sight.size) for save, sight in self.sights.items() if sight.size is not None]
+            return [(save, seen.size) for save, seen in self._undamaged.items() if seen.size is not None]
         return [(save, save.size) for save in self._whole if save.size is not None]
 
     @property
     def _struck(self) -> int:
         return min((fault.injected for fault in self._run.faults if fault.injected is not None), default=NEVER)
-
-    def _is_untouched(self, save: Save) -> bool:
-        """Whether it was seen before a fault may have damaged it."""
-        return self._sound_at(self.sights[save].at)(save)
 
     def _stale(self) -> Iterator[NoSave]:
         """The content of an earlier save of another step, though updates were applied in between."""
@@ -218,9 +218,9 @@ class Looks:
     def _contents(self) -> Mapping[str, Mapping[Save, str]]:
         """By whom and of what: the digest of each save."""
         found: dict[str, dict[Save, str]] = {"told": {save: save.tensors for save in self._whole if save.tensors}}
-        for save, seen in self.sights.items():
+        for save, seen in self._undamaged.items():
             for number, digest in enumerate(seen.digests):
-                if digest and self._is_untouched(save):
+                if digest:
                     found.setdefault(f"seen {number}", {})[save] = digest
         return found
 

@@ -140,7 +140,7 @@ class Rhythm(Score):
         if bounds is None:
             return ScoreResult(values)
         if not run.checkpoints and (made.any() or len(made) < SEEN_MIN or len(set(np.diff(usual))) > 1):
-            return ScoreResult(values, not_judged=[(self.by_default, "the trainer tells no checkpoints")])
+            return ScoreResult(values)  # what is only seen may have been there more often
         if (len(made) < 2 and missed > 0) or not len(made):
             why = f"{len(made) or 'no'} save was due after the recovery, outside faults"
             return ScoreResult(values, not_judged=[(self.by_default, why)])
