@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 SMALLER = 0.5  # of the smallest that was saved without a fault
+ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
     5,
@@ -40,6 +41,7 @@ class Seen:
     step: int | None
     path: str
     size: int | None
+    zeros: float  # share of its tensors' bytes, of those that are zero from end to end
     digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
 
 
@@ -63,6 +65,7 @@ class Store:
             told = run.left.get("checkpoints") or ()
             self.left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
             self._all_left = len(self.left) == run.left.get("count")
+        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
         self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
 
@@ -79,6 +82,12 @@ class Store:
         first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
         return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
+
+    def gone(self, save: Save, until: int) -> int:
+        """When it was removed, if that was before then."""
+        moments = self._removed.get(self.name_of(save) or "", [])
+        place = bisect.bisect_left(moments, save.last_at)
+        return moments[place] if place < len(moments) and moments[place] < until else NEVER
 
     def lacks(self, save: Save) -> bool:
         """Whether it was not there, or not whole, when all nodes had ended."""
@@ -122,7 +131,13 @@ class Looks:
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        for no_save in (*self.unseen, *self._too_small(), *self._stale(), *self._of_another_step()):
+        for no_save in (
+            *self.unseen,
+            *self._too_small(),
+            *self._empty(),
+            *self._stale(),
+            *self._of_another_step(),
+        ):
             found.setdefault(no_save.save, no_save)
         return found
 
@@ -161,6 +176,10 @@ class Looks:
                 until = then
                 row.append(save)
             yield from self._row(row, until - since, late_ns)
+            for save, after in itertools.pairwise(saves):
+                gone = self.store.gone(save, after.last_at - self._run.uncertainty_ns)
+                if gone < NEVER and not self.is_hidden(save.last_at, gone):
+                    yield NoSave(save, "the harness saw it go away before there was a newer one")
             if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
                 yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
 
@@ -193,6 +212,17 @@ class Looks:
                     why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
                     yield NoSave(save, why)
 
+    def _empty(self) -> Iterator[NoSave]:
+        """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
+        usual = self._usual._undamaged if self._usual is not None else {}
+        most: dict[str, float] = {}
+        for save, seen in usual.items():
+            most[save.series] = max(seen.zeros, most.get(save.series, 0))
+        for save, seen in self._undamaged.items():
+            if seen.zeros > most.get(save.series, 1) + ZEROS_MORE:
+                why = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
+                yield NoSave(save, f"{why}, and at most {most[save.series]:.0%} without a fault")
+
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:
             return [(save, seen.size) for save, seen in self._undamaged.items() if seen.size is not None]
@@ -214,6 +244,12 @@ class Looks:
                 if before.step < save.step and self._was_trained(before.step, save.step):
                     who = "the trainer told" if kind == "told" else "the harness saw"
                     yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
+
+    @property
+    def tensors(self) -> Mapping[tuple[str, int], tuple[int, str]]:
+        """By series and step: when a checkpoint was committed, and the digest of the tensors that the harness saw."""
+        seen = {save: each.digests[1] for save, each in self._undamaged.items()}
+        return {(save.series, save.step): (save.last_at, digest) for save, digest in seen.items() if digest}
 
     def _contents(self) -> Mapping[str, Mapping[Save, str]]:
         """By whom and of what: the digest of each save."""
@@ -281,9 +317,13 @@ def _changes(digests: Mapping[Save, str]) -> bool:
 
 def _seen(event: Mapping[str, Any]) -> Seen:
     step = event.get("step")
-    digests = (str(event.get("sha256") or ""), str(event.get("tensors") or ""))
     return Seen(
-        event["at"], step if isinstance(step, int) else None, str(event.get("path")), event.get("bytes"), digests
+        at=event["at"],
+        step=step if isinstance(step, int) else None,
+        path=str(event.get("path")),
+        size=event.get("bytes"),
+        zeros=event.get("zero_bytes", 0) / max(event.get("tensor_bytes", 0), 1),
+        digests=(str(event.get("sha256") or ""), str(event.get("tensors") or "")),
     )
 
 

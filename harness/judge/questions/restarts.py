@@ -216,8 +216,8 @@ def _known(save: Save, sure: bool) -> str:
 
 
 def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
-    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart. Where no
-    plan says how far that is: to its first step."""
+    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart by
+    the plan; or, where that says nothing, to its first step."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

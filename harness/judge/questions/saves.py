@@ -5,7 +5,8 @@ A save that is none counts nowhere: not as the last one, not in the rhythm, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
@@ -13,6 +14,7 @@ from harness.judge.facts.store import NoSave
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 
+K = TypeVar("K", bound=tuple[object, ...])
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
@@ -48,15 +50,26 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     compared, usual = evidence.comparison, evidence.fault_free_saves
     if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
         return
-    restart = evidence.run.epochs[1].begin
-    mine, theirs = evidence.saves.last_tensors, usual.last_tensors
+    saves, restart = evidence.saves, evidence.run.epochs[1].begin
+    for rank, step, _ in _differ(saves.last_tensors, usual.last_tensors, restart)[:1]:
+        yield _other(f"rank {rank} saved other tensors at step {step}")
+        return
+    for _, step in _differ(saves.looks.tensors, usual.looks.tensors, restart)[:1]:
+        yield _other(f"the checkpoint of step {step} holds other tensors")
+
+
+def _other(text: str) -> Claim:
+    why = "though all losses are the same: some state may not have been restored"
+    text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
+    return unknown(Code.SAVE_OTHER_TENSORS, text)
+
+
+def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
+    """The saves that differ, in order, if the first ones do not and all that do are later than that."""
     common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
     differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
-    if common and common[0][0] < restart and differ and differ[0][0] >= restart:
-        rank, step, _ = differ[0][1]
-        text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
-        why = "though all losses are the same: some state may not have been restored"
-        yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
+    early = bool(common) and common[0][0] < since
+    return [key for _, key in differ] if early and differ and differ[0][0] >= since else []
 
 
 def _same_size(evidence: Analysis) -> Iterator[Claim]:
