@@ -142,9 +142,8 @@ class _Choice:
 
     def __init__(self, evidence: Analysis):
         self._evidence, self._saves, self._margin_ns = evidence, evidence.saves, evidence.run.uncertainty_ns
-        self.sure = bool(
-            evidence.saves.whole
-        )  # else the harness saw some, or they were begun and nobody told their end
+        # Else the harness saw some, or some were begun, and nobody told how they ended.
+        self.sure = bool(evidence.saves.whole)
         known = self._saves.good if self.sure else [*self._saves.seen, *self._saves.open]
         whole = [(save.last_at, save.step, save) for save in known if save.step >= 0]
         own = [each for each in whole if each[2].series in evidence.own_series] if self.sure else whole
@@ -181,13 +180,14 @@ class _Choice:
             return True
         if save.process < 0 or save in self._saves.looks.sights:
             return False
-        saver = self._evidence.run.processes[save.process]
+        node = self._evidence.run.processes[save.process].node
+        lost = (fault for fault in self._evidence.run.faults if fault.kills and fault.injected is not None)
         return any(
-            save.last_at <= strike <= restart.epoch.begin
-            for fault in self._evidence.run.faults
-            for strike in (*fault.strikes, *([fault.injected] if fault.injected is not None else ()))
-            if fault.kills
-            and any(target.get("node") == saver.node and target.get("rank") is None for target in fault.targets)
+            {"node": node, "rank": None}.items() <= {"rank": None, **target}.items()
+            for fault in lost
+            if (fault.injected or 0) <= restart.epoch.begin
+            and save.last_at <= max(fault.injected or 0, *fault.strikes, 0)
+            for target in fault.targets
         )
 
 
