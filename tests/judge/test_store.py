@@ -141,7 +141,7 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
         ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
         ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
-        ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before there was a newer one"),
+        ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
         ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
     ],
 )

@@ -177,9 +177,9 @@ class Looks:
                 row.append(save)
             yield from self._row(row, until - since, late_ns)
             for save, after in itertools.pairwise(saves):
-                gone = self.store.gone(save, after.last_at - self._run.uncertainty_ns)
-                if gone < NEVER and not self.is_hidden(save.last_at, gone):
-                    yield NoSave(save, "the harness saw it go away before there was a newer one")
+                gone = self.store.gone(save, after.at - self._run.uncertainty_ns)
+                if gone < NEVER and after.begun is not None and not self.is_hidden(save.last_at, gone):
+                    yield NoSave(save, "the harness saw it go away before a newer one was begun")
             if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
                 yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
 
