@@ -131,14 +131,9 @@ class Looks:
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        for no_save in (
-            *self.unseen,
-            *self._too_small(),
-            *self._empty(),
-            *self._stale(),
-            *self._of_another_step(),
-        ):
-            found.setdefault(no_save.save, no_save)
+        wrong = self._too_small(), self._empty(), self._stale(), self._of_another_step()
+        for none in itertools.chain(self.missing, *wrong):
+            found.setdefault(none.save, none)
         return found
 
     def _late_ns(self, of: Callable[[Any], Any]) -> int:
@@ -148,45 +143,42 @@ class Looks:
     def is_watched(self, series: str) -> bool:
         """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
         usual = self._usual
-        if usual is not None and usual.sights and any(each.save.series == series for each in usual.unseen):
+        if usual is not None and usual.sights and any(each.save.series == series for each in usual.missing):
             return False
         known = usual if usual is not None and usual.sights else self
         return not self._run.unseen and any(save.series == series for save in known.sights)
 
     @cached_property
-    def unseen(self) -> Sequence[NoSave]:
-        return list(self._unseen())
-
-    def _unseen(self) -> Iterator[NoSave]:
-        """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
+    def missing(self) -> Sequence[NoSave]:
+        """What the harness should have seen, and did not."""
         by_series = grouped((save.series, save) for save in self._whole)
-        late_ns = max(self._late_ns(np.median), self._usual._late_ns(max) if self._usual else self._late_ns(max))
-        for series, saves in by_series.items():
-            if not self.is_watched(series):
-                continue
-            row: list[Save] = []
-            since = until = 0
-            for save, after in itertools.pairwise(saves):
-                then = after.last_at
-                if save in self.sights or then - save.last_at <= late_ns or self.is_hidden(save.last_at, then):
-                    yield from self._row(row, until - since, late_ns)
-                    row = []
-                    continue
-                since = since if row else save.last_at
-                until = then
-                row.append(save)
-            yield from self._row(row, until - since, late_ns)
-            for save, after in itertools.pairwise(saves):
-                gone = self.store.gone(save, after.at - self._run.uncertainty_ns)
-                if gone < NEVER and after.begun is not None and not self.is_hidden(save.last_at, gone):
-                    yield NoSave(save, "the harness saw it go away before a newer one was begun")
-            if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
-                yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
+        watched = [saves for series, saves in by_series.items() if self.is_watched(series)]
+        return [none for saves in watched for none in (*self._unseen(saves), *self._gone(saves))]
 
-    def _row(self, saves: Sequence[Save], lay_ns: int, late_ns: int) -> Iterator[NoSave]:
-        if lay_ns >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
-            for save in saves:
-                yield NoSave(save, "the harness never saw it in the store")
+    def _unseen(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
+        late_ns = max(self._late_ns(np.median), self._usual._late_ns(max) if self._usual else self._late_ns(max))
+        row: list[Save] = []
+        for save, after in itertools.pairwise(saves):
+            lay = after.last_at - save.last_at
+            if save not in self.sights and lay > late_ns and not self.is_hidden(save.last_at, after.last_at):
+                row.append(save)
+            else:
+                yield from self._row(row, save, late_ns)
+                row = []
+        yield from self._row(row, saves[-1], late_ns)
+
+    def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        for save, after in itertools.pairwise(saves):
+            gone = self.store.gone(save, after.at - self._run.uncertainty_ns)
+            if gone < NEVER and after.begun is not None and not self.is_hidden(save.last_at, gone):
+                yield NoSave(save, "the harness saw it go away before a newer one was begun")
+        if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
+            yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
+
+    def _row(self, row: Sequence[Save], after: Save, late_ns: int) -> Iterator[NoSave]:
+        if row and after.last_at - row[0].last_at >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
+            yield from (NoSave(save, "the harness never saw it in the store") for save in row)
 
     def is_hidden(self, begin: int, end: int) -> bool:
         """Whether a fault may have kept it from the store, or the harness from seeing it."""
@@ -277,10 +269,9 @@ class Looks:
         for save, ahead in self._ahead.items():
             late = save.begun is not None and ahead > max(usual) + LATE_STEPS * self._run.stride
             if ahead < min(usual) or (late and min(usual) == max(usual)):
-                text = (
-                    f"rank {self._run.processes[save.process].rank} began it when it had done step {save.step + ahead}"
-                )
-                yield NoSave(save, text, proved=False)
+                rank = self._run.processes[save.process].rank
+                why = f"rank {rank} began it when it had done step {save.step + ahead}"
+                yield NoSave(save, why, proved=False)
 
     @cached_property
     def _ahead(self) -> Mapping[Save, int]:
