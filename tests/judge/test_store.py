@@ -214,6 +214,7 @@ def test_a_store_that_cannot_be_seen_proves_nothing() -> None:
 
     card = judged(unseen(10, 80), not_left, hidden)
     assert card.verdict is Verdict.PASS, card.reasons
+    assert card.not_judged["checkpoints in their store"] == "it ends with the job"
 
 
 @pytest.mark.parametrize(

@@ -266,9 +266,10 @@ class Looks:
         usual += [ahead for save, ahead in self._ahead.items() if save.last_at < self._struck]
         if len(usual) < 2:
             return
+        least, most = min(0, *usual), max(usual)
+        latest = most + LATE_STEPS * self._run.stride if most == min(usual) else NEVER
         for save, ahead in self._ahead.items():
-            late = save.begun is not None and ahead > max(usual) + LATE_STEPS * self._run.stride
-            if ahead < min(usual) or (late and min(usual) == max(usual)):
+            if ahead < least or (ahead > latest and save.begun is not None):
                 rank = self._run.processes[save.process].rank
                 why = f"rank {rank} began it when it had done step {save.step + ahead}"
                 yield NoSave(save, why, proved=False)

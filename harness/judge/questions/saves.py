@@ -26,7 +26,8 @@ class Told(Score):
 
     def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
         claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)
-        return ScoreResult({}, reasons=list(claims))
+        hidden = [("checkpoints in their store", why) for why in evidence.run.unseen[:1]]
+        return ScoreResult({}, reasons=list(claims), not_judged=hidden)
 
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
