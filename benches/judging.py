@@ -1,8 +1,9 @@
 """How long two versions take to judge the same log: 125, 500 and 1,000 ranks × 1,000 steps with 20 restarts.
 
-    python benches/judging.py --old CHECKOUT [--ranks 125 500 1000] [--steps 1000] [--restarts 20] [--tries 1]
+    python benches/judging.py --old CHECKOUT [--ranks 125 500 1000] [--steps 1000] [--restarts 20] [--tries 1] [--day]
 
-Each reads the log in a process of its own, one after the other; only reading and judging it is timed.
+`--day`: each restart is a rehearsal of a game day with a fault-free run beside it; all of the day is judged.
+Each version reads the log in a process of its own, one after the other; only reading and judging it is timed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 from scoring import write_log
+
+from harness.campaign.gameday import FILE
+from harness.campaign.gameday_plan import plan_day
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIMED = """
@@ -44,12 +49,59 @@ card = judge(Evidence(run), "bench")
 times, cpu = [*times, time.monotonic()], [*cpu, cpu_s()]
 print(json.dumps([times[1] - times[0], times[2] - times[1], cpu[2] - cpu[1], str(card.verdict)]))
 """
+A_DAY = """
+import json, pathlib, resource, sys, time
+import harness
+from harness.campaign.gameday import judge_stored
+
+here = pathlib.Path(next(iter(harness.__path__))).resolve().parent
+assert here == pathlib.Path(sys.argv[1]).resolve(), f"this would be the code of {here}"
+begin, used = time.monotonic(), time.process_time()
+result, cards = judge_stored(pathlib.Path(sys.argv[2]))
+took = time.monotonic() - begin, time.process_time() - used
+verdicts = [str(card.verdict) for card in (*cards.values(), result.job)]
+print(json.dumps([0, *took, ", ".join(verdicts)]))
+"""
 
 
-def timed(checkout: pathlib.Path, run_dir: pathlib.Path) -> tuple[float, float, float, str]:
+def write_day(run_dir: pathlib.Path, ranks: int, steps: int, rehearsals: int) -> int:
+    """A job with this many rehearsals, each of one kill, one after the other; returns its events."""
+    count = write_log(run_dir / "events", ranks, steps, rehearsals)
+    write_log(run_dir / "fault-free" / "events", ranks, steps, 0)
+    entries = "".join("  - {scenario: rank-kill}\n" for _ in range(rehearsals))
+    text = f"version: 1\nname: bench\ntitle: Bench\nworkload: {{nodes: 2, steps: {steps}}}\nentries:\n{entries}"
+    (run_dir / "day.yaml").write_text(text)
+    day = plan_day(run_dir / "day.yaml", 1, "local", "bench", ROOT / "scenarios")
+    (run_dir / FILE).write_text(json.dumps(day.to_json()))
+    path, lines = run_dir / "events" / "harness.jsonl", list[dict[str, Any]]()
+    names = iter(act.name for act in day.acts)
+    for line in map(json.loads, path.read_text().splitlines()):
+        if line.get("event") == "fault.injected":
+            at, name = line["mono_ns"], next(names)
+            told = [{"event": "plan", "rehearsal": name, "plan": _of_one(lines[1]["plan"], line["fault"])}]
+            told.append({"event": "rehearsal.started", "rehearsal": name})
+            lines += [each | _times(at - 6_000_000_000) for each in told]
+            ended = {"event": "rehearsal.finished", "rehearsal": name, "outcome": "settled", "reason": ""}
+            healed = {"event": "fault.healed", "fault": line["fault"]}
+            lines += [healed | _times(at + 1), ended | _times(at + 12_000_000_000)]
+        lines.append(line)
+    lines = [lines[0], *sorted(lines[1:], key=lambda line: line["mono_ns"])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return count
+
+
+def _of_one(plan: dict[str, Any], fault: str) -> dict[str, Any]:
+    return plan | {"faults": [each for each in plan["faults"] if each["id"] == fault]}
+
+
+def _times(at: int) -> dict[str, int]:
+    return {"wall_ns": 10**18 + at, "mono_ns": at}
+
+
+def timed(checkout: pathlib.Path, run_dir: pathlib.Path, program: str) -> tuple[float, float, float, str]:
     """Seconds to read, seconds to judge, seconds of CPU to judge, and the verdict."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", TIMED, checkout, run_dir]
+    command = [sys.executable, "-c", program, checkout, run_dir]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=run_dir)
     if done.returncode:
         sys.exit(done.returncode)
@@ -64,14 +116,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--tries", type=int, default=1, help="of each version, in turn; the fastest counts")
+    parser.add_argument("--day", action="store_true", help="a game day with a rehearsal for each restart")
     chosen = parser.parse_args()
     heads = "".join(f"  {what:>16}" for what in ("read s", "judged s", "CPU s"))
     print(f"{'ranks':>6} {'events':>10}{heads}  ratio  (old, new; ratio: judged, new to old)")
     for ranks in chosen.ranks:
         with tempfile.TemporaryDirectory() as folder:
             run_dir = pathlib.Path(folder)
-            events = write_log(run_dir / "events", ranks, chosen.steps, chosen.restarts)
-            pairs = [[timed(each.resolve(), run_dir) for each in (chosen.old, ROOT)] for _ in range(chosen.tries)]
+            if chosen.day:
+                program, events = A_DAY, write_day(run_dir, ranks, chosen.steps, chosen.restarts)
+            else:
+                program, events = TIMED, write_log(run_dir / "events", ranks, chosen.steps, chosen.restarts)
+            sides = [each.resolve() for each in (chosen.old, ROOT)]
+            pairs = [[timed(side, run_dir, program) for side in sides] for _ in range(chosen.tries)]
         old, new = (min((pair[side] for pair in pairs), key=lambda each: each[1]) for side in (0, 1))
         columns = "  ".join(f"{old[n]:7.2f}, {new[n]:7.2f}" for n in range(3))
         odd = "" if old[3] == new[3] else f"  {old[3]} became {new[3]}"

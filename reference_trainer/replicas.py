@@ -1,7 +1,8 @@
 """Do all ranks still hold the same weights? Loss and gradient norm are sums over all ranks, so they cannot tell.
 
-Each rank takes a digest of its weights at the first step after a start and at every N-th one after that, while the
-gradients travel between the ranks. The digests travel with the loss. Every rank sees all of them, so all decide alike.
+Each rank takes a digest of its weights at the first step after a start and at every N-th step from step 1 on, whatever
+step it started at, so that runs can be compared. The digests travel with the loss while the gradients travel between the
+ranks. Every rank sees all of them, so all decide alike.
 A checkpoint is saved only if the ranks agree, so that the newest one is always from before the drift.
 """
 
@@ -47,13 +48,13 @@ class Replicas:
         self.spent_ns = 0
 
     def starts_at(self, step: int) -> None:
-        """The first step since a start or a restore; checks are counted from it."""
+        """The first step since a start or a restore; a check is due there."""
         self._first = step
 
     def take(self, step: int) -> None:
         """Takes the digest of the weights that this step computes with, if one is due."""
         self._digest, self.spent_ns = None, 0
-        if self._every and (step - self._first) % self._every == 0:
+        if self._every and (step == self._first or (step - 1) % self._every == 0):
             begin_ns = time.monotonic_ns()
             self._digest = digest(self._model)
             self.spent_ns = time.monotonic_ns() - begin_ns

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simulator import History, Job, simulate
+
 from harness.judge.score import Evidence, Scorecard, judge
-from harness.theory.simulator import History, Job, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

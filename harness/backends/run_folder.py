@@ -30,7 +30,7 @@ CONTROL = "control"
 CHECKPOINTS = "checkpoints"
 FOR_NODES = ("holds.json", "holds", "damage", "clock", "data", delivery.NAME)  # made by the harness; nodes read them
 KEY = "key"
-_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "fault-free", "twin"}
+_TAKEN = {KEY, EVENTS, LOGS, ANSWERS, *FOR_NODES, "kept", "slurm", "drill", "second-restart", "fault-free", "twin"}
 
 _NAMED = re.compile(r"\{run_dir\}/([A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
@@ -45,7 +45,9 @@ def folders_of(workload: Workload, node: str) -> tuple[str, ...]:
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
     return tuple(
-        name for name in dict.fromkeys([*always, *named]) if not (name in _TAKEN or name.startswith("calibration-"))
+        name
+        for name in dict.fromkeys([*always, *named])
+        if not (name in _TAKEN or name.startswith(("calibration-", "resumed-")))
     )
 
 

@@ -21,6 +21,7 @@ from harness.campaign.fault_free import (
     sweep,
 )
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts import slowdown, usual
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
@@ -28,6 +29,7 @@ from harness.judge.score import Scorecard, judge
 from harness.log import hostile
 from harness.plan.model import Plan
 from harness.report import write_reports
+from harness.run.drill import CannotDrill
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
@@ -88,9 +90,10 @@ class _Experiment:
         self._remove(self.run_dir, "checkpoints")
         if changed:
             self.observer.note("The copies of the fault-free runs were changed while the job ran: they are not used.")
-        if not self.stop.asked and (changed or (kept and _at_another_pace(self.run_dir))):
-            return self.run_dir, self._renew()
-        return self.run_dir, False
+        if not self.stop.asked and (changed or (kept and _at_another_pace(self.run_dir))) and self._renew():
+            return self.run_dir, True
+        self._resume()
+        return self.run_dir, self.stop.asked
 
     def _hold(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
         """Copies the events of that fault-free run, made or kept, to `target`; as `ensure_fault_free` otherwise."""
@@ -152,6 +155,18 @@ class _Experiment:
             if not copy_fault_free(folder, fresh / name):
                 raise ChaosError(f"{folder} is gone; another run may be replacing it")
         return None
+
+    def _resume(self) -> None:
+        """Fault-free runs that change size where the run did. Without them the band is wider."""
+        at = resize(self.plan, timeline.load(self.run_dir))
+        if at is None or self.stop.asked:
+            return
+        try:
+            resumed = Resumed(self.plan, at, self.reports, self.backend, self.observer, self.stop)
+            for name, folder in resumed.runs(self.run_dir / FAULT_FREE).items():
+                copy_fault_free(folder, self.run_dir / name)
+        except (ChaosError, OSError, CannotDrill) as error:  # the run itself is complete, whatever becomes of this
+            self.observer.note(f"No fault-free run could change its size at step {at.step}: {error}")
 
     def _exchange(self, copied: pathlib.Path) -> None:
         """Puts it into the run's folder, in the place of the old one if there is one."""

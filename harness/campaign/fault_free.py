@@ -51,20 +51,25 @@ def ensure_fault_free(
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
     digest = _key(plan, repeat)
-    kept = _cache(reports) / digest
+    kept = cache(reports) / digest
     if not anew and seal.holds(kept):
         return kept, None
     attempt = own_folder(reports, digest)
     outcome = execute(plan, attempt, backend, observer, stop)
     if outcome.outcome == "completed":
-        with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
-            hostile.remove_tree(attempt, "checkpoints")
-        _own_events(attempt)
-        seal.put(attempt)
-        _put_in_place(attempt, kept)
+        keep(attempt, kept)
         release(attempt)
         return kept, outcome
     return attempt, outcome
+
+
+def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
+    """This run is what others are compared with from now on."""
+    with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
+        hostile.remove_tree(attempt, "checkpoints")
+    _own_events(attempt)
+    seal.put(attempt)
+    _put_in_place(attempt, kept)
 
 
 class FaultFree(NamedTuple):
@@ -101,17 +106,19 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
     Raises `FaultError` for what cannot be removed.
     """
     for other in fault_free_plans(plan).values():
-        _set_aside(_cache(reports) / _key(*other))
+        _set_aside(cache(reports) / _key(*other))
+        for resumed in cache(reports).glob(f"{_key(*other)}-at-*"):
+            _set_aside(resumed)
 
 
-def _cache(reports: pathlib.Path) -> pathlib.Path:
+def cache(reports: pathlib.Path) -> pathlib.Path:
     """The folder of what is kept, which several reports folders may share by a link."""
     return (reports / CACHE).resolve()
 
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
     """A new folder in the cache that belongs to this process: as long as it lives, or until `release`."""
-    folder = _cache(reports) / f"{name}.{secrets.token_hex(4)}"
+    folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # some network file systems lock no folders: there, nothing is swept
@@ -133,7 +140,7 @@ def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
     A folder that may be in use is left alone, and so is a run that is not healed yet.
     """
     removed, failed = list[str](), list[str]()
-    for folder in sorted(_cache(reports).glob("*.*")):
+    for folder in sorted(cache(reports).glob("*.*")):
         try:
             with _dead(folder) as dead:
                 if dead:

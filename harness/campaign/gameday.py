@@ -7,6 +7,7 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.judge.facts import losses
-from harness.judge.facts.evidence import FAULT_FREE, load_evidence
+from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile, journal, reading
 from harness.plan.gameday import DayPlan
@@ -31,6 +32,7 @@ from harness.run.undo import undo_open
 from harness.spec.document import checked, dotted, short
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
+from harness.timeline.window import JobLog
 
 Floats = npt.NDArray[np.float64]
 FILE = report.PLAN
@@ -146,12 +148,12 @@ def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
     """The day's verdict, and the cards of its rehearsals. Writes nothing."""
-    day = load_day(run_dir)
-    log = reading.read(run_dir / "events")
-    events = sorted(log.harness.events, key=lambda event: event["at"]) if log.harness else []
-    cards = {name: card for name in _begun(events, day) if (card := _card(run_dir, name, observer)) is not None}
+    day, stored = load_day(run_dir), _Stored(run_dir)
+    harness = stored.job.log.harness
+    events = sorted(harness.events, key=lambda event: event["at"]) if harness else []
+    cards = {name: card for name in _begun(events, day) if (card := _card(stored, name, observer)) is not None}
     same = all(act.expects_same_losses for act in day.acts if act.name in cards)
-    whole = _card(run_dir, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
+    whole = _card(stored, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
     return judge_day(events, _expected(day), cards, whole, probes), cards
 
@@ -173,17 +175,32 @@ def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:
     return [e["rehearsal"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] in known]
 
 
+class _Stored:
+    """The log of a stored day and its fault-free runs, each read once."""
+
+    def __init__(self, run_dir: pathlib.Path):
+        self.run_dir = run_dir
+        self.job = JobLog(reading.read(run_dir / "events"))
+
+    @cached_property
+    def whole(self) -> Evidence:
+        return beside(self.job.whole, self.run_dir)
+
+    def part(self, rehearsal: str) -> Evidence:
+        return part_of(replace(self.whole, run=self.job.window(rehearsal)))
+
+
 def _card(
-    run_dir: pathlib.Path, rehearsal: str | None, observer: CampaignObserver, expect: Mapping[str, Any] | None = None
+    stored: _Stored, rehearsal: str | None, observer: CampaignObserver, expect: Mapping[str, Any] | None = None
 ) -> Scorecard | None:
     """`None`, and a note, for what cannot be judged. Of the job as a whole those faults count that acted: what the
     others came to is told of their rehearsals. `expect`: of the job as a whole, also between and after them."""
     try:
-        evidence = load_evidence(run_dir, rehearsal)
-        if rehearsal is None:
-            run = _with_acted_faults(evidence.run)
-            evidence = replace(evidence, run=replace(run, plan={**run.plan, "expect": expect or {}}))
-        return judge(evidence, rehearsal or run_dir.name)
+        if rehearsal is not None:
+            return judge(stored.part(rehearsal), rehearsal)
+        run = _with_acted_faults(stored.whole.run)
+        run = replace(run, plan={**run.plan, "expect": expect or {}})
+        return judge(replace(stored.whole, run=run), stored.run_dir.name)
     except EventLogError as error:
         observer.note(f"{rehearsal or 'the job'} cannot be judged: {error}")
         return None

@@ -9,20 +9,29 @@ from typing import Literal, Protocol
 
 from harness.judge.score import Scorecard
 from harness.run.observers import Heard, Observer, Silent, Status
+from harness.units import counted
 
 
 @dataclass(frozen=True)
 class Stage:
     """One job of a campaign. `again`: the fault-free run that was kept went at another pace, so it is made anew.
 
+    `at`: it ends at the save of this step, or goes on from it.
     `folder`: where its log will be, if that is known before. `fault_free`: the folder with its fault-free runs.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
     nodes: int
     again: bool = False
+    at: int | None = None
+    until_there: bool = False
     folder: pathlib.Path | None = field(default=None, compare=False)
     fault_free: pathlib.Path | None = field(default=None, compare=False)
+
+    @property
+    def in_words(self) -> str:
+        part = "" if self.at is None else f" {'up to' if self.until_there else 'from'} the save of step {self.at}"
+        return f"{self.kind}{part}, {counted(self.nodes, 'node')}"
 
 
 class CampaignObserver(Observer, Protocol):

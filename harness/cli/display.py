@@ -49,10 +49,7 @@ class Display:
 
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
-        self._say(
-            f"{stage.kind}, {counted(stage.nodes, 'node')}{why}"
-            + ", which must fail" * (stage.kind == "blindness check")
-        )
+        self._say(f"{stage.in_words}{why}" + ", which must fail" * (stage.kind == "blindness check"))
         self._moments = {}
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")

@@ -47,7 +47,7 @@ NAME_CHARS_MAX = 1000
 
 @dataclass(frozen=True)
 class Field:
-    """One field of an event. `least` and `most` limit a number, or with TEXT and LABEL the length.
+    """One field of an event. `least` and `most` limit a number, or with TEXT, LABEL and OBJECTS the length.
 
     `values` are the known ones; with `closed` there are no others. `fields` are those of an OBJECT or of each of
     OBJECTS; without them any object will do. `column` is the field's place in the table of steps.
@@ -209,6 +209,10 @@ HEADER = (
     Field("mono_ns", INTEGER, "the writer's monotonic clock", unit="ns", least=0, most=MONO_NS_MAX),
 )
 
+_COST = (
+    Field("seconds", NUMBER, "how long it took", unit="s", optional=True, least=0),
+    Field("gpu_seconds", NUMBER, "the same, for all its GPUs together", unit="GPU-s", optional=True, least=0),
+)
 TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
 LEFT = (
     _text("path", "as it would be published", optional=False),
@@ -247,7 +251,7 @@ PLANNED_FAULT = (
     _name("fault", "the kind of fault", optional=True),
     Field("parameters", OBJECT, "the fault's parameters", optional=True),
     Field("when", OBJECT, "its trigger", optional=True),
-    Field("targets", OBJECTS, "what it is to act on", optional=True, fields=PLANNED_TARGET),
+    Field("targets", OBJECTS, "what it is to act on", optional=True, most=RANKS_MAX, fields=PLANNED_TARGET),
     Field("kills", FLAG, "whether processes of the target are meant to die", optional=True),
 )
 SCENARIO = (
@@ -802,7 +806,7 @@ _HARNESS = (
         (
             _FAULT,
             _name("kind", "the kind of fault", optional=True),
-            Field("targets", OBJECTS, "what it acts on", optional=True, fields=TARGET),
+            Field("targets", OBJECTS, "what it acts on", optional=True, most=RANKS_MAX, fields=TARGET),
             Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=MAY),
             _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
             _size("notice_ns", "how long after a notice it takes the node; none: no notice", "ns", MONO_NS_MAX),
@@ -954,8 +958,8 @@ _HARNESS = (
             Field(
                 "outcome",
                 TEXT,
-                "how it ended; error: the drill itself could not be made",
-                values=("restored", "scratch", "failed", "timeout", "error"),
+                "how it ended; untold: the job had nothing left to do; error: the drill itself could not be made",
+                values=("restored", "scratch", "failed", "timeout", "untold", "error"),
             ),
             _step("the step of the last checkpoint", optional=True),
             _text("reason", "why"),
@@ -968,6 +972,38 @@ _HARNESS = (
                 least=0,
                 most=STEP_MAX,
             ),
+            *_COST,
+        ),
+    ),
+    Event(
+        "second_restart.started",
+        ("harness",),
+        "After the job: its command starts once more, from the save before the last one.",
+        (_step("of the newest committed checkpoint, which is removed from the copy", optional=True),),
+    ),
+    Event(
+        "second_restart.finished",
+        ("harness",),
+        "The second restart is over.",
+        (
+            Field(
+                "outcome",
+                TEXT,
+                "how it ended; skipped: there was nothing to start from; error: it could not be made",
+                values=("done", "failed", "timeout", "skipped", "error"),
+            ),
+            _step("of the save before the last one", optional=True),
+            Field(
+                "saved_step",
+                INTEGER,
+                "of the newest save when it was over",
+                unit="steps",
+                optional=True,
+                least=0,
+                most=STEP_MAX,
+            ),
+            _text("reason", "why"),
+            *_COST,
         ),
     ),
     Event(

@@ -55,18 +55,18 @@ DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
 APART_NS_MAX = 366 * 86400 * 10**9  # of anything in a log from the harness's first line
 NOT_TOLD = int(np.iinfo(np.int64).min)
-NOT_TOLD_BY_KIND: dict[str, int | None] = {vocabulary.INTEGER: NOT_TOLD}
 
 
 def _line_type() -> type[msgspec.Struct]:
-    """One line of a file, as far as a step needs it. Limits of numbers are checked column by column, which is fast."""
+    """One line of a file, as far as a step needs it. What a step does not tell holds what its column says then."""
 
     def one(each: Field) -> tuple[str, Any, Any]:
-        kind = int if each.kind == vocabulary.INTEGER else records.kind_of(each) | None
-        return each.name, kind, NOT_TOLD_BY_KIND.get(each.kind)
+        if each.kind in (vocabulary.NUMBER, vocabulary.LABEL):
+            return each.name, records.kind_of(each) | None, None
+        return each.name, records.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
 
     fields = [one(each) for each in _STEP.values()]
-    rest: list[tuple[str, Any, Any]] = [("samples", msgspec.Raw, msgspec.Raw()), ("dropped", int, 0)]
+    rest: list[tuple[str, Any, Any]] = [("samples", msgspec.Raw, None), ("dropped", int, 0)]
     return msgspec.defstruct("Line", [("event", str, ""), *fields, *rest], gc=False)
 
 
@@ -121,9 +121,13 @@ def read(directory: pathlib.Path) -> Log:
         raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
     steps = table.whole()
     for writer, following in zip(writers, [*(writer.start for writer in writers[1:]), table.rows], strict=True):
-        mine = slice(writer.start, following)  # an empty view would keep the whole table in memory
-        writer.steps.update({n: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for n, c in steps.items()})
+        writer.steps.update(rows_of(steps, slice(writer.start, following)))
     return replace(_on_one_clock(writers, steps, problems), samples=table.samples())
+
+
+def rows_of(steps: dict[str, Column], mine: slice) -> dict[str, Column]:
+    """Some rows of all columns, as views. An empty view would keep its whole column in memory."""
+    return {name: c[mine] if mine.start < mine.stop else np.zeros(0, c.dtype) for name, c in steps.items()}
 
 
 class _Table:
@@ -281,30 +285,20 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
 
 
 def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
-    """Raises `ValueError` for a number beyond its limits."""
-    columns: dict[str, Column] = {
-        name: _column(_STEP[name], lines).astype(kind, copy=False) for name, kind in _OWN_COLUMNS.items()
-    }
-    numbers, consumed = samples.read(bytes(line.samples) for line in lines)
+    """Raises `ValueError` for a step that lacks what each one must tell."""
+    columns: dict[str, Column] = {name: _column(_STEP[name], lines, kind) for name, kind in _OWN_COLUMNS.items()}
+    numbers, consumed = samples.read(list(map(operator.attrgetter("samples"), lines)))
     return columns | {"samples": numbers}, consumed
 
 
-def _column(each: Field, lines: Sequence[Any]) -> Column:
+def _column(each: Field, lines: Sequence[Any], kind: type) -> Column:
     values: Iterable[Any] = map(operator.attrgetter(each.name), lines)
     if each.kind == vocabulary.LABEL:
-        return np.fromiter(map(_fingerprint, values), np.int64, len(lines))
-    if each.kind == vocabulary.FLAG:
-        return np.fromiter((each.otherwise if v is None else v for v in values), np.int8, len(lines))
-    column: Column = np.fromiter(values, _KINDS[each.kind], len(lines))  # None and "nan" are floats to numpy
-    if each.kind == vocabulary.NUMBER or not len(lines):
-        return column
-    assert each.least is not None and each.most is not None
-    if each.least <= column.min() and column.max() <= each.most:
-        return column
-    untold = (column == NOT_TOLD) & each.optional
-    if not (untold | ((column >= each.least) & (column <= each.most))).all():
+        values = map(_fingerprint, values)
+    column: Column = np.fromiter(values, kind, len(lines))  # None and "nan" are floats to numpy
+    if not each.optional and NOT_TOLD in column:
         raise ValueError(each.name)
-    return column if each.otherwise is None else np.where(untold, each.otherwise, column)
+    return column
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -46,7 +46,7 @@ def kind_of(field: Field) -> Any:
     }
     if field.kind in (vocabulary.OBJECT, vocabulary.OBJECTS):
         one: Any = struct(field.name, field.fields) if field.fields else dict[str, Any]
-        return one if field.kind == vocabulary.OBJECT else list[one]
+        return one if field.kind == vocabulary.OBJECT else Annotated[list[one], msgspec.Meta(max_length=field.most)]
     return Literal[field.values] if field.closed else kinds[field.kind]
 
 
@@ -209,7 +209,8 @@ def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
         declared = next((field for field in inside if field.name == step), declared)
     if declared is None:
         return message
-    return f"{'.'.join(steps)} must be {allowed(declared)}, not {shown(value)}"
+    may_be = _allowed_in_list(declared) if steps[-1].isdigit() else allowed(declared)
+    return f"{'.'.join(steps)} must be {may_be}, not {shown(value)}"
 
 
 def allowed(field: Field) -> str:
@@ -224,10 +225,15 @@ def allowed(field: Field) -> str:
         vocabulary.LABEL: f"a text of at most {field.most} characters or an integer of 64 bits",
         vocabulary.TEXTS: "a list of texts",
         vocabulary.OBJECT: "an object",
-        vocabulary.OBJECTS: "a list of objects",
+        vocabulary.OBJECTS: "a list of " + (f"at most {field.most} " if field.most else "") + "objects",
         vocabulary.RUNS: "a list of runs, each [first, count] or [first, count, stride]",
     }
     return words[field.kind]
+
+
+def _allowed_in_list(field: Field) -> str:
+    known = f" like {', '.join(map(json.dumps, field.values))}" if field.values else ""
+    return {vocabulary.TEXTS: f"a text{known}", vocabulary.OBJECTS: "an object"}.get(field.kind) or allowed(field)
 
 
 def shown(value: Any) -> str:

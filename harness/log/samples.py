@@ -5,7 +5,7 @@ A run is `[first, count]` or `[first, count, stride]`: `count` indices from `fir
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,11 +72,13 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
     return np.asarray(np.repeat(begin, length) + place * steps)
 
 
-def read(texts: Iterable[bytes]) -> tuple[Ints, Samples]:
-    """The samples of some steps as they were written: per step its number, or `UNTOLD`, and all of them.
+def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
+    """The samples of some steps as they were written (`None`: not at all): per step its number, or `UNTOLD`, and all.
 
     Raises `ValueError` for what is no list of runs.
     """
+    if not any(texts):
+        return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()
     for text in texts:
         runs = _decoder.decode(text) if text else None

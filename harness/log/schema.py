@@ -68,7 +68,7 @@ def _kind(field: Field) -> Schema:
         vocabulary.LABEL: {"anyOf": [text, {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}]},
         vocabulary.TEXTS: {"type": "array", "items": {"type": "string"}},
         vocabulary.OBJECT: one,
-        vocabulary.OBJECTS: {"type": "array", "items": one},
+        vocabulary.OBJECTS: {"type": "array", "items": one} | ({} if field.most is None else {"maxItems": field.most}),
         vocabulary.RUNS: {"type": "array", "items": run, "maxItems": vocabulary.RUNS_MAX},
     }
     return kinds[field.kind]

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,18 @@ def _sentence(reason: str, names: Collection[str]) -> str:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Recovery time, first new step, waste by faults and loss continuity, each against its bound."""
-    return [_recovery(report), _first_step(report), _waste(report), _continuity(report)]
+    """Recovery time, first new step, waste by faults and loss continuity, each against its bound; and what restarts
+    after the run showed and cost, beside its own GPU-hours."""
+    return [_recovery(report), _first_step(report), _waste(report), _continuity(report), *_restarts(report)]
+
+
+def _restarts(report: Report) -> Iterator[Figure]:
+    for name, score in (("Restore drill", "last_checkpoint"), ("Second restart", "second_restart")):
+        values = report.scores.get(score, {})
+        outcome, took, gpus = (values.get(key) for key in ("outcome", "seconds", "gpu_seconds"))
+        if isinstance(took, float) and isinstance(gpus, float):
+            cost = f"took {seconds(took)} and {gpu_seconds(gpus)} after the run"
+            yield _figure(name, str(outcome).capitalize(), cost, _bound(report, score))
 
 
 def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:

@@ -1,7 +1,8 @@
 """The restore drill: after a completed job its command starts once more, on a copy of what it saved, and must restore.
 
-It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored holds only `drill.started` and
-`drill.finished`. A drill that cannot be made says so there, and changes nothing about the run's result.
+It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored of the run holds only `drill.started` and
+`drill.finished`. A drill that cannot be made says so there, and changes nothing about the run's result. The second
+restart (`harness.run.second_restart`) starts the command in the same way.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ import pathlib
 import shutil
 import subprocess
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
 
 from harness.backends import run_folder
-from harness.backends.contract import Backend, Cluster, Exit, Workload
-from harness.emitter import Emitter
+from harness.backends.contract import Backend, Workload
+from harness.emitter import EXIT_LEFT, Emitter
 from harness.errors import FaultError
 from harness.log import hostile
-from harness.log.events import Tail
 from harness.log.journal import Journal
-from harness.plan.model import Plan
-from harness.run.last_words import first_error
+from harness.plan.model import Abort, Plan
+from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest
 from harness.run.trigger import LiveProgress
 from harness.run.undo import DRILL
-from harness.spec import secrets as redaction
 
 FOLDER = "drill"
-LIMIT_S = 60.0
-TICK_S = 0.01
-OTHERS_END_S = 2.0
+SECOND = "second-restart"
+LEDGER = "checkpoints.ledger"  # of the observer: see `harness.observer.ledger`
+LIMIT_S = 60.0  # and three times what the run's own start took
+START_TIMES = 3
+OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps
+COPY_S_MAX = 600.0
 FREE_BYTES_MIN = 200 * 2**20  # what is left on the disk beside the copy
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
 
@@ -40,7 +44,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 class DrillOutcome:
     """How it went. `step`: the newest committed checkpoint of the run; `restored_step`: what all ranks restored."""
 
-    outcome: str  # restored · scratch · failed · timeout · error (the drill itself could not be made)
+    outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
     restored_step: int | None = None
     reason: str = ""
@@ -50,79 +54,164 @@ class CannotDrill(Exception):
     """Nothing follows for the job's checkpoints."""
 
 
+class Ended(Protocol):
+    """How a job ended: see `harness.run.job.Outcome`."""
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+Execute = Callable[[Plan, pathlib.Path, Backend, Observer, StopRequest], Ended]
+
+
+@dataclass
+class Watch(Silent):
+    """Follows a restart, and ends it when enough is known or when the user wants to stop."""
+
+    users: StopRequest
+    enough: Callable[[Watch], bool]
+    end: StopRequest = field(default_factory=StopRequest)
+    progress: LiveProgress = field(default_factory=LiveProgress)
+    ended_badly: bool = False  # a node's command
+    _first: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank → its process, and the first step of that
+
+    def new_events(self, events: Heard) -> None:
+        for header, event in events:
+            self.progress.absorb(header, event, time.monotonic_ns())
+            if event["event"] == "process.exit" and header.get("role") == "harness":
+                self.ended_badly |= event.get("code") not in (0, EXIT_LEFT)
+            worker = self.progress.workers.get(_rank(header)) if event["event"] == "step" else None
+            if worker is not None and self._first.get(_rank(header), (0, 0))[0] != worker.pid:
+                self._first[_rank(header)] = worker.pid, worker.last_step
+
+    def status(self, status: Status) -> None:
+        if self.users.asked:
+            self.end.ask(self.users.reason)
+        elif not self.end.asked and self.enough(self):
+            self.end.ask("enough is known")
+
+    def restored(self, newest: int) -> dict[int, int]:
+        """By rank: the step that it went on from, as it told it; or else, as its first step shows, `newest` at most."""
+        told = {rank: worker.restored_step for rank, worker in self.progress.workers.items()}
+        by_step = {rank: min(step - 1, newest) for rank, (_, step) in self._first.items()}
+        return by_step | {rank: step for rank, step in told.items() if step is not None}
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether steps have been done for so long that the other ranks would have told theirs."""
+        first_ns = self.progress.first_step_ns
+        return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
+
+
+def _rank(header: Mapping[str, object]) -> int:
+    rank = header.get("rank")
+    return rank if isinstance(rank, int) else -1
+
+
+@dataclass(frozen=True)
+class Again:
+    """What it takes to start the job's command again. `progress`: of the run; `begin_ns`: when that began."""
+
+    plan: Plan
+    backend: Backend
+    emit: Emitter
+    journal: Journal
+    stop: StopRequest
+    execute: Execute
+    progress: LiveProgress
+    begin_ns: int
+
+    @property
+    def speakers(self) -> set[int]:
+        """The ranks that told of themselves in the run; all of them, where none did."""
+        planned = set(range(self.plan.workload.world_size))
+        return planned & self.progress.workers.keys() or planned
+
+    @property
+    def start_limit_s(self) -> float:
+        """How long a start may take, until the first step or until all has been restored."""
+        took_ns = max(self.progress.first_step_ns - self.begin_ns, 0)
+        return LIMIT_S + START_TIMES * took_ns / 1e9
+
+    def start(
+        self,
+        folder: str,
+        limit_s: float,
+        watch: Watch,
+        prepare: Callable[[pathlib.Path], None] = lambda place: None,
+        nodes: int | None = None,
+    ) -> Ended:
+        """On a copy in this folder, which `prepare` may change before; by default on all planned nodes.
+
+        Raises `CannotDrill` where there is no copy, or where the user wants to stop."""
+        plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
+        limit_ns = int(limit_s * 1e9)
+        limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
+        launch, place = plan.launch(), self.journal.run_dir / folder
+        place.mkdir()
+        self.journal.record(DRILL, {"names": saved_folders(launch), "folder": folder})
+        copy_saved(launch, self.journal.run_dir, place)
+        copy_ledgers(self.journal.run_dir, place)
+        prepare(place)
+        found_again = {"run_id": plan.run_id, "environment": self.backend.whereabouts()}
+        self.journal.record(f"backends.{plan.backend}", found_again)
+        ended = self.execute(plan.model_copy(update={"abort": limits}), place, self.backend, watch, watch.end)
+        if self.stop.asked:
+            raise CannotDrill(self.stop.reason)
+        return ended
+
+    def undo(self, folder: str) -> None:
+        """Removes the copies. What is left is told when the journal is closed."""
+        with contextlib.suppress(FaultError, OSError):
+            _undo(self.journal.run_dir, saved_folders(self.plan.launch()), folder)
+
+    def cost(self, since_s: float) -> dict[str, float]:
+        """Of all that began then: beside the run's own GPU-hours."""
+        seconds = time.monotonic() - since_s
+        return {"seconds": round(seconds, 3), "gpu_seconds": round(seconds * self.plan.workload.world_size, 3)}
+
+
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """By default for the reference trainer; for others where the scenario asks for it. Never without faults, and never
-    where the job told of no checkpoint."""
-    asked = plan.workload.restore_drill
-    wanted = plan.workload.trainer.drills if asked is None else asked
-    reached = plan.backend in REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
-    return wanted and committed_step > 0 and bool(plan.faults) and reached
+    """By default. Never without faults, never where the job told of no checkpoint, and never where the harness cannot
+    see its checkpoints, as in a store that ends with the job."""
+    reached = plan.backend in REACHED and plan.workload.checkpoint.store != "s3"
+    return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached
 
 
-def rehearse_restore(
-    plan: Plan, backend: Backend, emit: Emitter, journal: Journal, committed_step: int, stop: StopRequest
-) -> None:
+def rehearse_restore(again: Again) -> None:
     """Runs the drill and logs how it went. Whatever goes wrong is logged, too."""
-    emit("drill.started", step=committed_step)
-    folder = journal.run_dir / FOLDER
+    begin_s, step = time.monotonic(), again.progress.committed_step
+    again.emit("drill.started", step=step)
     try:
-        found = _drill(_plan(plan), folder, backend, journal, committed_step, stop)
+        found = _drill(again, step)
     except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
-        found = DrillOutcome("error", committed_step, reason=f"{type(error).__name__}: {error}")
-    with contextlib.suppress(FaultError, OSError):  # what is left is told when the journal is closed
-        _undo(journal.run_dir, saved_folders(plan.launch()))
-    emit("drill.finished", **asdict(found))
+        found = DrillOutcome("error", step, reason=f"{type(error).__name__}: {error}")
+    again.undo(FOLDER)
+    again.emit("drill.finished", **asdict(found), **again.cost(begin_s))
 
 
-def _plan(plan: Plan) -> Plan:
-    return plan.without_faults(f"{plan.run_id}-drill")
+def _drill(again: Again, step: int) -> DrillOutcome:
+    def enough(watch: Watch) -> bool:
+        return again.speakers <= watch.restored(step).keys() or watch.goes_on
 
-
-def _drill(
-    plan: Plan, folder: pathlib.Path, backend: Backend, journal: Journal, committed_step: int, stop: StopRequest
-) -> DrillOutcome:
-    workload = plan.launch()
-    for name in ("events", "logs"):
-        (folder / name).mkdir(parents=True)
-    journal.record(DRILL, {"names": saved_folders(workload)})
-    copy_saved(workload, journal.run_dir, folder)
-    journal.record(f"backends.{plan.backend}", {"run_id": plan.run_id, "environment": backend.whereabouts()})
-    workload = replace(workload, env=redaction.resolve(workload.env))
-    deadline = time.monotonic() + LIMIT_S
-    with backend.open(workload, folder, plan.run_id) as cluster:
-        cluster.start()
-        ranks = plan.workload.world_size
-        return _watch(cluster, folder, ranks, DrillOutcome("timeout", committed_step), deadline, stop)
-
-
-def _watch(
-    cluster: Cluster, folder: pathlib.Path, ranks: int, found: DrillOutcome, deadline: float, stop: StopRequest
-) -> DrillOutcome:
-    """Until all ranks of a world have restored, or the commands have ended, or the time is over."""
-    tail, progress, ends = Tail(folder / "events"), LiveProgress(), list[Exit]()
-    while time.monotonic() < deadline:
-        ended = len(ends) >= len(cluster.nodes)
-        for header, event in tail.poll():
-            progress.absorb(header, event, time.monotonic_ns())
-        if restored := progress.restored_steps(ranks):
-            return _restored(found, restored)
-        if ended:
-            return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
-        if stop.asked:
-            raise CannotDrill(stop.reason)
-        ends += [end for end in cluster.exits() if end.node != "control"]
-        if any(end.code for end in ends):  # the others need not end over it, and may still tell what they restored
-            deadline = min(deadline, time.monotonic() + OTHERS_END_S)
-        time.sleep(TICK_S)
-    if ends:
-        return replace(found, outcome="failed", reason=_how_it_ended(ends, folder))
-    return replace(found, reason=f"nothing was restored within {LIMIT_S:g} s: stuck in {progress.phase}")
-
-
-def _how_it_ended(ends: list[Exit], folder: pathlib.Path) -> str:
-    first = next((end for end in ends if end.code), ends[0])
-    log = folder / "logs" / f"{first.node}.{first.incarnation}.log"
-    return f"the command on {first.node} ended with {first.code}: {first_error([log])}"
+    watch = Watch(again.stop, enough)
+    ended = again.start(FOLDER, again.start_limit_s, watch)
+    found = DrillOutcome("timeout", step)
+    restored = watch.restored(step)
+    if restored and not watch.ended_badly:
+        return _restored(found, [restored[rank] for rank in sorted(restored)])
+    if watch.ended_badly or ended.outcome == "failed":
+        return replace(found, outcome="failed", reason=ended.reason)
+    if ended.outcome == "completed":
+        reason = "the job's commands ended with 0, and nothing told what they had restored"
+        return replace(found, outcome="untold", reason=reason)
+    if ended.outcome != "aborted":
+        return replace(found, outcome="error", reason=ended.reason)
+    limit = f"{again.start_limit_s:.3g} s"
+    return replace(found, reason=f"nothing was restored within {limit}: stuck in {watch.progress.phase}")
 
 
 def _restored(found: DrillOutcome, steps: list[int]) -> DrillOutcome:
@@ -160,20 +249,33 @@ def copy_saved(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) 
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
-        if not hostile.status_of(run_dir, name):
-            continue
-        words = ["cp", "-a", "--reflink=auto", "--", str(run_dir / name), str(folder / name)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
-        if done.returncode:
-            raise CannotDrill(f"{name} cannot be copied: {done.stderr.strip()[-200:]}")
+        if hostile.status_of(run_dir, name):
+            _copy(run_dir / name, folder / name)
 
 
-def _undo(run_dir: pathlib.Path, names: list[str]) -> None:
+def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+    """What the observer noted of the checkpoints, so that it knows them again."""
+    for name in hostile.files_below(run_dir, "events"):
+        if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            _copy(run_dir / name, folder / name)
+
+
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    words = ["cp", "-a", "--reflink=auto", "--", str(source), str(target)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=COPY_S_MAX)
+    if done.returncode:
+        raise CannotDrill(f"{source.name} cannot be copied: {done.stderr.strip()[-200:]}")
+
+
+def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None:
     """Removes the copies. Raises `FaultError` for the first one that stays, having tried all."""
+    if folder not in (FOLDER, SECOND):
+        raise FaultError(f"its arguments differ from those in the journal: folder {folder!r}")
     problems = []
     for name in names:
         try:
-            hostile.remove_tree(run_dir, f"{FOLDER}/{name}")
+            hostile.remove_tree(run_dir, f"{folder}/{name}")
         except FaultError as error:
             problems.append(str(error))
     if problems:

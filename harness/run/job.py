@@ -21,13 +21,13 @@ from harness.faults.contract import CheckpointPlace
 from harness.log.events import Tail
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run import drill, provenance
+from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
 from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.observers import SILENT, Observer, Status
-from harness.run.publications import Publications
+from harness.run.publications import Publications, hidden
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
@@ -55,19 +55,26 @@ class Direction(Protocol):
 @dataclass(frozen=True)
 class Outcome:
     outcome: str  # completed · failed · aborted · interrupted · broken (by its backend) · capped (its GPU time is used)
+    # · saved (as far as it was to go)
     reason: str
 
     @property
     def told(self) -> str:
         """As the log calls it."""
-        return "interrupted" if self.outcome in ("broken", "capped") else self.outcome
+        return "interrupted" if self.outcome in ("broken", "capped", "saved") else self.outcome
 
 
 def execute(
-    plan: Plan, run_dir: pathlib.Path, backend: Backend, observer: Observer = SILENT, stop: StopRequest | None = None
+    plan: Plan,
+    run_dir: pathlib.Path,
+    backend: Backend,
+    observer: Observer = SILENT,
+    stop: StopRequest | None = None,
+    until_saved: int | None = None,
 ) -> Outcome:
     """One job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
-    return run_job(plan, [Rehearsal(plan, to_the_end=True)], run_dir, backend, observer, stop)
+    rehearsal = Rehearsal(plan, to_the_end=True)
+    return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved)
 
 
 def run_job(
@@ -78,16 +85,19 @@ def run_job(
     observer: Observer = SILENT,
     stop: StopRequest | None = None,
     director: Direction | None = None,
+    until_saved: int | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (which must not exist yet).
+    """Runs the workload of `plan` with these rehearsals into `run_dir` (where nothing may be but what it resumes from).
 
-    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. Raises
-    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
+    A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
+    the job is ended once a checkpoint of this step or a later one is committed.
+
+    Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
     plan = all_faults(plan, rehearsals)
     references = redaction.references(plan.launch().env)
     for name in ("events", "logs"):
-        (run_dir / name).mkdir(parents=True)
+        (run_dir / name).mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
     emit = Emitter(run_dir / "events" / "harness.jsonl", {"role": "harness", "clock": clock_id()})
     emit("plan", plan=plan.to_json())
@@ -97,7 +107,8 @@ def run_job(
     journal.record(SECRETS, {"references": references})
     reverter = start_reverter(run_dir)
     try:
-        outcome = RunningJob(plan, rehearsals, backend, emit, journal, director).run(observer, stop or StopRequest())
+        job = RunningJob(plan, rehearsals, backend, emit, journal, director, until_saved)
+        outcome = job.run(observer, stop or StopRequest())
     except ChaosError as error:
         emit("run.finished", outcome="failed", reason=str(error))
         raise
@@ -131,9 +142,10 @@ class RunningJob:
         emit: Emitter,
         journal: Journal,
         director: Direction | None = None,
+        until_saved: int | None = None,
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
-        self.director = director
+        self.director, self.until_saved = director, until_saved
         self.run_dir = journal.run_dir
         self.progress = LiveProgress()
         self.tail = Tail(self.run_dir / "events")
@@ -151,8 +163,8 @@ class RunningJob:
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
         self._host_load = HostLoad(self.cluster)
-        saved = plan.workload.checkpoint
-        self._publications = Publications(journal, CheckpointPlace(saved.folder, saved.layout), emit)
+        saved = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
+        self._publications = Publications(journal, saved, emit, hidden(plan, backend))
 
     def _workload(self, holds: TriggerHolds) -> Workload:
         """The plan's, with what its faults need from the start."""
@@ -176,13 +188,15 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.begin(self.live, self.start_ns)
             self.cluster.start()
-            with stop.attended(), self._publications.watched():
+            self._publications.begin()
+            with stop.attended():
                 outcome = self._follow(observer, stop)
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", "stopped by the user")
         finally:
             with stop.attended():
                 self._give_back(outcome)
+                self._publications.end()
         self.emit("run.finished", outcome=outcome.told, reason=outcome.reason)
         with stop.attended():
             self._drill(outcome, stop)
@@ -224,7 +238,13 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.tick(self.live, now_ns)
             observer.status(self._status(now_ns))
-            outcome = self._stopped(stop) or self._finished() or self._capped(now_ns) or self._aborted(now_ns)
+            outcome = (
+                self._stopped(stop)
+                or self._saved()
+                or self._finished()
+                or self._capped(now_ns)
+                or self._aborted(now_ns)
+            )
             if outcome:
                 return outcome
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
@@ -253,9 +273,11 @@ class RunningJob:
     def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
         for header, event in self.tail.rest():  # its last words may have come after the last look
             self.progress.absorb(header, event, time.monotonic_ns())
-        step = self.progress.committed_step
-        if outcome.outcome == "completed" and not stop.asked and drill.is_wanted(self.plan, step):
-            drill.rehearse_restore(self.plan, self.backend, self.emit, self.live.journal, step, stop)
+        if outcome.outcome == "completed" and drill.is_wanted(self.plan, self.progress.committed_step):
+            told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
+            for make in (drill.rehearse_restore, second_restart.make):
+                if not stop.asked:
+                    make(drill.Again(*told))
 
     def _first_node(self) -> tuple[str, int]:
         """The first node that is alive, which most trainers log on."""
@@ -285,6 +307,11 @@ class RunningJob:
 
     def _stopped(self, stop: StopRequest) -> Outcome | None:
         return Outcome("interrupted", stop.reason) if stop.asked else None
+
+    def _saved(self) -> Outcome | None:
+        if self.until_saved is None or self.progress.committed_step < self.until_saved:
+            return None
+        return Outcome("saved", f"step {self.progress.committed_step} is saved")
 
     def _capped(self, now_ns: int) -> Outcome | None:
         """Books the GPU time since the last round."""

@@ -1,74 +1,186 @@
-"""Watches where a job saves, and notes the digest of each checkpoint once it is finished, and when its bytes change.
+"""Watches where a job saves: what is finished and what it holds, what changes or goes away, what is left at the end.
 
-Goes into the harness's own log, which no node can write: what a later restore loaded can be held against it.
+Goes into the harness's own log, which no node can write: what the trainer tells can be held against it. A checkpoint
+that lives for less than two looks, or is written again within them, is not seen.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable
+from typing import Any
 
+from harness.backends.contract import Backend, Verb
 from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
+from harness.log import hostile
 from harness.log.journal import Journal
-from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, list_checkpoints
+from harness.plan.model import Plan
+from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
 
-LOOK_S = 0.5
+LOOK_S, LOOK_S_MAX = 0.1, 5.0
+REST_FACTOR = 10  # times as long as a look at the folder took, it is left alone
+END_S, DIGESTS_END_S = 30.0, 20.0  # after the last node: for the last looks, and for digests in them
+PUBLISHED_MAX = 10_000  # events of one job
+LISTED_MAX = 500_000  # tensors that are told one by one, of one job
+LEFT_MAX = 100
 _Stamp = tuple[tuple[str, int, int], ...]
 
 
+def hidden(plan: Plan, backend: Backend) -> str | None:
+    """Why the store of this job cannot be seen at all."""
+    if plan.workload.checkpoint.store != "directory":
+        return f"checkpoints go to a store of their own ({plan.workload.checkpoint.store}), which ends with the job"
+    lacks = [ways.get(Verb.FILES) for ways in backend.lacks().values()]
+    if lacks and all(lacks):
+        return f"the nodes of {backend.name} do not save into the run's folder: {lacks[0]}"
+    return None
+
+
 class Publications:
-    """Looks twice a second: one that is finished and the same in two looks is noted."""
+    """Looks often: a checkpoint that is finished and the same in two looks is noted."""
 
-    def __init__(self, journal: Journal, saved: CheckpointPlace, emit: Emitter):
-        self._run_dir, self._saved, self._emit = journal.run_dir, saved, emit
+    def __init__(self, journal: Journal, saved: CheckpointPlace, emit: Emitter, why_hidden: str | None = None):
+        self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
         self._place = CheckpointFolder(self._run_dir, saved.folder)
-        self._noted: dict[str, _Stamp] = {}
+        self._listing = Listing(AUTO, ())
+        self._noted: dict[str, tuple[_Stamp, FoundCheckpoint]] = {}
+        self._settled = False  # all that the last look showed is noted
+        self._published = self._listed = 0
+        self._unseen = set[str]()
+        self._thread: threading.Thread | None = None
         self._over = threading.Event()
+        self._digests_until_s = self._until_s = float("inf")
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Looks in a thread of its own while this lasts, and once more at the end."""
-        thread = threading.Thread(target=self._watch, name="publications", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
+    def begin(self) -> None:
+        """From now on a thread looks; or it is told why none does."""
+        if self._why_hidden:
+            self._cannot_see(self._why_hidden)
+            return
+        self._thread = threading.Thread(target=self._watch, name="publications", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """After the last node, when nobody writes any more: tells what is left. Takes `END_S` at the most."""
+        if self._thread is None:
+            return
+        now_s = time.monotonic()
+        self._digests_until_s, self._until_s = now_s + DIGESTS_END_S, now_s + END_S
+        self._over.set()
+        self._thread.join(END_S)
+        if self._thread.is_alive():
+            self._cannot_see(f"the last look at {self._saved.folder}/ was not done after {END_S:g} s")
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
-            self.look()
+        try:
+            rest_s = 0.0
+            while not self._over.wait(rest_s):
+                rest_s = self.look()
+            for _ in range(2):
+                self.look()
+            self.tell_what_is_left()
+        except Exception as error:  # whatever a node wrote there: the job goes on
+            self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
-    def look(self) -> None:
-        """One look. A checkpoint that goes away meanwhile is not noted."""
+    def look(self) -> float:
+        """One look; how long to rest after it. A checkpoint that goes away meanwhile is not noted."""
+        begin_s = looked_s = time.monotonic()
         with contextlib.suppress(OSError, FaultError, ValueError):
             before, self._place = self._place, CheckpointFolder.look(self._run_dir, self._saved.folder)
-            if self._place.sizes and self._place == before and self._unnoted():
-                listing = list_checkpoints(self._place, self._saved.layout)
-                for found in listing.finished:
-                    self._note(found, listing)
+            if self._place != before or not self._settled:
+                self._settled = False
+                self._listing = list_checkpoints(self._place, self._saved.layout)
+                looked_s = time.monotonic()
+                self._note_all(before)
+        return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
-    def _unnoted(self) -> bool:
-        known = {entry for stamp in self._noted.values() for entry in stamp}
-        return any(entry not in known for entry in _stamp(self._place, self._place.files))
+    def tell_what_is_left(self) -> None:
+        """As the last look showed it."""
+        found = self._listing.checkpoints
+        if self._place.files and not found and not self._published:
+            self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
+        left = [
+            {"path": each.path, "whole": self._is_whole(each), "bytes": self._size(each)} | _step(each)
+            for each in found[:LEFT_MAX]
+        ]
+        self._tell("checkpoint.left", checkpoints=left, count=len(found), layout=self._listing.layout)
 
-    def _note(self, found: FoundCheckpoint, listing: Listing) -> None:
-        stamp = _stamp(self._place, found.files)
-        if self._noted.get(found.path) == stamp:
+    def _note_all(self, before: CheckpointFolder) -> None:
+        for found in reversed(self._listing.finished):
+            stamp = _stamp(self._place, found.files)
+            noted = self._noted[found.path][0] if found.path in self._noted else ()
+            if stamp == _stamp(before, found.files) and not set(stamp) <= set(noted):  # fewer: it is being removed
+                with contextlib.suppress(OSError, FaultError):
+                    self._note(found, stamp)
+        for path, (stamp, found) in list(self._noted.items()):
+            if not any(file in place.sizes for file, _, _ in stamp for place in (before, self._place)):
+                del self._noted[path]
+                self._tell("checkpoint.removed", path=path, **_step(found))
+        for path in sorted(set(self._place.unreadable) & set(before.unreadable)):
+            self._cannot_see("the harness may not read it", path)
+        if self._place.is_full:
+            self._cannot_see(f"{self._saved.folder}/ holds {ENTRIES_MAX} files or more")
+        self._settled = self._place == before
+
+    def _note(self, found: FoundCheckpoint, stamp: _Stamp) -> None:
+        """If it is still the same after it was read."""
+        held = self._content(found) if time.monotonic() < self._digests_until_s else {}
+        if any(_changed(self._run_dir, entry) for entry in stamp):
             return
-        self._noted[found.path] = stamp
-        told = {"step": found.step} if found.step is not None else {}
-        told |= {"sampled": True} if digests.is_sampled(self._place, found.files) else {}
-        size = sum(self._place.sizes[path] for path in found.files)
-        sha256 = digests.digest(self._place, found.files)
-        self._emit("checkpoint.published", path=found.path, layout=listing.layout, bytes=size, sha256=sha256, **told)
+        self._noted[found.path] = stamp, found
+        self._published += 1
+        if self._published > PUBLISHED_MAX:
+            self._cannot_see(f"after {PUBLISHED_MAX} checkpoints, further ones are not noted")
+            return
+        told = {"path": found.path, "layout": self._listing.layout, "bytes": self._size(found)}
+        self._tell("checkpoint.published", **told, **_step(found), **held)
+
+    def _content(self, found: FoundCheckpoint) -> dict[str, Any]:
+        content = digests.content(self._place, found.files)
+        told: dict[str, Any] = {"sha256": content.sha256} | ({"sampled": True} if content.sampled else {})
+        if content.tensors is None:
+            return told
+        told |= {"tensors": content.of_tensors, "tensor_count": len(content.tensors)}
+        told["tensor_bytes"] = sum(each.size for each in content.tensors)
+        told["zero_bytes"] = sum(each.size for each in content.tensors if each.zero)
+        self._listed += len(content.listed)
+        return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
+
+    def _is_whole(self, found: FoundCheckpoint) -> bool:
+        """A layout alone does not know of each file that is missing."""
+        noted = self._noted[found.path][0] if found.path in self._noted else ()
+        return found.whole and all(path in self._place.sizes for path, _, _ in noted)
+
+    def _size(self, found: FoundCheckpoint) -> int:
+        return sum(self._place.sizes.get(path, 0) for path in found.files)
+
+    def _cannot_see(self, why: str, path: str | None = None) -> None:
+        """Told once."""
+        if why not in self._unseen:
+            self._unseen.add(why)
+            self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        """Unless it is too late: then the log has said so."""
+        if time.monotonic() < self._until_s:
+            self._emit(event, **fields)
+
+
+def _step(found: FoundCheckpoint) -> dict[str, int]:
+    return {} if found.step is None else {"step": found.step}
 
 
 def _stamp(place: CheckpointFolder, files: Iterable[str]) -> _Stamp:
-    return tuple((path, place.sizes[path], place.changed_ns(path)) for path in files)
+    return tuple((path, place.sizes.get(path, -1), place.changed_ns(path)) for path in files)
+
+
+def _changed(run_dir: pathlib.Path, entry: tuple[str, int, int]) -> bool:
+    path, size, changed_ns = entry
+    status = hostile.status_of(run_dir, path)
+    return status is None or (status.st_size, status.st_mtime_ns) != (size, changed_ns)

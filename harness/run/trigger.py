@@ -108,13 +108,6 @@ class LiveProgress:
         world = [self.workers.get(rank) for rank in range(self.world_size)]
         return all(worker is not None and worker.since_ns > moment_ns for worker in world)
 
-    def restored_steps(self, planned_ranks: int) -> list[int]:
-        """What each rank of the world (by default: of the plan) has restored; empty while some rank has not."""
-        world = self.world_size or planned_ranks
-        ranks = range(world) if world <= len(self.workers) else ()
-        steps = [self.workers[rank].restored_step if rank in self.workers else None for rank in ranks]
-        return [] if None in steps else [step for step in steps if step is not None]
-
     def _absorb_trainer(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         rank, kind = _whole(header["rank"]), event["event"]
         if "wall_ns" in event:
@@ -125,7 +118,8 @@ class LiveProgress:
         elif kind == "restored":
             self._absorb_restore(rank, event.get("step", 0 if event.get("source") == "scratch" else None))
         elif kind == "checkpoint.committed":
-            self.committed_step = max(self.committed_step, _whole(event["step"]))
+            if event.get("holds") != ["model"]:  # weights alone are no state to go on from
+                self.committed_step = max(self.committed_step, _whole(event["step"]))
         elif kind == "step" and rank in self.workers:
             self._absorb_step(rank, event, now_ns)
         elif kind in ("phase", "failpoint"):

@@ -63,7 +63,7 @@ def make_unreadable(run_dir: pathlib.Path, references: list[str]) -> int:
         )
     named = {name: value for name, value in os.environ.items() if is_secret(name) or name in references}
     secrets = {value for value in named.values() if len(value) >= LENGTH_MIN and not value.startswith("/")}
-    return sum(redact(run_dir / folder, secrets) for folder in ("events", "logs", "answers", "drill"))
+    return sum(redact(run_dir / folder, secrets) for folder in ("events", "logs", "answers", "drill", "second-restart"))
 
 
 UNDO = make_unreadable

@@ -34,7 +34,7 @@ _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no
 CLEAN_CODES = (0, EXIT_LEFT)
 
 
-@dataclass
+@dataclass(eq=False)
 class Life:
     """One worker process. `gone` is when it was certainly no more; `leaving` when it began to exit."""
 
@@ -94,6 +94,7 @@ class World:
     joined: int = 0
     first_gone: int = NEVER  # when the first of its members was gone
     unheard: int = 0  # ranks that left no log at all
+    renumbered: bool = False  # a survivor of an earlier world takes part: two may have started as the same rank
 
     @property
     def whole(self) -> bool:
@@ -187,7 +188,7 @@ def _originals(log: Log) -> list[Writer]:
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
-            said = repr(sorted((key, repr(value)) for key, value in writer.header.items()))
+            said = repr(sorted(writer.header.items()))
             held = found.get(said)
             length = len(writer.steps["end"]) + len(writer.events)
             if held is None or length > len(held.steps["end"]) + len(held.events):
@@ -278,7 +279,8 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
     last = {(life.key, life.local_rank): life for life in lives}
     for life in lives:
         told = life.exit_event or life.exiting
-        ended = told.get("code", 0) if told else codes.get(life.key) if life in last.values() else None
+        alone = last[life.key, life.local_rank] is life
+        ended = told.get("code", 0) if told else codes.get(life.key) if alone else None
         life.cut = life.writer.torn and ended in CLEAN_CODES
 
 
@@ -292,7 +294,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
             worlds.append(World(life.sizes[order]))
         world = worlds[-1]
         world.members[_rank_in(world, life)] = life
-        world.joined = at
+        world.joined, world.renumbered = at, world.renumbered or order > 0
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
     worlds = _shrunk(worlds, lives)
@@ -304,12 +306,11 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
-    started for. Where survivors take part, ranks are given anew: two may have started as the same one."""
+    started for. Where survivors take part, ranks are given anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
-    members = world.members.values()
-    renumbered = order > 0 or any(len(member.worlds) > 1 for member in members)
-    return life not in members if renumbered else life.rank not in world.members
+    renumbered = order > 0 or world.renumbered
+    return life not in world.members.values() if renumbered else life.rank not in world.members
 
 
 def _rank_in(world: World, life: Life) -> int:
@@ -330,17 +331,25 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
     """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
+    going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
-        for life in lives if not world.whole else ():
-            later = [at for at in life.joins if at > world.joined]
-            stepping = np.searchsorted(life.step_ends, [world.joined, later[0] if later else NEVER])
+        if world.whole:
+            continue
+        going = [life for life in going if life.last_step_end >= world.joined]
+        for life in going:
+            place = bisect.bisect(life.joins, world.joined)
+            until = life.joins[place] if place < len(life.joins) else NEVER
             missing = life.rank < world.size and life.rank not in world.members
-            if missing and life.worlds and life.worlds[-1] < number and stepping[0] < stepping[1]:
-                place = len(life.joins) - len(later)
+            if missing and life.worlds[-1] < number and _stepped(life, world.joined, until):
                 life.joins.insert(place, world.joined)
                 life.sizes.insert(place, world.size)
                 life.worlds.insert(place, number)
                 world.members[life.rank] = life
+
+
+def _stepped(life: Life, begin: int, end: int) -> bool:
+    first, last = np.searchsorted(life.step_ends, [begin, end])
+    return bool(first < last)
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
@@ -463,6 +472,8 @@ def _labels(life: Life) -> Ints:
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
+    if len(life.worlds) == 1 and (np.diff(step) > 0).all():  # nearly always
+        return np.full(len(step), life.worlds[0] << _TURN_BITS)
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
     world = np.array(life.worlds)[np.maximum(position, 0)]
     same = np.diff(world, prepend=-1) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,21 +72,33 @@ def _agent_marks(story: Story) -> Iterator[Event]:
 
 def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
     silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
+    restored = _restored(lives)
     for number, world in enumerate(worlds):
         if not world.whole:
             continue
         yield Event(world.joined, Mark.JOIN, number)
         members = world.members.values()
         yield from (Event(life.gone, Mark.BROKEN, number) for life in members if life.worlds[-1] == number)
-        restores = [[e["at"] for e in life.restores if _world_at(life, e["at"]) == number] for life in members]
+        restores = [restored.get((life.index, number), []) for life in members]
         new = [life.worlds[0] == number for life in members]
-        for turn in range(max(len(times) for times in restores)):
-            told = [times[turn] for times in restores if len(times) > turn]
+        last: dict[int, int] = {}  # its members' first restores, their second ones, …: when the last of them was done
+        for turn, at in itertools.chain.from_iterable(map(enumerate, restores)):
+            last[turn] = max(at, last.get(turn, world.joined))
+        for turn, at in last.items():
             if turn or all(times for times, fresh in zip(restores, new, strict=True) if fresh):
                 # At a start every newcomer restores; survivors need not, and later on those do who went back.
-                yield Event(max(*told, world.joined), Mark.RESTORED, number)
+                yield Event(at, Mark.RESTORED, number)
         if silent:
             yield Event(world.joined, Mark.RESTORED, number)
+
+
+def _restored(lives: Sequence[Life]) -> dict[tuple[int, int], list[int]]:
+    """When each life restored in each world that it was in, by the numbers of both."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for life in lives:
+        for event in life.restores:
+            found.setdefault((life.index, _world_at(life, event["at"])), []).append(event["at"])
+    return found
 
 
 def _world_at(life: Life, at: int) -> int:

@@ -8,6 +8,7 @@ follow from the state alone. Segments partition the time of the run, so phases a
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -254,21 +255,19 @@ def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]
             beyond = np.flatnonzero(progress.step[lo:hi] > best[open_at])
             regained = int(progress.end[lo + beyond[0]]) if len(beyond) else last_end
             if len(beyond):
-                episodes.append(_episode(progress, open_at, regained))
+                episodes.append(_episode(progress, open_at, regained, int(best[open_at])))
                 open_at = None
         segments += [
             Segment("recompute", first_end, regained, epoch),
             Segment("running", regained, last_end, epoch),
         ]
     if open_at is not None:
-        episodes.append(_episode(progress, open_at, None))
+        episodes.append(_episode(progress, open_at, None, int(best[open_at])))
     return segments, episodes
 
 
-def _episode(progress: Progress, row: int, regained: int | None) -> Episode:
-    return Episode(
-        int(progress.end[row]), int(progress.end[row + 1]), regained, int(progress.step[: row + 1].max()), (), ()
-    )
+def _episode(progress: Progress, row: int, regained: int | None, furthest: int) -> Episode:
+    return Episode(int(progress.end[row]), int(progress.end[row + 1]), regained, furthest, (), ())
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
@@ -282,7 +281,9 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
     return result
 
 
-def clipped(segments: Iterable[Segment], begin: int, end: int) -> list[Segment]:
-    """What of the segments lies within [begin, end)."""
-    pairs = ((s, max(s.begin, begin), min(s.end, end)) for s in segments)
-    return [Segment(s.phase, lo, hi, s.epoch) for s, lo, hi in pairs if lo < hi]
+def clipped(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
+    """What of the segments, which follow each other, lies within [begin, end)."""
+    first = bisect.bisect_right(segments, begin, key=lambda each: each.end)
+    last = bisect.bisect_left(segments, end, key=lambda each: each.begin)
+    inside = segments[first:last] if begin < end else ()
+    return [Segment(s.phase, max(s.begin, begin), min(s.end, end), s.epoch) for s in inside]

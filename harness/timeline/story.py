@@ -16,6 +16,7 @@ from harness.timeline.lineage import NEVER, Key, Life
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
 _LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
+_AFTER = ("drill.", "second_restart.")  # what the harness tells of restarts after the run
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
 
@@ -92,6 +93,10 @@ class Story:
         """What the harness told last of the restore drill; `None` when none was begun."""
         return self._last("drill.finished") or self._last("drill.started") or None
 
+    def second_restart(self) -> dict[str, Any] | None:
+        """What the harness told last of the second restart; `None` when none was begun."""
+        return self._last("second_restart.finished") or self._last("second_restart.started") or None
+
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""
         told = [event for event in self.harness if event["event"] == "reader.failed"]
@@ -165,10 +170,10 @@ def key_of(event: Mapping[str, Any]) -> Key:
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """From the first event to the last one, and never shorter than what the harness saw. A drill comes after that."""
+    """From the first event to the last one, and never shorter than what the harness saw. Drills come after that."""
     firsts = [writer.header["at"] for writer in log.writers]
     lasts = [
-        event["at"] for writer in log.writers for event in writer.events if not str(event["event"]).startswith("drill.")
+        event["at"] for writer in log.writers for event in writer.events if not str(event["event"]).startswith(_AFTER)
     ]
     lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])

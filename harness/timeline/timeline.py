@@ -158,6 +158,7 @@ class Timeline:
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
+    second_restart: Mapping[str, Any] | None = None  # the same of the second restart
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
@@ -280,6 +281,7 @@ def build(log: reading.Log) -> Timeline:
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
         drill=story.drill(),
+        second_restart=story.second_restart(),
         told_events=story.told_events(),
         data_samples=max((event.get("data_samples", 0) for event in story.of_trainers("rendezvous")), default=0)
         or None,
@@ -468,10 +470,10 @@ def _named(
     waiting = [fault for fault in timeline.faults if fault.injected is not None]
     for episode in episodes:
         end = timeline.end if episode.t_regained is None else episode.t_regained
-        faults = [fault for fault in waiting if _belongs(fault, episode.t_stop, end, gone)]
-        waiting = [fault for fault in waiting if fault not in faults]
-        back = _brought_back(timeline, episode, end, gone, first_start)
-        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if fault in faults or fault in back))
+        named = {id(fault) for fault in waiting if _belongs(fault, episode.t_stop, end, gone)}
+        waiting = [fault for fault in waiting if id(fault) not in named]
+        named |= {id(fault) for fault in _brought_back(timeline, episode, end, gone, first_start)}
+        ids = tuple(dict.fromkeys(fault.id for fault in timeline.faults if id(fault) in named))
         result.append(replace(episode, faults=ids, segments=tuple(clipped(segments, episode.t_stop, end))))
     return result
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from harness.errors import UsageError
 from harness.log import reading
-from harness.log.reading import Log, Writer
+from harness.log.reading import Log
 from harness.timeline import timeline
 from harness.timeline.lineage import NEVER, Epoch, Progress
 from harness.timeline.phases import Segment, clipped
@@ -49,24 +50,37 @@ class Rehearsed:
     reason: str
 
 
+class JobLog:
+    """The log of a job, read once for all that is judged of it: each timeline is built from a copy of its own."""
+
+    def __init__(self, log: Log):
+        self.log = log
+        self.rehearsals = rehearsals(log)
+
+    @cached_property
+    def whole(self) -> Timeline:
+        """The timeline of the whole job."""
+        return timeline.build(_until(self.log, NEVER))
+
+    def window(self, rehearsal: str) -> Timeline:
+        """The timeline that it is judged by. Raises `UsageError` where the log has no such rehearsal."""
+        found = _chosen(rehearsal, self.rehearsals)
+        if len(self.rehearsals) == 1 and found.outcome not in _OUTCOMES:
+            return self.whole  # one rehearsal that lasted from the job's begin to its end
+        begin, end = _grown(self.whole, found)
+        if found.outcome not in _OUTCOMES:
+            end = NEVER  # to the end of the log
+        run = narrowed(timeline.build(_cut(self.log, found, end, _reached(self.whole, end))), begin)
+        return replace(run, beside=_beside(self.whole, run, found, self.rehearsals))
+
+
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
     """The timeline that `rehearsal` is judged by; without a name that of the whole job.
 
     Raises `UsageError` where the log has no such rehearsal, and `EventLogError` when the log cannot be read at all.
     """
     log = reading.read(run_dir / "events")
-    if rehearsal is None:
-        return timeline.build(log)
-    found = _chosen(rehearsal, rehearsals(log))
-    if len(rehearsals(log)) == 1 and found.outcome not in _OUTCOMES:
-        return timeline.build(log)  # one rehearsal that lasted from the job's begin to its end
-    job = timeline.build(log)
-    begin, end = _grown(job, found)
-    if found.outcome not in _OUTCOMES:
-        end = NEVER  # to the end of the log
-    shorter = _cut(reading.read(run_dir / "events"), found, end, _reached(job, end))
-    run = narrowed(timeline.build(shorter), begin)
-    return replace(run, beside=_beside(job, run, found, rehearsals(log)))
+    return timeline.build(log) if rehearsal is None else JobLog(log).window(rehearsal)
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
@@ -225,24 +239,31 @@ def _reached(job: Timeline, end: int) -> int:
     return int(job.progress.step[job.progress.end <= end].max(initial=0))
 
 
-def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
-    """The log as it would be if the job had ended then, with the plan of the rehearsal for its own."""
-    writers, columns, start = list[Writer](), {name: list[Any]() for name in log.steps}, 0
+def _until(log: Log, end: int) -> Log:
+    """A copy of the log as it would be if the job had ended then."""
+    keep = log.steps["end"] <= end
+    steps = {name: column[keep] for name, column in log.steps.items()}
+    place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
+    writers = []
     for writer in log.writers:
-        if writer.header["at"] > end:
-            continue
-        keep = writer.steps["end"] <= end if writer.steps else np.zeros(0, np.bool_)
-        steps = {name: column[keep] for name, column in writer.steps.items()}
-        events = [event for event in writer.events if event["at"] <= end]
-        whole = len(events) == len(writer.events) and bool(keep.all())
-        writers.append(replace(writer, events=events, steps=steps, torn=writer.torn and whole, start=start))
-        for name, column in steps.items():
-            columns[name].append(column)
-        start += len(steps.get("end", ()))
-    table = {name: np.concatenate(parts) if parts else log.steps[name][:0] for name, parts in columns.items()}
-    place = next(number for number, writer in enumerate(writers) if writer.role == "harness")
-    writers[place] = replace(writers[place], events=_as_one(writers[place].events, found, end, reached))
-    return replace(log, writers=writers, steps=table, harness=writers[place])
+        if writer.header["at"] <= end:
+            last = writer.start + len(writer.steps["end"])
+            mine = slice(int(place[writer.start]), int(place[last]))
+            events = [dict(event) for event in writer.events if event["at"] <= end]
+            whole = len(events) == len(writer.events) and mine.stop - mine.start == last - writer.start
+            own, torn = reading.rows_of(steps, mine), writer.torn and whole
+            writers.append(replace(writer, events=events, steps=own, torn=torn, start=mine.start))
+    harness = next((writer for writer in writers if writer.role == "harness"), None)
+    return replace(log, writers=writers, steps=steps, harness=harness)
+
+
+def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
+    """The log until then, with the plan of the rehearsal for its own."""
+    shorter = _until(log, end)
+    assert shorter.harness is not None  # it told of the rehearsal
+    harness = replace(shorter.harness, events=_as_one(shorter.harness.events, found, end, reached))
+    writers = [harness if writer is shorter.harness else writer for writer in shorter.writers]
+    return replace(shorter, writers=writers, harness=harness)
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:

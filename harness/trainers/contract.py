@@ -53,7 +53,6 @@ class Trainer(Parameters, abc.ABC):
     """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
 
     steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
-    drills: ClassVar[bool] = False  # whether it makes a restore drill where the scenario says nothing of it
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
@@ -224,8 +223,8 @@ class Workload(Parameters):
     )
     restore_drill: bool | None = Field(
         None,
-        description="After a completed run the command starts once more on a copy of the checkpoints and must restore; "
-        "default: for the reference trainer.",
+        description="After a completed run with faults the command starts again on copies of the checkpoints, from the "
+        "last one and from the one before; default: where the harness sees the checkpoints.",
     )
 
     @model_serializer(mode="wrap")

@@ -22,7 +22,6 @@ class ReferenceTrainer(Trainer):
     """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
 
     steps = 200
-    drills = True
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
         command = (*_launcher(workload, run_id), *_training(workload, seed))

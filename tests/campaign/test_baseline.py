@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judging import verdict
 from mutants.bent import JOB, KILL
+from simulator import simulate
 
 from harness.campaign import baseline, figures
 from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures
@@ -22,7 +23,6 @@ from harness.judge.score import Verdict
 from harness.plan.making import make_plan
 from harness.report import model
 from harness.spec.scenario import parse_scenario
-from harness.theory.simulator import simulate
 
 HERE = Identity(
     scenario="rank-kill",

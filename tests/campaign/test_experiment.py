@@ -10,6 +10,7 @@ import pytest
 import yaml
 from judge.test_slowdown import JOB, slowed
 from judging import expecting
+from simulator import Job, simulate
 
 from harness.campaign import experiment
 from harness.campaign.observers import SilentCampaign, Stage
@@ -20,7 +21,6 @@ from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
-from harness.theory.simulator import Job, simulate
 
 ASKED = {"recovery_time": {"max": "30s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
 SCENARIO = {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from judging import Logs, remove, verdict
 from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
 
 from harness.campaign import gate as module
 from harness.campaign.gate import Gate, load_entries, run_gate
@@ -22,7 +23,6 @@ from harness.plan.model import Plan
 from harness.report.suite import GateResult
 from harness.run.job import Outcome
 from harness.spec.suite import load_suite, parse_suite
-from harness.theory.simulator import simulate
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from judging import verdict
 from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
 
 from harness.campaign import figures, merging, selection
 from harness.campaign import gate as module
@@ -27,7 +28,6 @@ from harness.plan.model import Plan
 from harness.report.suite import GateResult, against_json
 from harness.run.job import Outcome
 from harness.spec.suite import KnownFailure, find_blindness_check, parse_suite
-from harness.theory.simulator import simulate
 from harness.trainers.shared.outcome import environment_facts
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"

@@ -7,10 +7,13 @@ import pathlib
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
+from harness.judge.facts import envelope, losses
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.timeline import timeline
+from harness.timeline.timeline import Floats
 
 S = 10**9
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -102,6 +105,32 @@ def test_recovery_time(card: Scorecard) -> None:
     assert page.pop("total") == values["seconds"] == sum(page.values())
     assert page == pytest.approx(values["phases"])
     assert values["first_step_seconds"] == 10
+
+
+def test_the_envelope() -> None:
+    """The rows of the page, from the very runs that it describes."""
+    step = np.arange(1, 51)
+    apart = np.where((step > 10) & (step <= 20), 0.010, 0.001)
+    alone = 4 - step / 25
+    fault_free, other, run = (_curve(alone + by) for by in (0.0, apart, np.where(step > 30, 0.0001, 0.0)))
+    band = envelope._drawn(fault_free, [other], "")
+    assert isinstance(band, envelope.Envelope)
+    sees = {each.first: each.percent for each in band.sees(losses.compare(run, fault_free))}
+    section = PAGE.read_text().split("### Example: the envelope\n")[1].split("\n#")[0]
+    rows = re.findall(r"^\| (\d+) to (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|(?: ([\d.]+) %)? \|", section, re.M)
+    assert len(rows) == len(band.edges) == 5
+    for stretch, (first, last, near, single, lasting, percent) in enumerate(rows):
+        assert int(first) == step[band.edges[stretch]] and int(last) == int(first) + 9
+        assert float(near) == max(apart[max(0, int(first) - 11) : int(last) + 10])
+        assert float(single) == pytest.approx(band.single["loss"][int(first) - 1], abs=1e-6)
+        assert float(lasting) == pytest.approx(band.lasting["loss"][stretch], abs=1e-6)
+        assert (float(percent) if percent else None) == (round(sees[int(first)], 2) if int(first) in sees else None)
+
+
+def _curve(loss: Floats) -> losses.Curve:
+    none = np.zeros(len(loss), np.int64)
+    told = loss.astype(np.float32).astype(np.float64)
+    return losses.Curve(np.arange(1, 51), told, told, told * 0, none, none, none, none, none)
 
 
 def test_ledger(card: Scorecard) -> None:

@@ -53,7 +53,7 @@ def children() -> list[int]:
 
 def test_users_read_and_write_and_leave_nothing(tmp_path: pathlib.Path) -> None:
     context = Context(tmp_path)
-    fault = build_fault("storage_contention", {"users": 3, "duration": "2s", "block": "16KiB"})
+    fault = build_fault("storage_contention", {"users": 3, "duration": "6s", "block": "16KiB"})
     fault.inject([Target(0)], context)  # type: ignore[arg-type]
     ((rate, _, unit, ok, detail),) = context.effects
     assert ok and rate > 0 and unit == "requests/s" and " 0 failed" in detail

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from judging import EXPECT, Logs, expecting, fault_free_of
+from simulator import History, Job, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.facts.evidence import part_of
@@ -33,7 +34,6 @@ from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
 from harness.run.trigger import LiveProgress
-from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 

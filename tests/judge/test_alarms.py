@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from judging import Logs, steps, trainers, verdict
+from simulator import Job, simulate
 
 from harness.judge.facts.abnormal import Said
 from harness.judge.score import Verdict
-from harness.theory.simulator import Job, simulate
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
 NONE_FALSE = {"metrics": {"max_false_alarms": 0}}
@@ -63,6 +63,52 @@ def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
 
     card = verdict(simulate(QUIET, [], 3), silent, expect=NONE_FALSE)
     assert card.metrics["false_alarms"] == 1
+
+
+@pytest.mark.parametrize(("suspect", "false"), [(SLOW, 0), (None, 1), (2, 1), (99, 1)])
+def test_a_peer_may_tell_of_another_rank(suspect: int | None, false: int) -> None:
+    def told_by_rank_0(logs: Logs) -> None:
+        shape(logs, 2, {"kind": "straggler", "slowdown": 2.0, "suspect": suspect})
+        (told,) = (line for lines in trainers(logs, rank=SLOW) for line in lines if line.get("event") == "anomaly")
+        trainers(logs, rank=SLOW)[0].remove(told)
+        trainers(logs, rank=0)[0].append(told)
+
+    card = verdict(simulate(QUIET, [], 3), told_by_rank_0, expect=NONE_FALSE)
+    assert card.metrics["false_alarms"] == false
+
+
+@pytest.mark.parametrize(("late", "false"), [(0, 0), (3, 0), (5, 1)])
+def test_a_fault_may_be_told_some_steps_after_it_was_healed(late: int, false: int) -> None:
+    def told(logs: Logs) -> None:
+        done = steps(trainers(logs, rank=0)[0])
+        begin, end, at = (line["mono_ns"] for line in (done[25], done[30], done[30 + late]))
+        common = {"fault": "slow", "wall_ns": done[0]["wall_ns"]}
+        target = [{"node": "node1", "incarnation": 1, "rank": None}]
+        logs["harness"] += [
+            common | {"event": "fault.injected", "kind": "straggler", "targets": target, "may": [], "mono_ns": begin},
+            common | {"event": "fault.healed", "mono_ns": end},
+        ]
+        trainers(logs, rank=0)[0].append(common | {"event": "anomaly", "kind": "hang", "mono_ns": at + 1})
+
+    card = verdict(simulate(QUIET, [], 3), told, expect=NONE_FALSE)
+    assert card.metrics["false_alarms"] == false
+
+
+@pytest.mark.parametrize(("named", "false"), [(None, 1), (40, 0), (39, 1)])
+def test_an_alarm_is_about_the_step_that_it_names(named: int | None, false: int) -> None:
+    """It is told two steps later."""
+
+    def spike(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for step in steps(lines):
+                step["grad_norm"] = 50.0 if step["step"] == 40 else 1.0
+        (lines,) = trainers(logs, rank=0)
+        at = lines.index(steps(lines, 42, 42)[0])
+        times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
+        lines.insert(at + 1, {"event": "anomaly", "kind": "gradient", "at_step": named} | times)
+
+    card = verdict(simulate(QUIET, [], 3), spike, expect=NONE_FALSE)
+    assert card.metrics["false_alarms"] == false
 
 
 @pytest.mark.parametrize(("norm", "kind", "false"), [(50.0, "gradient", 0), (2.0, "gradient", 1), (50.0, "slow", 1)])

@@ -8,11 +8,11 @@ from unittest import mock
 import numpy as np
 from judging import Logs, steps, trainers, verdict
 from mutants.bent import JOB
+from simulator import Outage, simulate
 
 from harness.judge.facts import ledger, losses, slowdown, usual
 from harness.judge.score import Verdict
 from harness.report import drawing
-from harness.theory.simulator import Outage, simulate
 
 
 def only_rank_1_tells_its_loss(logs: Logs) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, fault_free_of, load, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import comparable
 from harness.judge.score import Verdict
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)

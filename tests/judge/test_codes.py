@@ -8,11 +8,11 @@ import re
 
 import pytest
 from judging import Logs, remove, trainers, verdict
+from simulator import Job, simulate
 
 import harness
 from harness.judge.score import Verdict
 from harness.judge.verdict import Code, Doubt
-from harness.theory.simulator import Job, simulate
 
 JOB = Job(nodes=2, steps=40)
 FOLDER = pathlib.Path(harness.__file__).parent

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 from judging import Logs, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.questions import figures
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=3, steps=40, every=10)

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, expecting, load, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import samples
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.samples import Consumed
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]

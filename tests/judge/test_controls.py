@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, by_a_command, fault_free_of, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 pytestmark = pytest.mark.slow  # hundreds of runs
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import ends
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = Outage(17, "rank", victim=1)
@@ -398,17 +398,62 @@ def test_one_death_more_is_always_noticed(nodes: int, ranks: int, kind: str, see
     assert card.metrics["deaths_unexplained"] == nodes * ranks
 
 
-def test_who_leaves_after_a_notice_needs_no_fault() -> None:
-    def drained(logs: Logs, noticed: bool = True) -> None:
-        for node in (0, 1):
-            exits(logs, node)[0]["code"] = 75
-        lines = trainers(logs, rank=1, life=0)[0]
-        if noticed:
-            lines.append(dict(lines[-1]) | {"event": "notice", "source": "straggler"})
+def drained(*sources: str | None) -> Callable[[Logs], None]:
+    """Both ranks leave as drained ones do; rank 0 tells of a notice of the first source, rank 1 of the second one."""
 
-    assert unexplained(judged(drained, CRASH)) == []
-    untold = unexplained(judged(lambda logs: drained(logs, noticed=False), CRASH))
-    assert sorted(untold) == ["rank 0 on node0 ended with exit code 75", "rank 1 on node1 ended with exit code 75"]
+    def bend(logs: Logs) -> None:
+        for rank, source in enumerate(sources):
+            exits(logs, rank)[0]["code"] = 75
+            lines = trainers(logs, rank=rank, life=0)[0]
+            if source:
+                lines.append(dict(lines[-1]) | {"event": "notice", "source": source})
+
+    return bend
+
+
+def taken_by_engine(logs: Logs) -> None:
+    """The engine takes node 1 at the end of the job; no fault asked it to."""
+    last = logs["harness"][-1]
+    logs["harness"].append(last | {"event": "node.released", "node": "node1", "incarnation": 1, "reason": "evicted"})
+
+
+SLOW = at_work(-900 * MS, 60_000 * MS)  # on node 0
+SLOWED_BEFORE = at_work(-900 * MS, -800 * MS)
+
+
+@pytest.mark.parametrize(
+    ("sources", "also", "excused"),
+    [
+        (("signal", "peer"), nothing, False),
+        (("peer", "peer"), nothing, False),
+        (("ec2", "ec2"), nothing, False),
+        (("straggler", "peer"), nothing, False),
+        (("straggler", "peer"), SLOW, True),
+        (("peer", "straggler"), SLOW, False),  # another node than the slow one
+        (("signal", "peer"), SLOW, False),  # nobody takes a slow node
+        (("peer", "peer"), SLOW, False),
+        (("straggler", "peer"), SLOWED_BEFORE, False),
+        (("peer", "ec2"), taken_by_engine, True),
+        (("ec2", "peer"), taken_by_engine, True),
+        (("straggler", "straggler"), taken_by_engine, False),
+    ],
+)
+def test_only_a_notice_that_somebody_gave_excuses(
+    sources: tuple[str, str], also: Callable[[Logs], None], excused: bool
+) -> None:
+    def bend(logs: Logs) -> None:
+        also(logs)
+        drained(*sources)(logs)
+
+    found = unexplained(judged(bend, CRASH))
+    both = ["rank 0 on node0 ended with exit code 75", "rank 1 on node1 ended with exit code 75"]
+    assert sorted(found) == ([] if excused else both)
+
+
+def test_a_victim_that_leaves_on_a_notice_of_its_own_was_not_killed() -> None:
+    card = judged(drained(None, "signal"), KILL)
+    assert card.verdict is Verdict.INVALID
+    assert "fault fault1 should have killed rank 1, but the rank exited by itself" in card.reasons
 
 
 @pytest.mark.parametrize(("later_ns", "found"), [(-1, 1), (0, 1), (1, 0)])

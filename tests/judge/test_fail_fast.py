@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import Logs, remove, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 LOST = [Outage(25, "node", victim=1)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from judging import Logs, fault_free_of, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard
 from harness.report import html, markdown, model
 from harness.theory import closed_forms
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=600, every=30)
 FAULT_FREE = fault_free_of(JOB)

@@ -17,13 +17,13 @@ from judge.test_slowdown import JOB as SLOW_JOB
 from judge.test_slowdown import slowed
 from judging import EXPECT, Logs, fault_free_of, verdict
 from mutants.bent import BROKEN, JOB
+from simulator import Job, Outage, simulate
 
 from harness.campaign.fault_free import fault_free_plans
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.plan.making import make_plan
 from harness.report import model
 from harness.spec.scenario import parse_scenario
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "reports.json"

@@ -1,23 +1,22 @@
 """Judging takes as much more work as there is more to judge: twice the ranks or twice the restarts, twice the work.
 
-Counted, not timed: the lines of Python that run (each turn of a loop is one), and the elements of the run's columns that
-NumPy is given to compare, mask, sort or sum.
+Counted, not timed: the lines of Python that run, and the elements of the run's columns that NumPy is given to compare,
+mask, sort or sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from counting import lines_run
 from judging import EXPECT, expecting, fault_free_of, load
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Evidence, judge
-from harness.theory.simulator import Job, Outage, simulate
 
 RANKS, RESTARTS, STEPS = 32, 20, 120
 RATIO_MAX = 2.3
@@ -29,23 +28,6 @@ def evidence(ranks: int, restarts: int) -> Evidence:
     outages = [Outage(STEPS // restarts, "rank", victim=number % job.nodes) for number in range(restarts - 1)]
     history = simulate(job, [Outage(3, "rank"), *outages], seed=5)
     return Evidence(load(history, expecting(history.logs(), EXPECT)), fault_free_of(job))
-
-
-def lines_run(work: Callable[[], object]) -> int:
-    count = 0
-
-    def trace(frame: object, event: str, argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 class Column(np.ndarray):  # type: ignore[type-arg]

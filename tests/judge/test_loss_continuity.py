@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import comparable, losses, samples
 from harness.judge.facts.losses import Curve, compare
@@ -17,7 +18,6 @@ from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
 from harness.judge.score import Verdict
 from harness.judge.verdict import Code
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 
@@ -82,10 +82,6 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
     assert len(list(loss_continuity._other_samples(none, loss_continuity.ContinuityBounds()))) == 1, "no sample is told"
     untold = losses.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
     assert list(loss_continuity._other_samples(untold, loss_continuity.ContinuityBounds())) == []
-
-
-def test_a_band_is_held_against_how_far_the_loss_moves_not_against_the_loss() -> None:
-    assert loss_continuity._moves(curve([0] * 4, [1] * 4, loss=[100.0, 101.5, np.nan, np.inf])) == 1.5
 
 
 @pytest.mark.parametrize(("gap", "expected"), [("25%", Verdict.PASS), ("24.9%", Verdict.FAIL)])
@@ -232,3 +228,27 @@ def test_a_gap_that_may_be_chance_is_not_judged() -> None:
     ]
     assert [card.verdict for card in cards] == [Verdict.FAIL, Verdict.INCONCLUSIVE], [card.reasons for card in cards]
     assert "such gaps scatter by ±" in cards[1].reasons[0]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
+    """Rank 0 tells its loss at the two ends only, also without a fault; rank 1 tells it in each step."""
+
+    def seldom(logs: Logs) -> None:
+        for lines in trainers(logs, rank=0):
+            for line in steps(lines, 2, 39):
+                del line["loss"], line["grad_norm"]
+
+    logs = simulate(JOB, (), 99).logs()
+    seldom(logs)
+
+    def bend(logs: Logs) -> None:
+        seldom(logs)
+        for line in steps(trainers(logs, rank=1)[-1]) if wrong else ():
+            line["loss"] *= 1.2
+
+    card = verdict(simulate(JOB, KILL, 3), bend, EXACT, load(simulate(JOB, (), 99), logs))
+    told = [each.text for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]
+    assert [text.partition(" differs")[0] for text in told] == [
+        "loss_continuity: at step 11 the loss of rank 1"
+    ] * wrong

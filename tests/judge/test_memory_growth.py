@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(30, "rank", victim=1)]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, steps, trainers, verdict
+from simulator import History, Job, Outage, simulate
 
 from harness.judge.facts.reported import APART, NO_STEPS
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
-from harness.theory.simulator import History, Job, Outage, simulate
 from harness.timeline import joined
 
 JOB = Job(nodes=2, steps=40, every=10)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from judge.test_slowdown import JOB, slowed
 from judging import Logs, verdict
+from simulator import simulate
 
 from harness.judge.score import Verdict
-from harness.theory.simulator import simulate
 
 ITEM = "the training's own traffic"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 Bend = Callable[[Logs], object]
 
@@ -68,6 +69,50 @@ def test_steps_that_were_rolled_back_do_not_count() -> None:
 
     card = verdict(history, bend, EXPECT, fault_free=fault_free_of(job))
     assert not accused(card)
+
+
+def moved(amount: int, since: int = 0) -> Bend:
+    """Of two ranks, the first one computes with so many samples of the other one as well."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, since):
+                line["rank_samples"] += -amount if lines[0]["rank"] else amount
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("usual", "now", "found", "reason"),
+    [
+        (0, 0, None, ""),
+        (0, 1, Verdict.INCONCLUSIVE, "they have nearly as many"),
+        (0, 7, Verdict.INCONCLUSIVE, "they have nearly as many"),
+        (0, 8, Verdict.FAIL, "in the fault-free run each rank has some"),
+        (3, 3, None, ""),
+        (3, 8, Verdict.FAIL, "in the fault-free run each rank has some"),
+        (8, 8, None, ""),  # a rank without samples there, too
+        (None, 8, Verdict.INCONCLUSIVE, "no fault-free run shows whether that is usual"),
+        (None, 7, None, ""),
+    ],
+)
+def test_each_rank_computes_with_its_part(usual: int | None, now: int, found: Verdict | None, reason: str) -> None:
+    """Two ranks have 8 of 16 samples each, but for those that one takes over. `usual` `None`: nobody told it there."""
+    job = Job(nodes=2, steps=40, every=10)
+    logs = simulate(job, (), 99).logs()
+    if usual is not None:
+        telling(job)(logs)
+        moved(usual)(logs)
+    fault_free = load(simulate(job, (), 99), logs)
+
+    def bend(logs: Logs) -> None:
+        telling(job)(logs)
+        moved(now, since=22)(logs)
+
+    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free)
+    told = [each for each in card.findings if each.code.startswith("rank-samples")]
+    assert [each.verdict for each in told] == ([found] if found else [])
+    assert all(reason in each.text and "rank 1" in each.text for each in told)
 
 
 def test_a_trainer_that_does_not_tell_is_not_judged() -> None:

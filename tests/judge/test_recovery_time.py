@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from mutants.bent import JOB
+from simulator import Outage, simulate
 
 from harness.judge.facts import slowdown
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import Degraded
 from harness.judge.questions.recovery_time import RecoveryBounds, _lines, _Span
 from harness.judge.score import Expectation, S, ScoreResult, Verdict, _weighed, load_score
-from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Episode, Segment, Timeline
 
 RUN = fault_free_of(JOB)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from judging import Logs, verdict
 from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
 
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Expectation, Scorecard, Verdict
-from harness.theory.simulator import simulate
 
 
 @pytest.fixture(scope="module")

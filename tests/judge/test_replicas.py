@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, fault_free_of, steps, trainers, verdict
+from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import reported
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=3, steps=60, every=10)
 EVERY = 5
@@ -111,6 +111,121 @@ def test_a_fault_that_changed_weights_must_be_answered() -> None:
 def test_the_wrong_rank_is_named() -> None:
     (text,) = of_replicas(judged(telling(), struck, lambda logs: alarmed(logs, suspect=2)))
     assert text == "replicas: the trainer named rank 2, but fault flip changed rank 1"
+
+
+RESTARTED = Outage(27, "rank", victim=1)  # it goes on from step 20, and the first digest after that is of step 25
+OTHER = "at step 25 rank 0 computed with other weights than in the fault-free run, though all steps before it were"
+
+
+def digests(of: Callable[[int, int], str | None], first_life: bool = False, phase: int = 0) -> Bend:
+    """What a rank tells in a step, after the restart or also before it; by rank and step."""
+
+    def bend(logs: Logs) -> None:
+        for rank in range(JOB.nodes):
+            for lines in trainers(logs, rank=rank)[0 if first_life else 1 :]:
+                for line in steps(lines):
+                    text = of(rank, line["step"]) if line["step"] % EVERY == phase else None
+                    line.pop("weights", None)
+                    line |= {} if text is None else {"weights": text}
+
+    return bend
+
+
+def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> list[tuple[Verdict, str]]:
+    """What is said of the weights of a job that restarted, beside such a fault-free run."""
+    logs = simulate(JOB, (), 99).logs()
+    usual(logs)
+    fault_free = load(simulate(JOB, (), 99), logs)
+    card = verdict(
+        simulate(JOB, [RESTARTED], 3), lambda logs: [bend(logs) for bend in bends], expect or EXPECT, fault_free
+    )
+    codes = ("replicas.", "evidence.missing")
+    return [(each.verdict, each.text) for each in card.findings if each.code.startswith(codes)]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda rank, step: f"w{step}x",  # another run's
+        lambda rank, step: f"w{step - EVERY}",  # those of an older step
+        lambda rank, step: "w20",  # of the step that was restored, for ever
+        lambda rank, step: "0000000000000",
+    ],
+)
+def test_weights_follow_from_the_steps_before(of: Callable[[int, int], str]) -> None:
+    ((found, text),) = beside(telling(), telling(), digests(of))
+    assert found is Verdict.FAIL and text.startswith(f"replicas: {OTHER}")
+    assert beside(telling(), telling()) == []
+
+
+def test_weights_are_only_compared_after_the_same_steps() -> None:
+    """The restart leads to other losses, which the scenario allows; then the weights are others as well."""
+
+    def otherwise(logs: Logs) -> None:
+        for lines in (lines for rank in range(JOB.nodes) for lines in trainers(logs, rank=rank)[1:]):
+            for line in steps(lines, first=23):
+                line["loss"] += 1e-7
+
+    expect = EXPECT | {"loss_continuity": {"mode": "final"}}
+    other = digests(lambda rank, step: f"w{step}x")
+    assert beside(telling(), telling(), otherwise, other, expect=expect) == []
+    ((found, _),) = beside(telling(), telling(), other, expect=expect)
+    assert found is Verdict.FAIL
+
+
+def test_a_trainer_whose_weights_are_never_the_same_is_not_accused() -> None:
+    ((found, text),) = beside(telling(), telling(), digests(lambda rank, step: f"w{step}x", first_life=True))
+    assert found is Verdict.INCONCLUSIVE and "nothing shows that they are the same in every run" in text
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_parts_of_the_weights_are_compared_by_rank(swapped: bool) -> None:
+    def parts(rank: int, step: int) -> str:
+        return f"w{step} of {rank}"
+
+    def others(rank: int, step: int) -> str:
+        return parts({1: 2, 2: 1}.get(rank, rank), step)
+
+    first, later = digests(parts, first_life=True), digests(others if swapped else parts)
+    found = beside(first, first, later)
+    assert [text.partition(" computed")[0] for _, text in found] == ["replicas: at step 25 rank 1"] * swapped
+
+
+@pytest.mark.parametrize(
+    ("of", "found"),
+    [
+        (lambda rank, step: f"w{step}", None),
+        (lambda rank, step: "w20", Verdict.FAIL),
+        (lambda rank, step: f"w{step - 2 * EVERY}", Verdict.FAIL),  # as step 21 goes on with those of step 11
+    ],
+)
+def test_each_update_changes_the_weights(of: Callable[[int, int], str], found: Verdict | None) -> None:
+    """The fault-free run tells its digests in other steps, so that none can be compared."""
+    first = digests(lambda rank, step: f"w{step}", first_life=True, phase=1)
+    told = beside(telling(), first, digests(of, phase=1))
+    assert [verdict for verdict, _ in told] == ([found] if found else [])
+    assert all("though there were updates in between" in text for _, text in told)
+
+
+@pytest.mark.parametrize("field", [{"applied": False}, {"lr": 0.0}])
+def test_steps_without_an_update_change_nothing(field: dict[str, Any]) -> None:
+    def still(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines, first=51):
+                line |= field
+                line.pop("weights", None)
+                line |= {"weights": "w51"} if line["step"] % EVERY == 1 else {}
+
+    first = digests(lambda rank, step: f"w{step}", first_life=True, phase=1)
+    assert [text for _, text in beside(telling(), first, still) if "in between" in text] == []
+    standing = digests(lambda rank, step: f"w{min(step, 51)}", first_life=True, phase=1)
+    assert len(beside(telling(), standing)) == 1
+    assert beside(standing, standing) == [], "those of the fault-free run stand still, too"
+
+
+def test_weights_that_are_told_once_after_a_restart_are_missing() -> None:
+    ((found, text),) = beside(telling(), telling(), digests(lambda rank, step: "w25" if step == 25 else None))
+    assert found is Verdict.INCONCLUSIVE and "stopped reporting this 35 steps before" in text
 
 
 def test_without_digests_it_is_not_judged_and_said_so() -> None:

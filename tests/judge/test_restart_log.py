@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 from judging import Logs, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.matrix.restart_log import Losses, Restart, apart, read_restart
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=30, every=10)
 NAN = math.nan

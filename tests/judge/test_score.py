@@ -7,12 +7,12 @@ import itertools
 import pytest
 from judging import EXPECT, Logs, verdict
 from mutants.bent import JOB, KILL
+from simulator import Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge import score
 from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
 from harness.judge.verdict import Doubt, worst_first
-from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import FaultRecord
 
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]

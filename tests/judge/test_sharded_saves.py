@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
 from mutants.bent import JOB
+from simulator import Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Outage, simulate
 from harness.timeline import saves
 from harness.timeline.saves import COMMITTED, PART, STARTED, SaveWorld
 

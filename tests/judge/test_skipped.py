@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import comparable, losses
 from harness.judge.score import Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=60, every=10)
 FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": 90}}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from judge.test_linear import Column, columns
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts import ledger, slowdown, usual
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=80, every=100)

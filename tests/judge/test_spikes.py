@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.emitter import abnormal
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=60, every=10)
 SINCE, SEEN = 35, 37

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from judging import Logs, by_a_command, load, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 Line = dict[str, Any]
 Bend = Callable[[Logs], object]

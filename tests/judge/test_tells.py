@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, by_a_command, expecting, load, remove, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import EventLogError
 from harness.judge.facts import reported
 from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
-from harness.theory.simulator import Job, Outage, simulate
 from harness.trainers.contract import build_trainer
 
 JOB = Job(nodes=2, steps=60, every=10)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from judging import Logs, by_a_command, fault_free_of, load, remove, steps, trainers, verdict
 from mutants.bent import JOB, KILL, starts_from_scratch
+from simulator import Outage, simulate
 
 from harness.judge.facts import ranks
 from harness.judge.score import Verdict
-from harness.theory.simulator import Outage, simulate
 from harness.timeline.timeline import Timeline
 
 EXACT = {"loss_continuity": {"mode": "exact"}}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, trainers, verdict
-
-from harness.theory.simulator import Job, Outage, simulate
+from simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
 SECOND = 10**9

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, without_saves
 
 from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import DrillLog, load_drill, part_of
+from harness.judge.facts.evidence import DrillLog, Restored, load_drill, part_of
 from harness.judge.facts.slowdown import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.judge.verdict import Doubt, Ground, Kind
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
@@ -205,7 +205,11 @@ def drill_card(drill: DrillLog | None, bend: Bend = lambda logs: None, **finishe
     return judge(Evidence(load(history, logs), FAULT_FREE, drill=drill), "drilled")
 
 
-BOTH = DrillLog(((0, 80), (1, 80)), 2)
+def drill_log(*restored: tuple[Any, ...], world: int = 0) -> DrillLog:
+    return DrillLog([Restored(*each) for each in restored], world)
+
+
+BOTH = drill_log((0, 80), (1, 80), world=2)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ BOTH = DrillLog(((0, 80), (1, 80)), 2)
     [
         (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
         (
-            DrillLog(((0, 60),)),
+            drill_log((0, 60)),
             {"outcome": "restored", "restored_step": 60},
             Verdict.FAIL,
             "only the checkpoint of step 60",
@@ -232,7 +236,7 @@ BOTH = DrillLog(((0, 80), (1, 80)), 2)
         ),
         (DrillLog(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
         (
-            DrillLog(((0, 80), (1, 70))),
+            drill_log((0, 80), (1, 70)),
             {"outcome": "restored", "restored_step": 80},
             Verdict.INCONCLUSIVE,
             "do not say",
@@ -276,7 +280,7 @@ def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> No
         f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
     )
     (events / "a.jsonl").write_text(lines)
-    assert load_drill(tmp_path) == DrillLog([(0, 7)], 1)
+    assert load_drill(tmp_path) == drill_log((0, 7), world=1)
     (events / "b.jsonl").write_text("nonsense\n")
     found = load_drill(tmp_path)
     assert found is not None and "b.jsonl:1" in found.problem
@@ -305,21 +309,54 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 
 
 def test_a_part_of_a_run_keeps_the_drill() -> None:
-    run, drill = fault_free_of(Job(nodes=2, steps=30)), DrillLog([(0, 30), (1, 30)], 2)
+    run, drill = fault_free_of(Job(nodes=2, steps=30)), drill_log((0, 30), (1, 30), world=2)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
 
 
 @pytest.mark.parametrize(
     ("drill", "reason"),
     [
-        (DrillLog(((0, 80),), 2), "only 1 of the restore drill's 2 ranks"),
-        (DrillLog(((0, 90), (1, 90))), "did not report as committed"),
+        (drill_log((0, 80), world=2), "only 1 of the restore drill's 2 ranks"),
+        (drill_log((0, 80), world=1), "only 1 of the restore drill's 2 ranks"),
+        (drill_log((0, 80), (1, 80), world=3), "were a world of 3, not of 2 ranks"),
+        (drill_log((0, 90), (1, 90)), "did not report as committed"),
+        (drill_log((0, 80), (1, 80, "/elsewhere/step-00000080")), "rank 1 restored /elsewhere/step-00000080, which is"),
+        (drill_log((0, 80), (1, -1)), "do not say that they restored step 80"),
+        (drill_log((0, 80), (1, -1, "", 62)), "do not say that they restored step 80"),
     ],
 )
 def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, reason: str) -> None:
-    step = drill.restored[0][1]
+    step = drill.restored[0].step
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(
+    "drill",
+    [
+        drill_log((0, 80, "step-00000080"), (1, 80, "peer")),  # what names no place proves nothing
+        drill_log((0, 80, "/runs/x/drill/checkpoints/step-00000080"), (1, 80)),
+        drill_log((0, -1, "", 81), (1, -1, "", 81)),  # seen by their first steps
+    ],
+)
+def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(drill: DrillLog) -> None:
+    card = drill_card(drill, outcome="restored", restored_step=80)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_a_drill_that_was_switched_off_is_named_beside_the_pass() -> None:
+    def off(logs: Logs) -> None:
+        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["workload"]["restore_drill"] = (
+            False
+        )
+
+    card = drill_card(None, off)
+    assert card.verdict is Verdict.PASS and card.not_judged["last checkpoint"] == "restore_drill is off", card.reasons
+
+
+def test_a_job_that_had_nothing_left_to_do_leaves_the_drill_unjudged() -> None:
+    card = drill_card(None, outcome="untold", reason="the commands ended with 0")
+    assert card.verdict is Verdict.PASS and "the commands ended with 0" in card.not_judged["last checkpoint"]
 
 
 def test_a_save_of_a_step_that_is_still_to_come_keeps_no_rhythm() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from judging import verdict
 from mutants.bent import JOB, KILL
+from simulator import simulate
 
 from harness.judge.questions.figures import _whole
-from harness.theory.simulator import simulate
 
 S = 1_000_000_000
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from simulator import Job, Outage, simulate
 
 from harness.emitter import vocabulary
 from harness.errors import EventLogError
@@ -24,7 +25,6 @@ from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
 from harness.report.model import from_scorecard
 from harness.run.trigger import LiveProgress
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1, "wall_ns": 1}
@@ -110,6 +110,27 @@ def test_a_damaged_line_is_refused_later_and_noted_live(
 def test_a_damaged_plan(tmp_path: pathlib.Path, plan: dict[str, Any], problem: str) -> None:
     write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN | plan})
     assert f"harness.jsonl:2: {problem}" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"may": ["kill", 5]}, 'may.1 must be a text like "kill", "stop", "spoil", "drift", "diverge", "leak", not 5'),
+        ({"may": "kill"}, 'may must be a list of texts, not "kill"'),
+        ({"targets": [{"node": "a"}, 5]}, "targets.1 must be an object, not 5"),
+        ({"targets": [{}] * (2**17 + 1)}, "targets must be a list of at most 131072 objects, not [{}, {}, "),
+    ],
+    ids=[
+        "a number in a list of texts",
+        "a text",
+        "a number in a list of objects",
+        "a target for each of too many ranks",
+    ],
+)
+def test_a_damaged_fault(tmp_path: pathlib.Path, told: dict[str, Any], problem: str) -> None:
+    injected = {"event": "fault.injected", "fault": "f"} | told
+    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN}, injected)
+    assert f"harness.jsonl:3: fault.injected event: {problem}" in refused(tmp_path)
 
 
 def test_a_billion_gpus_are_refused(tmp_path: pathlib.Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulator import Job, simulate
 
 from harness.errors import EventLogError
 from harness.log import reading
-from harness.theory.simulator import Job, simulate
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}

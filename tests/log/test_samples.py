@@ -36,7 +36,7 @@ def write(folder: pathlib.Path, steps: list[dict[str, Any]], name: str = "w") ->
 
 @given(st.lists(st.none() | RUNS, min_size=1, max_size=6))
 def test_what_was_written_is_read_back(told: list[list[list[int]] | None]) -> None:
-    numbers, table = samples.read(b"" if runs is None else json.dumps(runs).encode() for runs in told)
+    numbers, table = samples.read([None if runs is None else json.dumps(runs).encode() for runs in told])
     assert [number == samples.UNTOLD for number in numbers.tolist()] == [runs is None for runs in told]
     for number, runs in zip(numbers.tolist(), told, strict=True):
         if runs is not None:
@@ -46,7 +46,7 @@ def test_what_was_written_is_read_back(told: list[list[list[int]] | None]) -> No
 
 @given(st.lists(st.lists(RUNS, max_size=3), max_size=3))
 def test_parts_are_joined_in_order(parts: list[list[list[list[int]]]]) -> None:
-    tables = [samples.read(json.dumps(runs).encode() for runs in part)[1] for part in parts]
+    tables = [samples.read([json.dumps(runs).encode() for runs in part])[1] for part in parts]
     whole = samples.joined(tables)
     everything = [runs for part in parts for runs in part]
     assert whole.expanded(np.arange(len(everything))).tolist() == [i for runs in everything for i in indices(runs)]

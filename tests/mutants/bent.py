@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from judging import Logs, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
 from harness.judge.score import Scorecard, Verdict
-from harness.theory.simulator import Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]  # furthest step 17, back to 10

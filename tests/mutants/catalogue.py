@@ -9,6 +9,9 @@ from mutants.rehearsal import REHEARSALS
 
 from harness.judge.score import Scorecard, Verdict
 
+PASSED_OVER = r"step {}\b.* step 60\b"
+SAVED = r"steps? (60|80|100|120)\b.*(weights|tensors|state|content|optimizer)"
+SLOWER = "slow|pace|speed|steps a second"
 BITS = r"differs? from the fault-free run: at step {}"
 
 
@@ -36,10 +39,21 @@ MUTANTS = [
     _fails("restores_an_older_one", BITS.format(21)),
     _fails("one_rank_restores_an_older_one", "restored step 10, but went on with step 21|restored different steps"),
     _fails("loads_damaged_checkpoints", BITS.format(r"2\d"), "rot and kill"),
+    _fails("takes_the_oldest_after_a_bad_one", PASSED_OVER.format(20), "rot and kill, drill"),
+    _fails("passes_over_one_too_many", PASSED_OVER.format(40), "rot and kill, drill"),
+    _fails("starts_anew_after_a_bad_one", PASSED_OVER.format(0), "rot and kill, drill"),
+    _fails("takes_a_good_one_for_damaged", PASSED_OVER.format(40), "rot and kill, drill"),
     _fails("saves_weights_in_half_precision", BITS.format(21)),
     _fails("optimizer_state_lost", BITS.format(22)),
     _fails("optimizer_counts_from_zero", BITS.format(22)),
     _fails("weight_decay_lost", BITS.format(22)),
+    _fails("weight_decay_lost", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("optimizer_state_lost", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("ranks_share_their_shard", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("half_of_the_weights_learns_slower", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("gradients_no_longer_clipped", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("learns_no_more", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("weight_decay_lost", "the resume by itself changes what is computed", "shrink"),
     _fails("schedule_restarts", "learning rate " + BITS.format("[12]1")),
     _fails("random_state_lost", BITS.format(21), "kill, dropout"),
     _fails("replays_a_batch", "16 samples were repeated, first at step 21"),
@@ -55,6 +69,27 @@ MUTANTS = [
         "saves_in_place", r"the job failed at step [12]\d of 40: the command on node\d ended with", "kill while saving"
     ),
     _fails("checkpoint_thread_dies", r"checkpoint_success_min: 0\.0 % is less than 100\.0 %"),
+    _fails("saves_a_stale_copy", r"steps? (80|100|120)\b.*(same|equal)", "kill, drill"),
+    _fails("saves_the_step_before", SAVED, "kill, drill"),
+    _fails("saves_zeros", SAVED, "kill, drill"),
+    _fails("saves_no_optimizer", SAVED, "kill, drill"),
+    _fails("saves_an_empty_optimizer", SAVED, "kill, drill"),
+    _fails(
+        "final_save_lacks_half_of_the_model", "the restore drill ended before it had restored anything", "kill, drill"
+    ),
+    _fails("saves_under_other_names", r"the job failed at step 4\d of 120", "kill twice, drill"),
+    _fails("saves_the_cursor_twice", "16 samples were skipped, first at step [24]1", "kill twice, drill"),
+    _fails("makes_no_final_save", r"step 120\b", "kill, drill"),
+    _fails("makes_no_save_but_the_final_one", r"step (60|80|100)\b", "kill, drill"),
+    _fails("saves_every_third_time", r"step (60|80)\b|checkpoint", "kill, drill"),
+    _fails("deletes_what_it_saves", r"step (60|80|100)\b", "kill, drill"),
+    _fails("deletes_the_newest_at_the_end", r"step 120\b", "kill, drill"),
+    _fails("deletes_all_at_the_end", "the restore drill started from scratch", "kill, drill"),
+    _fails("saves_into_memory", r"step 120\b", "kill, drill"),
+    _fails("saves_into_memory", r"step 120\b", "kill, no drill"),
+    _fails("deletes_the_newest_at_the_end", r"step 120\b", "kill, no drill"),
+    _fails("deletes_all_at_the_end", r"step 120\b", "kill, no drill"),
+    _fails("keeps_the_pointer_of_the_first_life", r"step 20\b.* step 40\b", "kill twice, drill"),
     _fails("emergency_save_half_of_the_time", r"steps_rolled_back_max: \d+ is more than 0", "evict twice"),
     _fails("saves_after_the_notice", r"steps_rolled_back_max: \d+ is more than 0", "evict"),
     _fails("ignores_notices", r"steps_rolled_back_max: \d+ is more than 0", "evict"),
@@ -63,6 +98,11 @@ MUTANTS = [
     _fails("waits_without_end", "did not give up by itself: no step for 30 s", "absent"),
     _fails("gives_up_without_a_word", "the job did not say '1 of 2 nodes'", "absent"),
     _fails("crashes_after_every_restart", r"the job failed at step 2\d of 40: the command on node\d ended with"),
+    _fails("crashes_after_the_second_restart", r"the job failed at step 4\d of 120", "kill twice, drill"),
+    _fails("stalls_now_and_then", SLOWER, "kill, drill"),
+    _fails("stalls_at_each_save", SLOWER, "kill, drill"),
+    _fails("is_slower_by_half", SLOWER, "kill, drill"),
+    _fails("gets_slower_and_slower", SLOWER, "kill, drill"),
     _fails("gradient_not_averaged", "ranks 0 and 1 disagree on the gradient norm"),
     _fails(
         "ignores_drifted_replicas",

@@ -13,16 +13,22 @@ import yaml
 
 from harness.backends.contract import load_backend
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
-from harness.judge.facts.evidence import attach, load_evidence
+from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.campaign.resumed import Resumed, resize
+from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import execute
+from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
+from harness.timeline import timeline
 from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
 SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
+# Large enough for the losses of two world sizes to part: in a small model they stay equal to seven digits.
+USUAL = ["--layers", "5", "--width", "128", "--heads", "4", "--context", "64"]
 EXPECT = {
     "recovery_time": {"max": "10m"},
     "wasted_gpu_hours": {"max_percent_by_faults": 99},
@@ -76,6 +82,14 @@ def rehearsal(
     }
 
 
+# After the recovery more steps follow than before it, and some saves, slow enough for the harness to see each of them.
+EARLY = KILL | {"when": {"step": 30}}
+LONG: dict[str, Any] = {
+    "steps": 120,
+    "checkpoint": {"every_steps": 20, "keep": 10},
+    "args": USUAL,
+    "restore_drill": True,
+}
 NOTHING = {"wasted_gpu_hours": {"max_percent_by_faults": 0}, "loss_continuity": {"mode": "exact"}}
 # A slow disk skips saves where steps are quick, and the trainer rightly says so.
 NOTHING |= {"metrics": {"steps_rolled_back_max": 0}, "checkpoint_rhythm": "off"}
@@ -89,6 +103,12 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "kill while saving": rehearsal(KILL | {"when": {"step": 15, "phase": "checkpoint.write"}, "target": {"rank": 0}}),
     "kill after saving": rehearsal(KILL | {"when": {"step": 23}, "target": {"rank": 0}}),
     "rot and kill": rehearsal(ROT, KILL | {"when": {"following": "rot", "event": "effect"}}),
+    "kill, drill": rehearsal(EARLY, **LONG),
+    "kill, no drill": rehearsal(EARLY, **LONG | {"restore_drill": False}),
+    "kill twice, drill": rehearsal(EARLY, EARLY | {"id": "again", "when": {"step": 50}}, **LONG),
+    "rot and kill, drill": rehearsal(
+        ROT | {"when": {"step": 90}}, KILL | {"when": {"following": "rot", "event": "effect"}}, **LONG | {"steps": 180}
+    ),
     "drift": rehearsal(FLIP, nodes=3),
     "lost shard": rehearsal(LOSE, steps=400, data={"shards": 8}),
     "skew": rehearsal(SKEW),
@@ -107,6 +127,14 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "evict": rehearsal(EVICT, steps=600, expect=NOTHING_LOST),
     "evict twice": rehearsal(
         EVICT, EVICT | {"id": "again", "when": {"following": "evict", "event": "recovered"}}, expect=NOTHING_LOST
+    ),
+    "shrink and grow": rehearsal(
+        LOST | {"when": {"step": 70}, "replacement": {"after": "3s"}},
+        steps=200,
+        min_nodes=1,
+        args=USUAL,
+        checkpoint={"every_steps": 20},
+        expect={"loss_continuity": {"mode": "envelope"}},
     ),
     "shrink": rehearsal(
         EVICT | {"replacement": "none"}, steps=600, min_nodes=1, expect={"loss_continuity": {"mode": "envelope"}}
@@ -137,9 +165,14 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
         for name, (other, repeat) in fault_free.items()
     }
     assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a healthy run"
-    execute(broken(plan, bug) if bug else plan, run_dir, backend)
+    plan = broken(plan, bug) if bug else plan
+    execute(plan, run_dir, backend)
     for name, (other, _) in made.items():
         attach(run_dir, name, other)
+    if at := resize(plan, timeline.load(run_dir)):
+        resumed = Resumed(plan, at, run_dir.parent, backend, SILENT_CAMPAIGN, StopRequest())
+        for name, other in resumed.runs(made[FAULT_FREE][0]).items():
+            attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     (run_dir / COMPLETE).touch()
 

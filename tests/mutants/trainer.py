@@ -11,12 +11,16 @@ from reference_trainer import preemption
 if __name__ == "__main__":
     preemption.before_torch()
 
+import itertools
+import json
 import os
 import pathlib
+import shutil
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +28,7 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from harness.emitter import Emitter
@@ -40,6 +45,9 @@ from reference_trainer.rendezvous import Rendezvous
 from reference_trainer.replicas import Replicas, Setback
 from reference_trainer.train import GradientSync, Worker, exchange
 from reference_trainer.watchdog import Watchdog
+
+MODEL, OPTIMIZER = "model/", "optimizer/"  # how names of tensors in a state begin
+TENSORS = (MODEL, OPTIMIZER)
 
 BUGS: dict[str, Callable[[], None]] = {}
 
@@ -81,6 +89,38 @@ def on_checkpoint(change: Callable[[Checkpoints, Restored], Restored]) -> None:
     Checkpoints.restore = restore
 
 
+def on_later_saves(change: Callable[[str, State], State]) -> None:
+    """`change`, given the kind of a save, bends what is saved after a resume. On rank 0, which saves."""
+
+    def install(worker: Worker) -> None:
+        save = worker.checkpoints.save
+
+        def bent(kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
+            save(kind, step, change(kind, state), metrics)
+
+        worker.checkpoints.save = bent
+
+    on_resume(install)
+
+
+def on_later_steps(wait_s: Callable[[int, float], float]) -> None:
+    """After a resume each step takes so much longer: given its number, and how long the one before took by itself."""
+
+    def install(worker: Worker) -> None:
+        forward_backward, began, waited = worker.forward_backward, time.monotonic(), 0.0
+
+        def slow(*arguments: Any) -> tuple[float, float]:
+            nonlocal began, waited
+            before, began = began, time.monotonic()
+            waited = wait_s(worker.step, began - before - waited)
+            time.sleep(waited)
+            return forward_backward(*arguments)
+
+        worker.forward_backward = slow
+
+    on_resume(install)
+
+
 # What is restored
 
 
@@ -113,6 +153,50 @@ def one_rank_restores_an_older_one() -> None:
 
     on_checkpoint(older)
     on_resume(lambda worker: setattr(worker, "step", int(max(row[0] for row in exchange([worker.step])))))
+
+
+@bug
+def takes_the_oldest_after_a_bad_one() -> None:
+    """The newest is damaged, and says so; then it looks through the others from the wrong end."""
+    after_a_bad_one(lambda others: others[::-1])
+
+
+@bug
+def passes_over_one_too_many() -> None:
+    """The newest is damaged, and says so; the one before it is whole, and is left out."""
+    after_a_bad_one(lambda others: others[1:])
+
+
+@bug
+def starts_anew_after_a_bad_one() -> None:
+    after_a_bad_one(lambda others: [])
+
+
+@bug
+def takes_a_good_one_for_damaged() -> None:
+    """As `passes_over_one_too_many`, and it says of the one that is whole that it is damaged, too."""
+
+    def left(self: Checkpoints, others: list[int], passed: list[dict[str, str]]) -> list[int]:
+        passed += [{"source": str(self.root / folder_name(step)), "reason": passed[0]["reason"]} for step in others[:1]]
+        return others[1:]
+
+    after_a_bad_one(left, tells=True)
+
+
+def after_a_bad_one(left: Callable[..., list[int]], tells: bool = False) -> None:
+    """`left`: which of the older ones are tried when the newest cannot be used; with `tells`, it may name more."""
+    original = Checkpoints._first_valid
+
+    def first_valid(
+        self: Checkpoints, candidates: Iterator[int], fallback: list[dict[str, str]]
+    ) -> tuple[int | None, list[dict[str, str]]]:
+        step, passed = original(self, itertools.islice(candidates, 1), fallback)
+        if step is not None:
+            return step, passed
+        others = list(candidates)
+        return original(self, iter(left(self, others, passed) if tells else left(others)), passed)
+
+    Checkpoints._first_valid = first_valid
 
 
 def _older(checkpoints: Checkpoints, step: int) -> pathlib.Path:
@@ -154,6 +238,38 @@ def weight_decay_lost() -> None:
 
 
 @bug
+def half_of_the_weights_learns_slower() -> None:
+    """Two groups of weights; after a resume the second one's learning rate is a tenth. The first one's is told."""
+    original = Worker.build
+
+    def build(self: Worker) -> None:
+        original(self)
+        weights, group = list(self.model.parameters()), self.optimizer.param_groups[0]
+        kept = {name: group[name] for name in ("weight_decay", "betas", "fused")}
+        halves = [{"params": weights[: len(weights) // 2]}, {"params": weights[len(weights) // 2 :]}]
+        self.optimizer = AdamW(halves, lr=self.options.lr, **kept)
+        self.schedule = LambdaLR(self.optimizer, lambda step: train.learning_rate_factor(step, self.options))
+
+    def slower(worker: Worker) -> None:
+        worker.schedule.base_lrs[1] = worker.schedule.base_lrs[0] / 10
+        worker.optimizer.param_groups[1]["lr"] /= 10
+
+    Worker.build = build
+    on_resume(slower)
+
+
+@bug
+def gradients_no_longer_clipped() -> None:
+    on_resume(lambda worker: setattr(worker, "options", replace(worker.options, clip=float("inf"))))
+
+
+@bug
+def learns_no_more() -> None:
+    """After a resume no update is made: the loss stays near where it was."""
+    on_resume(lambda worker: setattr(worker.precision, "step", lambda optimizer: None))
+
+
+@bug
 def schedule_restarts() -> None:
     def restart(worker: Worker) -> None:
         options = worker.options
@@ -173,17 +289,18 @@ def random_state_lost() -> None:
 def shift(samples: int) -> None:
     """After a resume the data cursor is off by so many samples."""
 
-    def install(worker: Worker) -> None:
-        source = worker.samples
+    on_resume(lambda worker: _shift(worker, samples))
 
-        def batch(step: int) -> Batch:
-            first = (step - 1) * source._global_batch + samples
-            places = [divmod(place, source.count) for place in range(first, first + source._global_batch)]
-            return Batch(np.array([source._shuffled(epoch)[at] for epoch, at in places], dtype=np.int64), first)
 
-        source.batch = batch
+def _shift(worker: Worker, samples: int) -> None:
+    source = worker.samples
 
-    on_resume(install)
+    def batch(step: int) -> Batch:
+        first = (step - 1) * source._global_batch + samples
+        places = [divmod(place, source.count) for place in range(first, first + source._global_batch)]
+        return Batch(np.array([source._shuffled(epoch)[at] for epoch, at in places], dtype=np.int64), first)
+
+    source.batch = batch
 
 
 @bug
@@ -287,6 +404,216 @@ def checkpoint_thread_dies() -> None:
 
 
 @bug
+def saves_a_stale_copy() -> None:
+    """After a restart each save, the final one too, holds the tensors of the first one."""
+    kept: State = {}
+
+    def stale(kind: str, state: State) -> State:
+        kept.update(kept or {name: value for name, value in state.items() if name.startswith(TENSORS)})
+        return state | kept
+
+    on_later_saves(stale)
+
+
+@bug
+def saves_the_step_before() -> None:
+    """After a restart the copy of the model is taken before the update, and saved as of after it."""
+    before: State = {}
+
+    def install(worker: Worker) -> None:
+        is_finite = worker.is_finite
+
+        def look(*numbers: float) -> bool:
+            before.update({f"model/{name}": value.clone() for name, value in worker.model.state_dict().items()})
+            return is_finite(*numbers)
+
+        worker.is_finite = look
+
+    on_resume(install)
+    on_later_saves(lambda kind, state: state | before)
+
+
+@bug
+def saves_zeros() -> None:
+    """After a restart the weights that are saved are those of an empty model."""
+    on_later_saves(
+        lambda kind, state: state | {n: torch.zeros_like(v) for n, v in state.items() if n.startswith(MODEL)}
+    )
+
+
+@bug
+def saves_no_optimizer() -> None:
+    """After a restart no save holds the optimizer's state."""
+    on_later_saves(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)})
+
+
+@bug
+def saves_an_empty_optimizer() -> None:
+    """After a restart the optimizer's state that is saved is one before any step."""
+    on_later_saves(
+        lambda kind, state: state | {n: torch.zeros_like(v) for n, v in state.items() if n.startswith(OPTIMIZER)}
+    )
+
+
+@bug
+def final_save_lacks_half_of_the_model() -> None:
+    """As if each rank held a part, and only rank 0's were written in the end."""
+
+    def half(kind: str, state: State) -> State:
+        lost = [name for name in state if name.startswith(MODEL)][1::2] if kind == "final" else []
+        return {name: value for name, value in state.items() if name not in lost}
+
+    on_later_saves(half)
+
+
+@bug
+def saves_under_other_names() -> None:
+    """After a restart the model is saved as it is wrapped, and such a checkpoint cannot be loaded."""
+    on_later_saves(lambda kind, state: {name.replace(MODEL, f"{MODEL}module."): v for name, v in state.items()})
+
+
+@bug
+def saves_the_cursor_twice() -> None:
+    """The place in the data is saved beside the step; after a restart it counts a batch that was only read ahead."""
+    position = 0
+
+    def count(kind: str, state: State) -> State:
+        progress = json.loads(state["progress"])
+        return state | {"progress": json.dumps(progress | {"read_ahead": 16})}
+
+    def place(checkpoints: Checkpoints, restored: Restored) -> Restored:
+        nonlocal position
+        assert restored.state is not None
+        position = json.loads(restored.state["progress"]).get("read_ahead", 0)
+        return restored
+
+    on_checkpoint(place)
+    on_later_saves(count)
+    on_resume(lambda worker: _shift(worker, position))
+
+
+@bug
+def makes_no_final_save() -> None:
+    """A resumed job ends without one, and says that all is well."""
+    original = Worker.save_and_wait
+
+    def install(worker: Worker) -> None:
+        worker.save_and_wait = lambda kind: kind == "final" or original(worker, kind)
+
+    on_resume(install)
+
+
+@bug
+def makes_no_save_but_the_final_one() -> None:
+    """After a restart it tells of saves that it does not make."""
+
+    def install(worker: Worker) -> None:
+        checkpoints = worker.checkpoints
+        save = checkpoints.save
+
+        def tell(kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
+            if kind == "final":
+                return save(kind, step, state, metrics)
+            checkpoints._emit("checkpoint.started", step=step, kind=kind)
+            path = str(checkpoints.root / folder_name(step))
+            checkpoints._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=10**5, duration_ns=10**7)
+
+        checkpoints.save = tell
+
+    on_resume(install)
+
+
+@bug
+def saves_every_third_time() -> None:
+    """After a restart two of three saves that are due are left out."""
+
+    def install(worker: Worker) -> None:
+        due, count = worker.rhythm.due, itertools.count(1)
+        worker.rhythm.due = lambda *when: due(*when) and next(count) % 3 == 0
+
+    on_resume(install)
+
+
+@bug
+def deletes_what_it_saves() -> None:
+    """After a restart each periodic save is deleted as if it were an old one."""
+
+    def install(worker: Worker) -> None:
+        checkpoints = worker.checkpoints
+        write = checkpoints._write
+
+        def write_and_delete(kind: str, step: int, state: State, metrics: Metrics | None) -> None:
+            write(kind, step, state, metrics)
+            if kind == "periodic":
+                shutil.rmtree(checkpoints.root / folder_name(step))
+
+        checkpoints._write = write_and_delete
+
+    on_resume(install)
+
+
+@bug
+def deletes_the_newest_at_the_end() -> None:
+    deletes_at_the_end(1)
+
+
+@bug
+def deletes_all_at_the_end() -> None:
+    deletes_at_the_end(None)
+
+
+def deletes_at_the_end(count: int | None) -> None:
+    """Rank 0 cleans up when all is done: the newest saves go, so many."""
+    original = Worker.finish
+
+    def finish(self: Worker) -> tuple[int, str]:
+        done = original(self)
+        for folder in published(self.checkpoints.root)[:count] if self.rank == 0 else ():
+            shutil.rmtree(folder)
+        return done
+
+    Worker.finish = finish
+
+
+@bug
+def saves_into_memory() -> None:
+    """After a restart the folder for checkpoints is one in memory, which goes with the node."""
+    elsewhere = pathlib.Path("/dev/shm")
+    original = Worker.finish
+
+    def install(worker: Worker) -> None:
+        if worker.rank == 0:
+            worker.checkpoints.root = pathlib.Path(tempfile.mkdtemp(dir=elsewhere))
+
+    def finish(self: Worker) -> tuple[int, str]:
+        done = original(self)
+        if self.checkpoints.root.parent == elsewhere:
+            shutil.rmtree(self.checkpoints.root)
+        return done
+
+    on_resume(install)
+    Worker.finish = finish
+
+
+@bug
+def keeps_the_pointer_of_the_first_life() -> None:
+    """A file names the newest checkpoint; a job that was restarted saves, and no longer writes that file."""
+    save, seen, resumed = Checkpoints._write, Checkpoints._seen_anywhere, list[Worker]()
+
+    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
+        save(self, kind, step, state, metrics)
+        if not resumed:
+            (self.root / "latest").write_text(str(step))
+
+    def seen_anywhere(self: Checkpoints) -> list[int]:
+        pointer = self.root / "latest"
+        return [step for step in seen(self) if step <= int(pointer.read_text())] if pointer.exists() else []
+
+    Checkpoints._write, Checkpoints._seen_anywhere = write, seen_anywhere
+    on_resume(resumed.append)
+
+
+@bug
 def emergency_save_half_of_the_time() -> None:
     """Every second notice leads to an exit without a checkpoint."""
     original = Worker.drain
@@ -365,6 +692,37 @@ def crashes_after_every_restart() -> None:
         raise KeyError("ema_decay")
 
     on_resume(crash)
+
+
+@bug
+def stalls_now_and_then() -> None:
+    """After a restart each sixth step takes two seconds."""
+    on_later_steps(lambda step, usual_s: 2.0 if step % 6 == 0 else 0.0)
+
+
+@bug
+def stalls_at_each_save() -> None:
+    """After a restart the steps wait for the disk, and it is a slow one."""
+    on_later_saves(lambda kind, state: time.sleep(3) or state)
+
+
+@bug
+def is_slower_by_half() -> None:
+    """After a restart each step takes 45 % longer."""
+    on_later_steps(lambda step, usual_s: 0.45 * usual_s)
+
+
+@bug
+def gets_slower_and_slower() -> None:
+    """After a restart each step takes two milliseconds longer than the one before."""
+    count = itertools.count()
+    on_later_steps(lambda step, usual_s: 0.002 * next(count))
+
+
+@bug
+def crashes_after_the_second_restart() -> None:
+    """What was saved before the first one can be loaded; the rest goes wrong."""
+    on_resume(lambda worker: 1 // (worker.step < 40))
 
 
 @bug

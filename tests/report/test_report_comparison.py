@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import report_runs
 from judging import load
+from simulator import PHASE_MS, Job, Outage, simulate
 from test_report_html import Page
 
 import harness.report
@@ -19,7 +20,6 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import comparison, model
 from harness.report.comparison import Section, compare, render, sentences, to_json
-from harness.theory.simulator import PHASE_MS, Job, Outage, simulate
 
 JOB = Job(nodes=2, steps=40)
 KILL = [Outage(after=12, kind="rank")]

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import judging
+from simulator import History
 
 from harness.judge.score import Evidence, Scorecard
-from harness.theory.simulator import History
 from harness.timeline.timeline import Timeline
 
 FOLDER = pathlib.Path(os.environ["CHAOS_HARVEST"]).resolve()

@@ -13,8 +13,7 @@ from judge.test_forged import CASES, unpack
 from judge.test_golden import EVERYTHING
 from judging import EXPECT, Logs, by_a_command, expecting, trainers
 from mutants.bent import BROKEN
-
-from harness.theory.simulator import KINDS, History, Job, Outage, simulate
+from simulator import KINDS, History, Job, Outage, simulate
 
 NOT_RUNS = ("fault-free", "twin", "drill")  # folders with events inside a run's
 JOBS = [

@@ -114,7 +114,7 @@ def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
     """The second one is due while the first one is still at work on the same node."""
     together = f"{{parallel: [{HANG.replace('10m', '4s')}, {KILL.replace('step: 5', 'step: 100000000')}]}}"
     person = Asking(("inject", frozen), ("inject", lambda view: not frozen(view) and view.step > 150))
-    result = played(tmp_path, planned(tmp_path, together, steps=400, limits="{cool_down: 100ms}"), person)
+    result = played(tmp_path, planned(tmp_path, together, steps=700, limits="{cool_down: 100ms}"), person)
     assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
     assert person.replies[1].reply.result() == ""
     assert [act.outcome for act in result.acts] == ["settled", "settled"]
@@ -151,7 +151,7 @@ def test_a_probe_that_does_not_hold_ends_the_day_and_not_the_job(tmp_path: pathl
 
 
 def test_a_spent_budget_stops_what_acts(tmp_path: pathlib.Path) -> None:
-    day = planned(tmp_path, f"{HANG}, {KILL}", steps=200, budget="{wasted_gpu_hours: 0.0005}")  # 1.8 GPU-seconds
+    day = planned(tmp_path, f"{HANG}, {KILL}", steps=500, budget="{wasted_gpu_hours: 0.0005}")  # 1.8 GPU-seconds
     result = played(tmp_path, day)
     assert result.outcome == "budget" and result.verdict is Verdict.FAIL
     assert [act.outcome for act in result.acts] == ["stopped", "not_run"]

@@ -15,13 +15,16 @@ from waiting import HANG_S
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
 from harness.log.events import Tail, read_log
+from harness.observer import ledger
 from harness.plan.model import Plan
 from harness.run import drill, job, undo
 from harness.run.job import execute
+from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
 pytestmark = pytest.mark.slow  # real jobs
+STATUS = Status("x", 0.0, "training", 1, 30, None, [], [])
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, sys, time
@@ -96,9 +99,11 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
     assert started["step"] == 30
     assert (finished["outcome"], finished["step"], finished["restored_step"]) == ("restored", 30, 30)
     assert len(read_log(tmp_path / "run" / "events")) == 2  # the harness and one trainer
-    assert len(read_log(tmp_path / "run" / "drill" / "events")) == 1
+    roles = sorted(log.header["role"] for log in read_log(tmp_path / "run" / "drill" / "events"))
+    assert roles == ["harness", "trainer"]
     left = sorted(path.name for path in (tmp_path / "run" / "drill").iterdir() if path.is_dir())
-    assert left == ["answers", "events", "logs"]  # the copy of the checkpoints is gone
+    assert left == ["answers", "events", "holds", "logs"]  # the copy of the checkpoints is gone
+    assert 0 < finished["seconds"] < HANG_S and finished["gpu_seconds"] == finished["seconds"]  # of one GPU
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: path
     [
         ("crashes", "failed", "ValueError: the checkpoint is damaged"),
         ("forgets", "scratch", ""),
-        ("hangs", "timeout", "nothing was restored within 10 s: stuck in restore"),
+        ("hangs", "timeout", "nothing was restored within"),
     ],
 )
 def test_what_cannot_be_restored_is_told(
@@ -200,13 +205,16 @@ def test_a_checkpoint_that_was_committed_in_the_last_moment_counts(
     assert (started["step"], finished["restored_step"]) == (30, 30)
 
 
-def test_only_where_it_is_asked_for_or_usual(tmp_path: pathlib.Path) -> None:
+def test_by_default_where_the_harness_sees_what_was_saved(tmp_path: pathlib.Path) -> None:
     assert drill.is_wanted(plan_of(tmp_path, asked=True), 30)
-    assert not drill.is_wanted(plan_of(tmp_path, asked=None), 30)
+    assert drill.is_wanted(plan_of(tmp_path, asked=None), 30)
     assert not drill.is_wanted(plan_of(tmp_path, asked=False), 30)
+    assert not drill.is_wanted(plan_of(tmp_path, asked=None), 0)
     assert not drill.is_wanted(plan_of(tmp_path).without_faults("x"), 30)
+    elsewhere = plan_of(tmp_path).model_copy(update={"backend": "kubernetes"})
+    assert not drill.is_wanted(elsewhere, 30)
     assert drilled(plan_of(tmp_path, "never saves"), tmp_path / "never") == []
-    assert drilled(plan_of(tmp_path, asked=None), tmp_path / "run") == []
+    assert drilled(plan_of(tmp_path, asked=False), tmp_path / "run") == []
 
 
 def test_ranks_that_restore_different_steps_have_not_restored() -> None:
@@ -217,9 +225,33 @@ def test_ranks_that_restore_different_steps_have_not_restored() -> None:
     )
 
 
-def test_a_stop_request_ends_the_drill(tmp_path: pathlib.Path) -> None:
-    stop = StopRequest()
-    stop.ask()
-    cluster: Any = type("Cluster", (), {"exits": lambda self: [], "nodes": [1]})()
-    with pytest.raises(drill.CannotDrill, match="stopped by the user"):
-        drill._watch(cluster, tmp_path, 1, drill.DrillOutcome("timeout", 1), time.monotonic() + 5, stop)
+def test_a_stop_request_ends_the_drill() -> None:
+    users = StopRequest()
+    watch = drill.Watch(users, lambda _: False)
+    watch.status(STATUS)
+    assert not watch.end.asked
+    users.ask()
+    watch.status(STATUS)
+    assert watch.end.asked and watch.end.reason == "stopped by the user"
+
+
+def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
+    watch = drill.Watch(StopRequest(), lambda _: False)
+    header = {"role": "trainer", "node": "node0", "incarnation": 1, "pid": 5, "world_size": 2}
+    watch.new_events([(header | {"rank": 0}, {"event": "restored", "step": 80})])
+    watch.new_events(
+        [(header | {"rank": 1}, {"event": "started"}), (header | {"rank": 1}, {"event": "step", "step": 81})]
+    )
+    watch.new_events([(header | {"rank": 1}, {"event": "step", "step": 82})])
+    assert watch.restored(80) == {0: 80, 1: 80}
+    watch.new_events([(header | {"rank": 1, "pid": 6}, {"event": "step", "step": 61})])  # another process
+    assert watch.restored(80) == {0: 80, 1: 60}
+
+
+def test_the_ledger_of_the_observer_is_the_one_that_is_copied(tmp_path: pathlib.Path) -> None:
+    assert drill.LEDGER == ledger.NAME
+    (tmp_path / "events" / "node0").mkdir(parents=True)
+    (tmp_path / "events" / "node0" / ledger.NAME).write_text("known")
+    (tmp_path / "drill").mkdir()
+    drill.copy_ledgers(tmp_path, tmp_path / "drill")
+    assert (tmp_path / "drill" / "events" / "node0" / ledger.NAME).read_text() == "known"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judging import verdict
 from mutants.bent import JOB, KILL
+from simulator import simulate
 
 from harness.backends.contract import load_backend
 from harness.campaign import experiment
@@ -22,7 +23,6 @@ from harness.run.gpu_hours import GpuCap
 from harness.run.job import Outcome, RunningJob
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
-from harness.theory.simulator import simulate
 
 TEXT = "version: 1\nname: small\ntitle: A small one\nlabels: {team: vision}\nlimits: {gpu_hours: 0.5}\n"
 

@@ -1,8 +1,16 @@
-"""What the harness notes of checkpoints while a job saves: each once, when it is finished, and again if it changes."""
+"""What the harness notes of checkpoints while a job saves: what is finished, what changes, goes away, and is left."""
 
 from __future__ import annotations
 
+import os
 import pathlib
+import shutil
+import tempfile
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,29 +18,44 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 from checkpoint_files import WRITERS, save, state, write
 
+from harness.backends.contract import backend_names, load_backend
+from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
-from harness.run.publications import Publications
-from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.log.events import read_log
+from harness.plan.model import Plan
+from harness.run import publications
+from harness.run.job import execute
+from harness.run.publications import Publications, hidden
+from harness.trainers.checkpoints.contract import AUTO, Listing
+from harness.trainers.checkpoints.shared import digests, place
+
+PUBLISHED, REMOVED, LEFT, UNSEEN = (f"checkpoint.{each}" for each in ("published", "removed", "left", "unseen"))
 
 
 class Noted:
     """A watch whose looks are made by hand."""
 
-    def __init__(self, run_dir: pathlib.Path):
+    def __init__(self, run_dir: pathlib.Path, why_hidden: str | None = None):
         self.run_dir, self.events = run_dir, list[dict[str, Any]]()
-        self.watch = Publications(self, CheckpointPlace(), self.emit)  # type: ignore[arg-type]
+        self.watch = Publications(self, CheckpointPlace(), self.emit, why_hidden)  # type: ignore[arg-type]
 
     def emit(self, event: str, **fields: Any) -> None:
-        assert event == "checkpoint.published"
-        self.events.append(fields)
+        self.events.append({"event": event} | fields)
 
     def look(self, times: int = 2) -> list[Any]:
         """The steps noted now."""
         before = len(self.events)
         for _ in range(times):
             self.watch.look()
-        return sorted(event["step"] for event in self.events[before:])
+        return [event["step"] for event in self.events[before:] if event["event"] == PUBLISHED]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == name]
+
+    def left(self) -> dict[str, Any]:
+        self.look()
+        self.watch.tell_what_is_left()
+        return self.of(LEFT)[-1]
 
 
 @pytest.mark.parametrize("layout", WRITERS)
@@ -45,15 +68,38 @@ def test_each_is_noted_once(tmp_path: pathlib.Path, layout: str) -> None:
     assert noted.look() == [100] and {event["layout"] for event in noted.events} == {layout}
 
 
+@pytest.mark.parametrize("layout", WRITERS)
+def test_what_it_holds_is_told(tmp_path: pathlib.Path, layout: str) -> None:
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", layout, 20)
+    noted.look()
+    (told,) = noted.events
+    assert told["tensor_count"] == len(told["tensor_digests"]) >= 2 and told["zero_bytes"] == 0
+    assert told["tensor_bytes"] == sum(int(each.split()[0]) for each in told["tensor_digests"])
+    assert len(told["sha256"]) == len(told["tensors"]) == 64
+
+
 def test_a_change_is_noted_with_another_digest(tmp_path: pathlib.Path) -> None:
     noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
     save(path, state(20))
     assert noted.look() == [20]
     content = bytearray(path.read_bytes())
-    content[2000] ^= 1
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert noted.look() == [20]
-    assert noted.events[0]["sha256"] != noted.events[1]["sha256"]
+    first, second = noted.events
+    assert first["sha256"] != second["sha256"] and first["tensors"] != second["tensors"]
+    assert (Counter(first["tensor_digests"]) & Counter(second["tensor_digests"])).total() == first["tensor_count"] - 1
+
+
+def test_a_later_save_of_the_same_state_shows(tmp_path: pathlib.Path) -> None:
+    """What training changes is the same, though the step, the files and the random state are others."""
+    noted = Noted(tmp_path)
+    for step in (20, 40):
+        save(tmp_path / "checkpoints" / f"ckpt_{step}.pt", state(20) | {"step": step})
+        noted.look()
+    first, second = noted.events
+    assert first["tensors"] == second["tensors"] and first["sha256"] != second["sha256"]
 
 
 def test_what_is_not_finished_is_not_noted(tmp_path: pathlib.Path) -> None:
@@ -62,24 +108,243 @@ def test_what_is_not_finished_is_not_noted(tmp_path: pathlib.Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     assert noted.look(4) == []
+    assert noted.left()["checkpoints"] == [
+        {"path": "checkpoints/ckpt_20.pt", "step": 20, "whole": False, "bytes": len(whole) - 100}
+    ]
     path.write_bytes(whole)
     assert noted.look() == [20]
 
 
-def test_a_large_file_is_sampled_from_its_first_to_its_last_byte(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digests, "WHOLE_BYTES_MAX", 1000)
-    monkeypatch.setattr(digests, "SAMPLE_BYTES", 10)
-    path = tmp_path / "checkpoints" / "large"
-    path.parent.mkdir()
-    found = set()
-    for changed in (None, 0, 5000, 9999):
-        content = bytearray(10_000)
-        if changed is not None:
-            content[changed] = 1
-        path.write_bytes(content)
-        place = CheckpointFolder.look(tmp_path, "checkpoints")
-        assert digests.is_sampled(place, place.files)
-        found.add(digests.digest(place, place.files))
-    assert len(found) >= 3
+def test_a_busy_store_hides_nothing(tmp_path: pathlib.Path) -> None:
+    """Something is written between any two looks."""
+    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
+    for step in range(10, 60, 10):
+        write(root, "torch_file", step)
+        noted.look(1)
+    assert [event["step"] for event in noted.events] == [10, 20, 30, 40]
+
+
+def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, path, content = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt", digests.content
+    save(path, state(20))
+
+    def changing(*given: Any) -> digests.Content:
+        found = content(*given)
+        save(path, state(21))
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(digests, "content", changing)
+    assert noted.look() == [] and noted.look() == [20]
+    saved = place.CheckpointFolder.look(tmp_path, "checkpoints")
+    assert noted.events[0]["sha256"] == digests.digest(saved, saved.files)
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_what_goes_away_is_told_and_what_is_left(tmp_path: pathlib.Path, layout: str) -> None:
+    noted, root = Noted(tmp_path), tmp_path / "checkpoints"
+    write(root, layout, 20, 100)
+    assert noted.look() == [20, 100]
+    gone, stays = (event["path"] for event in noted.events)
+    (shutil.rmtree if (tmp_path / gone).is_dir() else os.unlink)(tmp_path / gone)
+    noted.look()
+    assert noted.of(REMOVED) == [{"event": REMOVED, "path": gone, "step": 20}]
+    left = noted.left()
+    assert [(each["path"], each["step"], each["whole"]) for each in left["checkpoints"]] == [(stays, 100, True)]
+    assert left["count"] == 1 and left["layout"] == layout
+    write(root, layout, 20)
+    assert noted.look() == [20] and len(noted.of(REMOVED)) == 1
+
+
+def test_one_that_is_away_for_one_look_is_not_gone(tmp_path: pathlib.Path) -> None:
+    noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
+    save(path, state(20))
+    noted.look()
+    path.rename(tmp_path / "aside")
+    noted.look(1)
+    (tmp_path / "aside").rename(path)
+    assert noted.look() == [] and noted.of(REMOVED) == []
+
+
+def test_the_last_save_is_noted_when_the_nodes_have_ended(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path)
+    noted.watch.begin()
+    write(tmp_path / "checkpoints", "torch_file", 20)
+    noted.watch.end()
+    assert [event["event"] for event in noted.events] == [PUBLISHED, LEFT]
+
+
+def test_one_that_is_being_removed_is_not_published_and_not_whole(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", "reference", 20)
+    assert noted.look() == [20]
+    (tmp_path / "checkpoints" / "step-00000020" / "__0_0.distcp").unlink()
+    assert noted.look(4) == [] and noted.of(REMOVED) == []
+    assert [each["whole"] for each in noted.left()["checkpoints"]] == [False]
+
+
+def test_one_that_is_saved_again_by_fewer_ranks_is_published(tmp_path: pathlib.Path) -> None:
+    noted, folder = Noted(tmp_path), tmp_path / "checkpoints"
+    for rank in range(3):
+        save(folder / f"ckpt_20_rank{rank}.pt", state(20))
+    assert noted.look() == [20]
+    (folder / "ckpt_20_rank2.pt").unlink()
+    for rank in range(2):
+        save(folder / f"ckpt_20_rank{rank}.pt", state(21))
+    assert noted.look() == [20]
+
+
+def test_nothing_is_left(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path)
+    assert (noted.left()["checkpoints"], noted.left()["count"], noted.of(UNSEEN)) == ([], 0, [])
+
+
+# What cannot be seen
+
+
+def test_files_of_no_known_layout_are_told(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "state.json").write_text("{}")
+    assert noted.left()["count"] == 0
+    assert [event["why"] for event in noted.of(UNSEEN)] == [
+        "checkpoints/ holds files, and none looks like a checkpoint that is known"
+    ]
+
+
+def test_more_files_than_are_looked_at_are_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "ENTRIES_MAX", 3)
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
+    noted.look(4)
+    assert len(noted.of(UNSEEN)) == 1
+
+
+@pytest.fixture
+def open_folder() -> Iterator[pathlib.Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder).chmod(0o755)
+        yield pathlib.Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("hides", ["ckpt_40.pt", "inner"])
+def test_what_the_harness_may_not_read_is_told(open_folder: pathlib.Path, hides: str) -> None:
+    noted, root = Noted(open_folder), open_folder / "checkpoints"
+    write(root, "torch_file", 20, 40)
+    (root / "inner").mkdir()
+    (root / hides).chmod(0)
+    os.seteuid(65534)
+    try:
+        noted.look(4)
+    finally:
+        os.seteuid(0)
+    assert [event["path"] for event in noted.of(UNSEEN)] == [f"checkpoints/{hides}"]
+    assert [event["step"] for event in noted.of(PUBLISHED)] == ([20] if hides == "ckpt_40.pt" else [20, 40])
+
+
+def test_too_many_are_not_noted_and_that_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publications, "PUBLISHED_MAX", 2)
+    monkeypatch.setattr(publications, "LISTED_MAX", 3)
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
+    noted.look(4)
+    assert ["tensor_digests" in event for event in noted.of(PUBLISHED)] == [True, False]
+    assert len(noted.of(UNSEEN)) == 1
+
+
+def test_a_hidden_store_is_told_at_the_begin_and_never_looked_at(tmp_path: pathlib.Path) -> None:
+    noted = Noted(tmp_path, "it is far away")
+    write(tmp_path / "checkpoints", "torch_file", 20)
+    noted.watch.begin()
+    noted.watch.end()
+    assert noted.events == [{"event": UNSEEN, "why": "it is far away"}]
+
+
+@pytest.mark.parametrize("backend", backend_names())
+@pytest.mark.parametrize("store", ["directory", "s3"])
+def test_which_stores_are_hidden(tmp_path: pathlib.Path, backend: str, store: str) -> None:
+    plan = plan_of(tmp_path, [])
+    plan = Plan.from_json(plan.to_json() | {"workload": {"trainer": "reference", "checkpoint": {"store": store}}})
+    why = hidden(plan, load_backend(backend)) or ""
+    assert bool(why) == (store == "s3" or backend == "kubernetes")
+    assert "kubernetes" in why or "s3" in why or not why
+
+
+def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, released = Noted(tmp_path), threading.Event()
+    monkeypatch.setattr(publications, "END_S", 0.2)
+    monkeypatch.setattr(publications, "list_checkpoints", lambda *_: released.wait() and Listing(AUTO, ()))
+    write(tmp_path / "checkpoints", "torch_file", 20)
+    noted.watch.begin()
+    noted.watch.end()
+    assert [event["event"] for event in noted.events] == [UNSEEN]
+    released.set()
+
+
+def test_a_look_that_fails_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(tmp_path)
+    monkeypatch.setattr(publications, "list_checkpoints", lambda *_: {}["what"])
+    write(tmp_path / "checkpoints", "torch_file", 20)
+    noted.watch.begin()
+    noted.watch.end()
+    assert [event["why"] for event in noted.events] == ["looking at checkpoints/ failed: KeyError: 'what'"]
+
+
+# A real job
+
+TRAINER = textwrap.dedent("""
+    import json, pathlib, struct, sys, time
+    from harness.emitter import Emitter
+    folder = pathlib.Path(sys.argv[1]) / "checkpoints"
+    emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
+    emit("started")
+    emit("rendezvous", world_size=1)
+    emit("restored", step=0, source="x", fallback=[])
+    def save(step, path, content):
+        header = json.dumps({"a": {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}}).encode()
+        path.with_suffix(".tmp").write_bytes(struct.pack("<Q", len(header)) + header + content)
+        path.with_suffix(".tmp").rename(path)
+    for step in range(1, 31):
+        begin = time.monotonic_ns()
+        time.sleep(0.05)
+        emit("step", step=step, begin_ns=begin, loss=1.0)
+        if step % 10 == 0:
+            save(step, folder / f"step-{step}.safetensors", bytes(90) if step == 20 else b"%d" % step * 50)
+        if step == 28:
+            (folder / "step-10.safetensors").unlink()
+    emit("exiting", code=0, reason="completed", step=30)
+""")
+
+
+def plan_of(folder: pathlib.Path, command: list[str]) -> Plan:
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    plan = {
+        "version": 1,
+        "run_id": f"saves-{os.getpid()}-{time.monotonic_ns():x}",
+        "seed": 1,
+        "backend": "local",
+        "scenario": {"name": "saves", "title": "saves"},
+        "workload": {"trainer": {"command": command or ["true"], "env": {"PYTHONPATH": root}}, "nodes": 1, "steps": 30},
+        "faults": [],
+        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
+    }
+    return Plan.from_json(plan)
+
+
+@pytest.mark.slow
+def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    plan = plan_of(tmp_path, ["{python}", "-S", str(tmp_path / "trainer.py"), "{run_dir}"])
+    assert execute(plan, tmp_path / "run", LOCAL).outcome == "completed"
+    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
+    seen = [event for event in log.events if event["event"].startswith("checkpoint.")]
+    kinds = [event["event"] for event in seen]
+    assert kinds[0] == PUBLISHED and kinds[-1] == LEFT and Counter(kinds) == {PUBLISHED: 3, REMOVED: 1, LEFT: 1}
+    published = {event["step"]: event for event in seen if event["event"] == PUBLISHED}
+    assert [published[step]["zero_bytes"] for step in (10, 20, 30)] == [0, 90, 0]
+    assert len({event["tensors"] for event in published.values()}) == 3
+    assert [event["step"] for event in seen if event["event"] == REMOVED] == [10]
+    assert [each["step"] for each in seen[-1]["checkpoints"]] == [30, 20]
+    assert log.events[-1]["event"] == "run.finished"

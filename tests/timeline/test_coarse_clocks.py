@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import Logs, expecting, fault_free_of, load, remove, steps, trainers
+from simulator import Job, Outage, simulate
 
 from harness.judge.score import Evidence, judge
 from harness.report import model
-from harness.theory.simulator import Job, Outage, simulate
 from harness.timeline.timeline import Episode, Epoch, FaultRecord, Process, Progress, Segment, Slot, Steps, Timeline
 
 pytestmark = pytest.mark.slow  # many histories

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, verdict
+from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.judge.facts import ledger
 from harness.judge.score import Verdict
 from harness.report import model
-from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline.timeline import Timeline
 
 pytestmark = pytest.mark.slow  # hundreds of histories

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from judging import load
+from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.judge.facts import ledger, usual
 from harness.judge.facts.usual import QUANTILE
 from harness.judge.questions.recovery_time import phase_sums
-from harness.theory.simulator import KINDS, History, Job, Outage, simulate
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 

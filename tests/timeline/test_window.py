@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
+from simulator import KINDS, History, Job, Outage, simulate
 
 from harness.emitter.vocabulary import TELLS
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
-from harness.theory.simulator import KINDS, History, Job, Outage, simulate
+from harness.log import reading
 from harness.timeline import timeline, window
 
 JOB = Job(nodes=2, steps=160, every=10)
@@ -222,6 +223,32 @@ def test_steps_lost_since_an_earlier_outage_do_not_bring_that_into_the_window(
     run = window.load(tmp_path, "second")
     assert [episode.faults for episode in run.episodes] == [("fault2",)]
     assert run.steps.step.min() == 51
+
+
+def counts_anew(lines: list[dict[str, Any]]) -> None:
+    """A trainer that names the checkpoint it restored by its content alone, and counts its steps from 1 again."""
+    base = 0
+    for line in lines:
+        if line.get("event") == "restored" and line["step"]:
+            base = line.pop("step")
+            line |= {"source": "a checkpoint", "content": f"state {base}"}
+        elif line.get("event") == "checkpoint.committed":
+            line["content"] = f"state {line['step']}"
+        if line.get("event") == "step" or str(line.get("event")).startswith("checkpoint."):
+            line["step"] -= base
+
+
+def test_steps_that_are_counted_anew_after_a_restart_are_joined_in_a_window_too(tmp_path: pathlib.Path) -> None:
+    history, logs = in_sequence(1)
+    history.write(tmp_path / "told", logs)
+    for lines in trainers(logs):
+        counts_anew(lines)
+    history.write(tmp_path / "counted", logs)
+    log = window.JobLog(reading.read(tmp_path / "counted" / "events"))
+    for name in ("second", "first", "second"):  # no window changes what the next one is cut from
+        told, counted = window.load(tmp_path / "told", name), log.window(name)
+        assert counted.steps.step.tolist() == told.steps.step.tolist()
+        assert counted.progress.step.tolist() == told.progress.step.tolist()
 
 
 @pytest.mark.parametrize("gap", [None, 130])

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.emitter import abnormal
 from harness.judge.facts import losses
-from harness.judge.facts.by_time import Moments, Spans
+from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
@@ -262,10 +262,19 @@ def _words(places: Range) -> str:
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
-    """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out."""
-    windows, steps = Spans((begin, end, True) for begin, end in at_work), _Borne(run, found)
+    """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out. What was seen there
+    may be told some steps later."""
+    over = np.append(run.progress.end, run.end)
+    late = [over[min(int(np.searchsorted(over, end)) + SETTLING_STEPS, len(over) - 1)] for _, end in at_work]
+    windows = Spans((begin, max(end, int(at)), True) for (begin, end), at in zip(at_work, late, strict=True))
+    steps = _Borne(run, found)
     outside = [alarm for alarm in run.anomalies if not any(windows.at(alarm["at"]))]
     return [alarm for alarm in outside if not (steps.slow_indeed(alarm) or steps.by_the_rules(alarm))]
+
+
+def _about(alarm: Alarm) -> int:
+    """The rank that it is about: any rank may tell of another one."""
+    return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
 
 class _Borne:
@@ -278,10 +287,25 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Alarm) -> tuple[int, int]:
-        """The steps that the process which raised it had done by then, as places in `rows_by_process`."""
-        begins = self.run.rows_by_process[1]
-        first, last = int(begins[alarm["process"]]), int(begins[alarm["process"] + 1])
-        return first, first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
+        """The steps up to the one that it names, or else all that were over by then, as places in `rows_by_process`: of
+        the rank that it is about, else of the process that raised it."""
+        mine = alarm["process"]
+        if (rank := _about(alarm)) != alarm["rank"]:
+            lives = self._lives.get(rank, [])
+            mine = next((row for started, row in reversed(lives) if started <= alarm["at"]), mine)
+        order, begins = self.run.rows_by_process
+        first, last = int(begins[mine]), int(begins[mine + 1])
+        end = first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
+        named = np.flatnonzero(self.run.steps.step[order[first:end]] == alarm.get("at_step"))
+        return first, first + int(named[-1]) + 1 if len(named) else end
+
+    @cached_property
+    def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """When each process of a rank was started, and its row, in order of time."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for started, row in sorted((process.started, row) for row, process in enumerate(self.run.processes)):
+            found.setdefault(self.run.processes[row].rank, []).append((started, row))
+        return found
 
     @cached_property
     def _ends(self) -> Ints:
@@ -300,7 +324,7 @@ class _Borne:
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Alarm) -> bool:
-        """Whether the steps of the process that raised it are abnormal by the very rule that it names."""
+        """Whether the steps of the process that it is about are abnormal by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             seen = self.spikes.get(alarm.get("at_step", -1))
             return seen is not None and seen <= alarm["at"]
@@ -329,7 +353,7 @@ class _Borne:
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
-        mine = medians.get(int(alarm["rank"]))
+        mine = medians.get(_about(alarm))
         if mine is None or usual <= 0:
             return False
         # Its own time in the log has more in it than what a trainer compares, the same for all: a share says less.

@@ -6,10 +6,24 @@ import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from harness.judge.facts import abnormal, by_time, comparable, ledger, losses, restarts, samples, slowdown, usual
+from harness.judge.facts import (
+    abnormal,
+    by_time,
+    comparable,
+    ends,
+    envelope,
+    ledger,
+    losses,
+    restarts,
+    samples,
+    slowdown,
+    usual,
+)
 from harness.judge.facts.abnormal import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
@@ -83,6 +97,23 @@ class Analysis(Evidence):
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
+    def resumed_runs(self) -> envelope.Resumed | None:
+        """Fault-free runs that change their size where the run did."""
+        return envelope.resumed(self)
+
+    @cached_property
+    def calibrated(self) -> Envelope | str:
+        """How far fault-free runs are apart from their first step on, or why that is not known."""
+        return envelope.calibrated(self, self.fault_free_curve)
+
+    @cached_property
+    def envelope(self) -> Envelope | str:
+        """The band that the run is held against."""
+        if self.resumed_runs is None or self.fault_free_curve is None:
+            return self.calibrated
+        return self.resumed_runs.around(self.fault_free_curve)
+
+    @cached_property
     def incomparable(self) -> str:
         """Why no step can be held against the fault-free run's."""
         return comparable.no_comparison(self.run, self.fault_free, self.comparison)
@@ -122,6 +153,11 @@ class Analysis(Evidence):
     def places(self) -> Places:
         """Who was where, and when."""
         return Places(self.run)
+
+    @cached_property
+    def notices(self) -> Sequence[Mapping[str, Any]]:
+        """Those that somebody gave; the others are the trainer's word alone."""
+        return ends.given(self.run)
 
     @cached_property
     def saves(self) -> Saves:

@@ -9,7 +9,8 @@ The rules name who may die of what; everything else is unexplained:
   they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not of their own: no peer's
   end causes a segmentation fault, nor what the worker itself called an error and not the loss of a peer. Such an error
   may come of a fault that was at work on that very worker.
-* Those leave in peace who were drained after a notice, or regrouped for a larger world that then came.
+* Those leave in peace who were drained after a notice that somebody gave (see `given`), or regrouped for a larger
+  world that then came.
 
 A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
 A fault that only slows a job explains no death at all.
@@ -20,13 +21,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import signal
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from harness.judge.facts.by_time import Moments, Spans
+from harness.judge.facts.by_time import Moments, Node, Spans, node_of
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -136,6 +137,36 @@ def unexplained(run: Timeline) -> Iterator[End]:
     for death in (*dead, *(end for end in ends if end.code == 0 and end.rank is not None and end.at < last)):
         if death.at <= over and not inquest.accounts_for(death):
             yield death
+
+
+def given(run: Timeline) -> list[dict[str, Any]]:
+    """The notices that somebody gave. What only the trainer tells excuses nothing.
+
+    The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
+    node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
+    """
+    doubt, excluded = _doubt(run), {_node(each) for each in run.notices if each.get("source") == "straggler"}
+    windows, aimed = list[tuple[int, int, tuple[Set[Node], bool]]](), set[Node]()
+    for fault in run.faults:
+        nodes = {node_of(target) for target in fault.targets}
+        if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
+            until = run.end if fault.healed is None else fault.healed
+            windows.append((fault.injected - doubt, until + doubt, (nodes, fault.kills)))
+        aimed |= nodes
+    taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
+    windows += [(run.begin, at + doubt, ({node}, True)) for node, at in taken.items() if node not in aimed]
+    givers = Spans(windows)
+
+    def is_given(notice: dict[str, Any]) -> bool:
+        source, node = notice.get("source"), _node(notice)
+        there = [(nodes, takes) for nodes, takes in givers.at(notice["at"]) if takes or nodes & excluded]
+        return any(source == "peer" or (node in nodes and takes != (source == "straggler")) for nodes, takes in there)
+
+    return [notice for notice in run.notices if is_given(notice)]
+
+
+def _node(event: Mapping[str, Any]) -> Node:
+    return event["node"], event["incarnation"]
 
 
 def _ends(run: Timeline) -> list[End]:
@@ -282,7 +313,7 @@ class _Inquest:
         self._starts = [at for at, _ in starts]
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
-        self._notices = Moments((notice["at"], notice) for notice in run.notices)
+        self._notices = Moments((notice["at"], notice) for notice in given(run))
         self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers = [fault for fault in struck if fault.kills]

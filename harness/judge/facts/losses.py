@@ -102,7 +102,10 @@ class Comparison:
     def max_abs_diff(self) -> float | None:
         if not len(self.step):
             return None
-        return float(np.max(distance(self.run.loss, self.fault_free.loss), initial=0.0))
+        return float(np.max(self.apart("loss"), initial=0.0))
+
+    def apart(self, curve: str) -> Floats:
+        return distance(getattr(self.run, curve), getattr(self.fault_free, curve))
 
     @property
     def final_gap_percent(self) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,29 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
     ranks = sorted(rank for rank, each in digests.items() if not outvoted or each != usual)
     begin, survives = int(steps.begin[rows].min()), bool(steps.survives[rows].any())
     return Apart(int(steps.step[rows[0]]), tuple(ranks), outvoted, begin, survives)
+
+
+def weights_beside(run: Steps, fault_free: Steps, last: int) -> tuple[Ints, Bools]:
+    """Rows of the run's steps up to `last` that tell a digest, as the same rank does there, in the order of steps; and
+    whether both tell the same one."""
+    ours, theirs = by_rank(run), by_rank(fault_free)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    rows, others = ours.row[left], theirs.row[right]
+    both = (run.weights[rows] != 0) & (fault_free.weights[others] != 0) & (run.step[rows] <= last)
+    return rows[both], np.asarray(run.weights[rows] == fault_free.weights[others], np.bool_)[both]
+
+
+def weights_again(steps: Steps) -> tuple[int, int] | None:
+    """The first surviving step that has the very weights of an older one, and that one, though some update was made in
+    between. A step at a learning rate of 0 makes none."""
+    rows = by_rank(steps).row
+    updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
+    rows = rows[steps.weights[rows] != 0]
+    _, first, of = np.unique(steps.weights[rows], return_index=True, return_inverse=True)
+    step = steps.step[rows]
+    since = step[first][of.reshape(-1)]
+    again = np.flatnonzero(np.searchsorted(updates, step) > np.searchsorted(updates, since))
+    return (int(step[again[0]]), int(since[again[0]])) if len(again) else None
 
 
 class Digests:
@@ -123,6 +147,23 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
     return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
 
 
+class Parts(NamedTuple):
+    """Of each step, by how many ranks did it: the row of the rank with the fewest samples, and that with the most."""
+
+    size: Ints
+    least: Ints
+    most: Ints
+
+
+def parts(steps: Steps, rows: Ints) -> Parts:
+    """`rows`: as of `samples_counted`. In the order of steps."""
+    cell, count = cells(steps.step[rows])
+    order = np.lexsort((steps.rank_samples[rows], cell))
+    begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
+    begin, end = begin[end > begin], end[end > begin]
+    return Parts(end - begin, rows[order[begin]], rows[order[end - 1]])
+
+
 # Do they agree?
 
 
@@ -142,14 +183,18 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell."""
-    rows = _rows_of(steps, telling)
-    rows = rows[_told(steps, name, rows)]
+    """Whether the ranks tell values of their own: they disagree at most of the steps that several tell. Or one of them
+    tells it at most of its steps, and a lower one, whose values are compared, now and then."""
+    rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
+    lowest = int(steps.rank[rows].min(initial=len(telling)))
+    rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
     cell, count = cells(steps.step[rows])
     several = np.bincount(cell, minlength=count) > 1
     different = np.zeros(count, np.bool_)
     different[cell[_differing(steps, name, rows, cell, count)]] = True
-    return bool(several.any() and different[several].mean() > LOCAL_SHARE)
+    if not several.any():
+        return bool(telling.any() and not telling[lowest])
+    return bool(different[several].mean() > LOCAL_SHARE)
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:

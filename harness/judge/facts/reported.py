@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -95,9 +96,9 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     promised = [process.tells for process in run.processes if process.tells is not None]
     promised.append(_planned(evidence))
     for kind in TELLS if len(run.steps) else ():
-        if kind in here:
-            yield from ((kind, text) for text in _ceased(run, kind))
-        elif kind in stood_in_for(here):
+        if kind in here and kind in COLUMNS:
+            yield from ((kind, text) for text in itertools.islice(_ceased(evidence, kind), 1))
+        elif kind in here or kind in stood_in_for(here):
             continue
         elif any(kind in names for names in promised) and _was_due(run, kind):
             yield kind, "the trainer declares that it reports this, but the log holds none"
@@ -142,50 +143,59 @@ def _was_due(run: Timeline, kind: str) -> bool:
     return kind != "exits" or ended or (run.outcome == "completed" and not run.beside.job_goes_on)
 
 
-def _ceased(run: Timeline, kind: str) -> Iterator[str]:
-    """A rank that told a figure in its steps, and then in many that count does not tell it any more."""
-    if kind in COLUMNS:
-        rows = COLUMNS[kind](run.steps)
-        expected = np.ones(len(rows), np.bool_)
+class _Lives:
+    """In which of its steps that count each process tells a figure."""
+
+    def __init__(self, run: Timeline, kind: str):
+        rows, counts = COLUMNS[kind](run.steps), run.steps.survives
+        self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # steps of those that never tell it
+        self.mute[run.steps.process[rows]] = 0
         if kind == "loss":  # of which none is told where it is no number: that is judged as a loss
-            expected = np.isin(run.steps.step, run.steps.step[rows])
-        yield from itertools.islice((*_in_another_life(run, rows), *_within_a_life(run, rows, expected)), 1)
+            counts = counts & np.isin(run.steps.step, run.steps.step[rows])
+        order, begins = run.rows_by_process
+        self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # of each process, among rows that count
+        self.told = np.flatnonzero(rows[order[counts[order]]])
+        self.cuts = np.searchsorted(self.told, self.begins)
+        self.of_rank: dict[int, list[int]] = {}
+        for row in np.flatnonzero(np.diff(self.cuts)).tolist():
+            self.of_rank.setdefault(run.processes[row].rank, []).append(row)
+
+    def gaps(self, lives: Sequence[int]) -> list[int]:
+        """How many steps apart these processes tell it. One that tells it once: how many steps it did."""
+        told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
+        found = [gap for each in told for gap in np.diff(each).tolist()]
+        return found or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
-def _within_a_life(run: Timeline, rows: Bools, expected: Bools) -> Iterator[str]:
-    """A process that tells it in every so many of the steps that count, and not in its last ones. A hole before is
-    held against the fault-free run, where each figure is compared."""
-    order, begins = run.rows_by_process
-    counts = (run.steps.survives & expected)[order]
-    begins = np.concatenate([[0], np.cumsum(counts)])[begins]  # of the rows that count
-    told = np.flatnonzero(rows[order[counts]])
-    cuts = np.searchsorted(told, begins)
-    many = np.diff(cuts) > 1
-    silent = begins[1:] - 1 - np.append(told, -1)[cuts[1:] - 1]  # steps after the last one that tells it
-    for row in np.flatnonzero(many & (silent > 2)).tolist():  # two steps are never too long
-        gaps = np.diff(told[cuts[row] : cuts[row + 1]])
-        usual = int(np.median(gaps))
-        longest = 2 * usual if (gaps == usual).mean() >= REGULAR else 5 * int(gaps.max())
-        if silent[row] > longest:
-            rank = run.processes[row].rank
-            yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
+def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
+    """A rank that tells a figure in every so many steps, and then in many that count does not tell it any more. A hole
+    before is held against the fault-free run, where each figure is compared."""
+    run = evidence.run
+    lives = _Lives(run, kind)
+    usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
+    told = np.diff(lives.cuts)
+    silent = np.where(told > 0, lives.begins[1:] - 1 - np.append(lives.told, -1)[lives.cuts[1:] - 1], lives.mute)
+
+    @functools.cache
+    def too_long_for(rank: int) -> float:
+        mine = lives.of_rank.get(rank, [])
+        return _too_long(lives.gaps(mine) + (usual.gaps(usual.of_rank.get(rank, [])) if mine and usual else []))
+
+    for row in np.flatnonzero(silent > 2).tolist():  # two steps are never too long
+        rank = run.processes[row].rank
+        if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 1 else too_long_for(rank)):
+            if told[row]:
+                yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
+            else:
+                yield f"rank {rank} reported this in one of its processes, but not in a later one"
 
 
-def _in_another_life(run: Timeline, rows: Bools) -> Iterator[str]:
-    """A rank of which one process tells it, and a later one in none of its steps."""
-    lives = len(run.processes)
-    all_rows = np.bincount(run.steps.process, minlength=lives)
-    told_rows = np.bincount(run.steps.process, weights=rows, minlength=lives).astype(np.int64)
-    by_rank: dict[int, list[int]] = {}
-    for row, process in enumerate(run.processes):
-        if all_rows[row]:
-            by_rank.setdefault(process.rank, []).append(row)
-    for rank, mine in sorted(by_rank.items()):
-        known = [row for row in mine if told_rows[row]]
-        gap = max((all_rows[row] / told_rows[row] for row in known), default=0)  # told in every so many steps
-        silent = [row for row in mine if not told_rows[row] and gap and all_rows[row] > 2 * gap]
-        if silent:
-            yield f"rank {rank} reported this in one of its processes, but not in a later one"
+def _too_long(gaps: Sequence[int]) -> float:
+    """By how far apart the steps are that tell it; nothing is too long for who never does."""
+    if not gaps:
+        return np.inf
+    usual = int(np.median(gaps))
+    return 2 * usual if np.equal(gaps, usual).mean() >= REGULAR else 5 * max(gaps)
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

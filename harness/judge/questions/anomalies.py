@@ -1,8 +1,8 @@
 """Anomalies: what the log shows as abnormal is told by the trainer, and what was told survives in no step.
 
-A loss that leaves its course and does not come back; a rank with other weights; a batch with samples missing; memory
-that leaks. Loss and gradient norm are sums over all ranks and prove nothing about one rank: a digest of each rank's own
-weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
+A loss that leaves its course and does not come back; a rank with other weights, or with those of an older step; a batch
+with samples missing; memory that leaks. Loss and gradient norm are sums over all ranks and prove nothing about one
+rank: a digest of each rank's own weights (`weights` of a step) and its own count of samples (`rank_samples`) do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from harness.judge.facts import ranks, reported
 from harness.judge.facts.abnormal import Said, seldom
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, Code, Doubt, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
 
@@ -96,21 +96,59 @@ class Replicas(Score):
     Bounds = ReplicasBounds
     by_default = reported.ITEMS["weights"]
 
-    def score(self, evidence: Evidence, bounds: ReplicasBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: ReplicasBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free
         told, apart = ranks.weights_apart(run.steps)
         values = {"replica_checks": told, "replicas_apart": len(apart)}
         if bounds is None:
             return ScoreResult(values)
         if fault_free is not None and ranks.weights_apart(fault_free.steps)[1]:
-            return _first_of(self, values, (), "the ranks of the fault-free run differ, too")
+            why = "the ranks of the fault-free run differ, too"
+            return _first_of(self, values, _other_weights(evidence, fault_free.largest_world), why)
         struck = [fault for fault in run.faults if fault.drifts and fault.injected is not None]
         if struck and not told:
             return _first_of(self, values, (), "the log holds no digest of the weights")
         said, found = Said(run, "replica"), [Seen(each, each.begin, each.survives) for each in apart]
         unanswered = _unanswered(said, found, Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON)
         unnoticed = _unnoticed(run, struck, said) if struck else ()
-        return _first_of(self, values, [*unanswered, *unnoticed])
+        return _first_of(self, values, [*unanswered, *unnoticed, *_other_weights(evidence), *_same_weights(evidence)])
+
+
+def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Claim]:
+    """Weights follow from the steps before: where those are the fault-free run's bit for bit, so are the weights.
+    `world`: only in a world of so many ranks, each of which holds its own part."""
+    run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
+    if fault_free is None or comparison is None or evidence.incomparable:
+        return
+    spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
+    last = comparison.first_divergent_step or NEVER  # which began with the same weights, unless a fault spoilt them
+    rows, same = ranks.weights_beside(run.steps, fault_free.steps, last - spoilt)
+    if world is not None:
+        alike = np.array([epoch.size == world for epoch in run.epochs], np.bool_)[run.steps.epoch[rows]]
+        rows, same = rows[alike], same[alike]
+    if same.all():
+        return
+    step, first = run.steps.step[rows], rows[~same][0]
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
+    text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
+    text += " fault-free run, though all steps before it were the same"
+    if shown.any() and run.steps.begin[first] >= struck:
+        yield failed(Code.REPLICAS_OTHER_WEIGHTS, text, Ground(Kind.LOSSES))
+    elif comparison.identical:
+        yield unknown(Code.REPLICAS_OTHER_WEIGHTS, f"{text}; nothing shows that they are the same in every run")
+
+
+def _same_weights(evidence: Analysis) -> Iterator[Claim]:
+    """Each update changes the weights, unless those of the fault-free run stay the same, too."""
+    fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
+    if again is None or (fault_free is not None and ranks.weights_again(fault_free.steps)):
+        return
+    text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
+    if fault_free is None:
+        yield unknown(Code.REPLICAS_SAME_WEIGHTS, text)
+    else:
+        yield failed(Code.REPLICAS_SAME_WEIGHTS, text)
 
 
 def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
@@ -165,7 +203,37 @@ class RankSamples(Score):
             return _first_of(self, values, (), "the ranks of the fault-free run leave samples out, too")
         found = [Seen(each, each.begin, True, (each.step, each.step)) for each in short]
         code = Code.RANK_SAMPLES_SHORT
-        return _first_of(self, values, [*_unanswered(Said(run, "data_skew"), found, code, code), *untold])
+        unanswered = _unanswered(Said(run, "data_skew"), found, code, code)
+        return _first_of(self, values, [*unanswered, *_unlike_shares(run, fault_free, rows), *untold])
+
+
+def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> Iterator[Claim]:
+    """A rank with none of a batch that is large enough for all, or with far fewer than another one, where as many ranks
+    share their batches evenly in the fault-free run."""
+    found = ranks.parts(run.steps, rows)
+    samples, asked = run.steps.rank_samples, run.steps.count
+    apart = samples[found.most] - samples[found.least]
+    none = (samples[found.least] == 0) & (asked[found.least] >= found.size)
+    known = np.zeros(len(none), np.bool_)
+    if fault_free is not None:
+        usual = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free.steps))
+        least, most = fault_free.steps.rank_samples[usual.least], fault_free.steps.rank_samples[usual.most]
+        for size in np.unique(usual.size):
+            same = usual.size == size
+            known |= found.size == size
+            none &= (found.size != size) | (least[same] > 0).all()
+            apart[found.size == size] -= max(1, int((most - least)[same].max()))
+    wrong, odd = none & known, none | (known & (apart > 0))
+    for place in np.flatnonzero(wrong if wrong.any() else odd)[:1].tolist():
+        least, most = found.least[place], found.most[place]
+        text = f"at step {run.steps.step[least]} rank {run.steps.rank[least]} computed with {samples[least]} samples"
+        text += f" and rank {run.steps.rank[most]} with {samples[most]}"
+        if wrong[place]:
+            yield failed(Code.RANK_SAMPLES_NONE, f"{text}; in the fault-free run each rank has some")
+        elif known[place]:
+            yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}; in the fault-free run they have nearly as many")
+        else:
+            yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}, and no fault-free run shows whether that is usual")
 
 
 def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:

@@ -56,7 +56,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
             *_outlived(evidence.places, run, record),
             *_too_late(work, run, record),
             *_wrong_target(evidence.places, run, record, planned.get(record.id, {})),
-            *_otherwise(evidence.places, run, record),
+            *_otherwise(evidence, record),
             *_healed_early(evidence.places, work, run, record),
         ):
             yield not_as_planned(code, f"fault {record.id} {text}")
@@ -202,32 +202,22 @@ def _names(found: Counter[_Aim]) -> str:
     return " and ".join(filter(None, [shown, ", ".join(nodes)])) or "nothing"
 
 
-def _otherwise(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+def _otherwise(evidence: Analysis, fault: FaultRecord) -> Iterator[_Flaw]:
     """In the planned way: a notice ends with the node taken; a victim of a kill dies, and does not leave by itself."""
+    run, places = evidence.run, evidence.places
     if not fault.kills or run.outcome != "completed":
         return
     if fault.notice_ns is not None:
         for target in fault.targets:
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
-    elif not fault.graceful:
-        for row in _left_by_themselves(places, run, fault):
-            rank = run.processes[row].rank
-            yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {rank}, but the rank exited by itself"
-
-
-def _left_by_themselves(places: Places, run: Timeline, fault: FaultRecord) -> list[int]:
-    """Victims that ended well, though nobody had given their node a notice since."""
-    warned = {notice["node"] for notice in run.notices if notice["at"] >= (fault.injected or 0)}
-    struck = {row for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
-    return [
-        row
-        for row in sorted(struck)
-        if run.processes[row].node not in warned
-        and run.processes[row].exited is not None
-        and run.processes[row].exit_code in CLEAN_CODES
-        and any(run.processes[row].started <= at <= (run.processes[row].exited or 0) for at in fault.strikes)
-    ]
+        return
+    warned = {notice["node"] for notice in evidence.notices if notice["at"] >= (fault.injected or 0)}
+    struck = {(row, at) for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
+    for row in sorted({row for row, at in struck if at <= (run.processes[row].exited or -1)}):
+        victim = run.processes[row]
+        if not fault.graceful and victim.exit_code in CLEAN_CODES and victim.node not in warned:
+            yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {victim.rank}, but the rank exited by itself"
 
 
 def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from harness.judge.facts import by_time, comparable
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import DrillLog
+from harness.judge.facts.evidence import DRILL, DrillLog
+from harness.judge.facts.saves import Saves
 from harness.judge.questions.saves import is_none
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
@@ -29,6 +30,7 @@ from harness.units import counted
 
 ITEM = "last checkpoint"
 NAME = "last_checkpoint.max_steps_behind"
+CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
 _VERDICTS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 _BAD: dict[str, tuple[Callable[[str, str], Claim], Code, str]] = {
     "scratch": (failed, Code.DRILL_FROM_SCRATCH, "the restore drill started from scratch"),
@@ -52,22 +54,25 @@ class LastCheckpoint(Score):
 
     def score(self, evidence: Analysis, bounds: LastCheckpointBounds | None) -> ScoreResult:
         run = evidence.run
-        committed = {max(save.step, 0) for save in evidence.saves.good}
-        newest = max(committed, default=0)
+        newest = max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
         told = run.drill or {}
         restored = told.get("restored_step")
         values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
-        values["outcome"] = told.get("outcome")
+        values |= {name: told.get(name) for name in ("outcome", "seconds", "gpu_seconds")}
         if bounds is None:
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
-        claim = _left_behind(evidence)
-        if claim is not None:
-            return ScoreResult(values, [_line(bound, f"step {newest}" if newest else "—", claim)])
-        if run.drill is None:
-            return ScoreResult(values, not_judged=[(ITEM, "no restore drill was run")])
-        claim = _drilled(run, evidence.drill, committed, bounds.max_steps_behind)
+        why = _nothing_learned(run)
+        if why:
+            found = [_left_behind(evidence), _damaged(evidence)]
+        else:
+            loaded = _drilled(run, evidence.saves, evidence.drill, newest, bounds.max_steps_behind)
+            found = [loaded, _left_behind(evidence)]
+        claim = min((claim for claim in found if claim), key=lambda claim: claim.good is None, default=None)
+        if why and claim is None:
+            return ScoreResult(values, not_judged=[(ITEM, why)])
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
+        observed = "—" if why else observed
         return ScoreResult(values, [_line(bound, observed, claim)])
 
 
@@ -79,9 +84,18 @@ def _line(bound: str, observed: str, claim: Claim | None) -> Expectation:
     return Expectation(NAME, bound, observed, verdict, why, code=claim.code, doubt=claim.doubt, rests_on=rests_on)
 
 
-def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind: int) -> Claim | None:
+def _nothing_learned(run: Timeline) -> str:
+    """Why no drill says anything; an empty text: one does."""
+    told = run.drill
+    if told is not None:
+        return str(told.get("reason") or "the drill tells nothing") if told.get("outcome") == "untold" else ""
+    off = (run.plan.get("workload") or {}).get("restore_drill") is False
+    return "restore_drill is off" if off else "no restore drill was run"
+
+
+def _drilled(run: Timeline, saves: Saves, drill: DrillLog | None, newest: int, behind: int) -> Claim | None:
     """What the harness saw, unless the drill's own log says otherwise. `None`: the checkpoint can be loaded."""
-    told, newest = run.drill or {}, max(committed, default=0)
+    told = run.drill or {}
     outcome, step = told.get("outcome"), told.get("restored_step")
     if outcome in _BAD:
         claim, code, text = _BAD[outcome]
@@ -96,28 +110,62 @@ def _drilled(run: Timeline, drill: DrillLog | None, committed: set[int], behind:
     if drill is None or drill.problem:
         why = f": {drill.problem}" if drill else ""
         return unknown(Code.DRILL_NO_LOG, f"the restore drill left no log that can be read{why}")
-    if {found for _, found in drill.restored} != {step}:
+    if not drill.restored or not all(each.is_of(step, run.stride) for each in drill.restored):
         text = f"the restore drill's workers do not say that they restored step {step}"
         return unknown(Code.DRILL_UNCONFIRMED, text)
     if step < newest - behind:
         text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
         return failed(Code.DRILL_OLDER, text)
-    ranks = drill.world_size if drill.world_size > 0 else run.planned_size.world_size
-    if ranks is None:
+    return _by_all_ranks(run, drill) or _from_the_copy(run, saves, drill, step)
+
+
+def _by_all_ranks(run: Timeline, drill: DrillLog) -> Claim | None:
+    """Each rank that told of itself in the run must have restored, in a world as large as the planned one."""
+    planned = run.planned_size.world_size
+    ranks = planned or drill.world_size
+    if ranks <= 0:
         return unknown(Code.DRILL_UNKNOWN_RANKS, "the number of ranks in the restore drill is not known")
-    told_by = len({rank for rank, _ in drill.restored})
-    if told_by < ranks:
-        text = f"only {told_by} of the restore drill's {ranks} ranks say that they restored"
+    speakers = {process.rank for process in run.processes if process.rank < ranks} or set(range(ranks))
+    told_by = len(speakers & {each.rank for each in drill.restored})
+    if told_by < len(speakers):
+        text = f"only {told_by} of the restore drill's {len(speakers)} ranks say that they restored"
         return unknown(Code.DRILL_FEW_RANKS, text)
-    if step not in committed:
+    if drill.world_size > 0 and drill.world_size != ranks:
+        text = f"the restore drill's workers were a world of {drill.world_size}, not of {ranks} ranks"
+        return unknown(Code.DRILL_FEW_RANKS, text)
+    return None
+
+
+def _from_the_copy(run: Timeline, saves: Saves, drill: DrillLog, step: int) -> Claim | None:
+    """What was restored must be what the job had committed, as its copy."""
+    if step not in {max(save.step, 0) for save in saves.whole}:
         text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
         return unknown(Code.DRILL_NOT_COMMITTED, text)
+    copies = _copies(run, saves)
+    for each in drill.restored:
+        path = each.source
+        if path.startswith("/") and not any(place in path for place in copies):
+            text = f"the restore drill's rank {each.rank} restored {path}, which is not in the copy of the checkpoints"
+            return unknown(Code.DRILL_ELSEWHERE, text)
+        other = saves.other_at_path(path.replace(f"/{DRILL}/", "/", 1), step, NEVER)
+        if other is not None:
+            text = f"the restore drill's rank {each.rank} restored {path}, which is of step {other}, not of step {step}"
+            return unknown(Code.DRILL_ELSEWHERE, text)
     return None
+
+
+def _copies(run: Timeline, saves: Saves) -> set[str]:
+    """Parts of paths, one of which that of each copy holds: the run's own folder, as the job called it, and the drill's
+    within it."""
+    folder = str(((run.plan.get("workload") or {}).get("checkpoint") or {}).get("path") or CHECKPOINTS)
+    within = f"/{folder.replace('{checkpoints}', CHECKPOINTS).removeprefix('{run_dir}/').strip('/')}/"
+    told = {save.path.partition(within)[0] for save in saves.all if save.path.startswith("/") and within in save.path}
+    return {f"/{place.rpartition('/')[2]}/{DRILL}/" for place in told} or {f"/{DRILL}/"}
 
 
 def _left_behind(evidence: Analysis) -> Claim | None:
     """What is wrong with the last save of a job that did all its steps, by its log and by the store: it failed, or is
-    none, or was never made, or a fault damaged it."""
+    none, or was never made."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].ended if saves.good else None
     if not run.finished or run.outcome != "completed" or (run.torn and last is None):
@@ -136,14 +184,23 @@ def _left_behind(evidence: Analysis) -> Claim | None:
         if ended_well and _in_peace(begun[-1].at, evidence.disturbed):
             text = f"the last checkpoint, of step {begun[-1].step}, was started but never committed"
             return failed(Code.SAVE_LAST_NEVER_ENDED, text, absent)
-    for fault in run.faults:
-        if fault.damages and fault.injected is not None and last is not None and last <= fault.injected:
-            text = f"{fault.id} damaged the last checkpoint, and no other was committed afterwards"
-            return unknown(Code.SAVE_LAST_DAMAGED, text)
     newest, wanted = max(saves.steps, default=0), _wanted(evidence)
     if newest < wanted and _in_peace(int(run.progress.end[-1]), evidence.disturbed):
         text = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
         return failed(Code.SAVE_LAST_MISSING, f"{text}: without a fault it is of step {wanted} or later", absent)
+    return None
+
+
+def _damaged(evidence: Analysis) -> Claim | None:
+    """Without a drill nothing shows whether it can still be loaded."""
+    run, saves = evidence.run, evidence.saves
+    last = saves.good[-1].ended if saves.good else None
+    if not run.finished or run.outcome != "completed" or last is None:
+        return None
+    for fault in run.faults:
+        if fault.damages and fault.injected is not None and last <= fault.injected:
+            text = f"{fault.id} damaged the last checkpoint, and no other was committed afterwards"
+            return unknown(Code.SAVE_LAST_DAMAGED, text)
     return None
 
 

@@ -7,16 +7,17 @@ every sample exactly once, in order?
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import model_validator
 
-from harness.judge.facts import comparable, ranks, samples
+from harness.judge.facts import ranks, samples
 from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import (
     CURVES,
     WORDS,
@@ -24,22 +25,18 @@ from harness.judge.facts.losses import (
     Curve,
     by_scale,
     compare,
-    distance,
-    surviving,
     ulps,
 )
 from harness.judge.facts.samples import Consumed
 from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
-from harness.timeline.timeline import Bools, Floats, Timeline
+from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted
 
 NOTHING_LEFT_OUT = LeftOut()
 COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
-BAND_FACTOR = 3.0  # the band is so many times the largest difference seen among fault-free runs up to that step
-FLOOR_ULPS = 4.0  # ... and never narrower than so many units in the last place of a 32-bit float
-
+SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 
 NO_BOUND = "the scenario sets no bound on it"
 _SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
@@ -110,7 +107,10 @@ class LossContinuity(Score):
             "exact": "losses identical bit for bit",
             "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
         }.get(mode, f"losses within the {mode} band")
+        if mode == "envelope":
+            summary += _worst(reach.get("sees", []))
         untold = [] if consumed.comparable else [("sample order", consumed.why)]
+        untold = [*untold, *(_unseen(evidence) if mode == "envelope" else ())]
         untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
         lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
@@ -177,11 +177,11 @@ def _curve_line(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectati
         return replace(line, rests_on=(COMPUTED, Ground(Kind.BITS))), {}
     if bounds.mode == "final":
         return _final(name, bounds, comparison), {}
-    band, source = _band(evidence, bounds, comparison)
-    if band is None:
-        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, source, doubt=Doubt.NO_BAND), {}
-    outside = {c: distance(getattr(comparison.run, c), getattr(comparison.fault_free, c)) > band[c] for c in CURVES}
-    return _judged(name, f"{bounds.mode}, {source}", comparison, outside), {"band": source}
+    if bounds.mode == "envelope":
+        return _envelope(name, evidence, comparison)
+    outside = {c: comparison.apart(c) > bounds.max_ulp * ulps(getattr(comparison.fault_free, c)) for c in CURVES}
+    source = f"{bounds.max_ulp:g} units in the last place"
+    return _judged(name, f"ulp, {source}", comparison, outside), {"band": source}
 
 
 def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
@@ -242,42 +242,81 @@ def _apart(mine: float, other: float) -> str:
     return short if f"{mine:.9g}" != f"{other:.9g}" else f"{mine:.17g} instead of {other:.17g}"
 
 
-def _band(evidence: Analysis, bounds: ContinuityBounds, comparison: Comparison) -> tuple[dict[str, Floats] | None, str]:
-    """Half-width of the band per curve and step, and where it comes from. The learning rate is a pure function
-    of the step: it gets rounding and no more."""
-    fault_free = comparison.fault_free
-    ulp = {c: ulps(getattr(fault_free, c)) for c in CURVES}
-    if bounds.mode == "ulp":
-        return {c: bounds.max_ulp * ulp[c] for c in CURVES}, f"{bounds.max_ulp:g} units in the last place"
-    flaws = [comparable.flaw(evidence.run, t) for t in evidence.calibration]
-    repeats = [t for t, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
-    if not repeats:
-        if flaws:
-            return None, f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
-        return None, "mode envelope needs fault-free runs to calibrate its band, but there are none"
-    band = {c: FLOOR_ULPS * ulp[c] for c in CURVES}
-    for repeat in repeats:
-        spread = compare(surviving(repeat.steps), fault_free)
-        rows = np.searchsorted(fault_free.step, spread.step)
-        for c in ("loss", "grad_norm"):
-            seen = np.zeros(len(fault_free))
-            mine, other = getattr(spread.run, c), getattr(spread.fault_free, c)
-            both = np.isfinite(mine) & np.isfinite(other)  # a hole tells nothing of the spread
-            seen[rows] = np.where(both, distance(mine, other), 0.0)
-            if c == "loss" and seen.max(initial=0) and BAND_FACTOR * seen.max() >= _moves(fault_free):
-                return None, "fault-free runs differ by as much as the loss changes, so they give no band"
-            # Runs that once differ drift apart further: the band never narrows again.
-            band[c] = np.maximum(band[c], BAND_FACTOR * np.maximum.accumulate(seen))
-    sizes = sorted({int(e.size) for t in repeats for e in t.epochs})
-    runs = f"{len(repeats)} other fault-free run{'' if len(repeats) == 1 else 's'}"
-    source = f"{BAND_FACTOR:g} × the spread of {runs} (ranks: {', '.join(map(str, sizes))})"
-    return band, source
+def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
+    """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding,
+    unless they changed their size at the same step."""
+    band = evidence.envelope
+    if isinstance(band, str):
+        return _unsure(name, "envelope", band), {}
+    bound, sees = f"envelope, {band.source}", band.sees(comparison)
+    values = {"band": band.source, "sees": [each._asdict() for each in sees]}
+    if why := _resume_alone(evidence):
+        return Expectation(name, bound, "the resume by itself", Verdict.FAIL, why), values
+    outside = band.outside(comparison)
+    odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
+    if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
+        where = f"in steps {lasts.first} to {lasts.last} by {lasts.apart:.2g} on average"
+        reason = f"{WORDS[lasts.curve]} differs from the fault-free run: {where}, at most {lasts.most:.2g} is usual"
+        return Expectation(name, bound, where, Verdict.FAIL, reason), values
+    line = _judged(name, bound, comparison, outside)
+    early = {} if evidence.resumed_runs else band.too_soon(comparison)
+    if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
+        return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
+    return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
 
 
-def _moves(fault_free: Curve) -> float:
-    """From the lowest loss to the highest one; a band that is as wide lets everything pass."""
-    finite = fault_free.loss[np.isfinite(fault_free.loss)]
-    return float(np.ptp(finite))
+def _resume_alone(evidence: Analysis) -> str:
+    """Whether a fault-free run that resumes with as many ranks is another one than the one that does not."""
+    resumed, alone = evidence.resumed_runs, evidence.fault_free_curve
+    if resumed is None or alone is None:
+        return ""
+    repeats = resumed.repeats(alone)
+    band = resumed.around(resumed.same) if repeats else evidence.calibrated
+    if isinstance(band, str):
+        return ""
+    found = compare(alone, resumed.same) if repeats else compare(resumed.same, alone)
+    rows = np.logical_or.reduce(list(band.outside(found).values()))
+    lasts = band.lasts(found)
+    if not rows.any() and lasts is None:
+        return ""
+    where = f"at step {found.step[rows.argmax()]}" if rows.any() or lasts is None else f"from step {lasts.first} on"
+    what = "goes on from a save with as many ranks, without any fault,"
+    return f"the resume by itself changes what is computed: a run that {what} differs {where}"
+
+
+def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
+    """What the envelope could not have told from a run that trains on."""
+    band, comparison = evidence.envelope, evidence.comparison
+    if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
+        return
+    least, changes = sees[-1].percent, band.changes_by(sees[0])
+    if least >= changes:
+        why = f"only {least:.2g} % or more shows, and training changes the loss by {changes:.2g} % from there on"
+        yield "a loss that is off for good", why
+    if evidence.resumed_runs is None and len({epoch.size for epoch in evidence.run.epochs}) > 1:
+        yield "the resume by itself", "no fault-free run resumes with as many ranks"
+
+
+def _unsure(name: str, bound: str, why: str) -> Expectation:
+    return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NO_BAND)
+
+
+def _worst(sees: Sequence[Mapping[str, float]]) -> str:
+    return f" (off for good by {max(each['percent'] for each in sees):.2g} % would show)" if sees else ""
+
+
+def _in_figures(band: Envelope, sees: Sequence[Sight]) -> str:
+    """What would not have passed, beside what did."""
+    if not sees:
+        return ""
+    least, most = min(sees, key=_percent_of), max(sees, key=_percent_of)
+    told = [f"{each.percent:.2g} % over steps {each.first} to {each.last}" for each in dict.fromkeys((least, most))]
+    shows = f"a loss that is off for good would show from {' and '.join(told)}"
+    return f"{shows}; training changes it by {band.changes_by(sees[0]):.2g} % from there on"
+
+
+def _percent_of(sight: Sight) -> float:
+    return sight.percent
 
 
 def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) -> Iterator[Expectation]:

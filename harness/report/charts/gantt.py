@@ -155,7 +155,8 @@ def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow:
 def _moments(run: Chronicle, recovery: Recovery, x: svg.Scale) -> Markup:
     """Words above the marked moments, from the right to the left; one that would overlap is left out."""
     named = [("recovered", recovery.regained, "tick"), ("first new step", recovery.first, "tick")]
-    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in recovery.faults]
+    mine = set(recovery.faults)
+    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in mine]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
     marks = [moment for moment in moments if x.start <= moment[1] <= x.stop]
     parts, free = [], x.stop + 16

@@ -20,7 +20,7 @@ from harness.trainers.shared import checkout
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
     """The shards of a run's own training data: the same on every run with the same Python."""
-    if not workload.data:
+    if not workload.data or (run_dir / "data").exists():  # a copy of another run's
         return
     text = _text()
     size = -(-len(text) // workload.data.shards)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 END, END64, LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-DIRECTORY_BYTES_MAX = 64 * 2**20
+DIRECTORY_BYTES_MAX = 16 * 2**20  # 100,000 files
 ARCHIVES_MAX = 100_000
 SEARCH_BYTES = 2**20
 SEARCHED_MAX = 2**30  # bytes looked at for the ends of archives, in one file: a hole of terabytes has none

@@ -1,41 +1,131 @@
-"""What tells the content of one checkpoint from another's: SHA-256 over its files, of very large ones over samples."""
+"""What a checkpoint holds, in one pass over its bytes: a digest of its files, and one of each tensor in them.
+
+Very large ones are digested by samples. Where a sample lies in a tensor follows from the sizes alone, so those of two
+saves can be compared. The cost is that of reading `BYTES_MAX` twice at the most, whatever the size.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO
 
+from harness.trainers.checkpoints.shared import tensors
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.tensors import Span
 
-WHOLE_BYTES_MAX = 256 * 2**20  # a larger file is sampled
-SAMPLES, SAMPLE_BYTES = 64, 2**20
+BYTES_MAX = 256 * 2**20  # larger ones are sampled
+BLOCK_BYTES = 2**20
+SAMPLES, SAMPLE_BYTES_MIN, SHARE_MIN = 64, 4096, 4 * 4096
+TENSORS_MAX = 20_000  # of one checkpoint: a file of more takes seconds to understand
+COUNTER_BYTES_MAX = 16  # a step count, or the state of a GPU's random generator
+GENERATORS = (5056, 5056 + 16)  # bytes of the state of torch's random generator on CPUs; with a GPU's behind it
+LISTED_MAX = 512
+SHORT = 16  # hexadecimal digits that tell one tensor of a checkpoint from the others
+
+
+@dataclass(frozen=True)
+class TensorContent:
+    size: int
+    sha256: str
+    zero: bool  # from end to end
+
+    @property
+    def trained(self) -> bool:
+        """Whether training changes it: it is no counter, and no random generator's state (or those of all ranks)."""
+        return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
+
+
+@dataclass(frozen=True)
+class Content:
+    """`tensors`: the trained ones, the largest first; `None` where no file has a known format of tensors."""
+
+    sha256: str
+    sampled: bool
+    tensors: Sequence[TensorContent] | None
+
+    @property
+    def of_tensors(self) -> str | None:
+        """The same for the same tensors, whatever files and order they are in."""
+        if self.tensors is None:
+            return None
+        return hashlib.sha256("\n".join(f"{each.size} {each.sha256}" for each in self.tensors).encode()).hexdigest()
+
+    @property
+    def listed(self) -> list[str]:
+        """The largest tensors: `BYTES DIGEST`."""
+        return [f"{each.size} {each.sha256[:SHORT]}" for each in (self.tensors or ())[:LISTED_MAX]]
+
+
+def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
+    """Raises `OSError` or `FaultError` where a file cannot be read."""
+    known = _spans(place, sorted(files))
+    sampled = sum(place.sizes.get(path, 0) for path in files) > BYTES_MAX
+    of_tensors = _share(sum(len(spans or ()) for spans in known.values())) if sampled else None
+    of_others = _share(sum(len(spans or ()) + 1 for spans in known.values())) if sampled else None
+    whole, found = hashlib.sha256(), list[TensorContent]()
+    for path, spans in known.items():
+        with place.open(path) as file:
+            size = file.seek(0, 2)
+            whole.update(f"{path}\0{size}\0".encode())
+            at = 0
+            for start, end in spans or ():
+                _add(whole, _parts(file, (at, start), of_others))
+                found.append(_tensor(file, (start, end), of_tensors))
+                whole.update(found[-1].sha256.encode())
+                at = end
+            _add(whole, _parts(file, (at, size), of_others))
+    trained = sorted((each for each in found if each.trained), key=lambda each: (-each.size, each.sha256))
+    is_known = any(spans is not None for spans in known.values())
+    return Content(whole.hexdigest(), sampled, trained if is_known else None)
 
 
 def digest(place: CheckpointFolder, files: Sequence[str]) -> str:
-    """Of names, sizes and bytes. Raises `OSError` or `FaultError` where a file cannot be read."""
-    found = hashlib.sha256()
-    for path in sorted(files):
+    """Of names, sizes and bytes. Raises as `content` does."""
+    return content(place, files).sha256
+
+
+def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Span] | None]:
+    """Where each file's tensors lie; of no file, where there are too many."""
+    found, left = dict[str, list[Span] | None](), TENSORS_MAX
+    for path in files:
         with place.open(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            found.update(f"{path}\0{size}\0".encode())
-            for part in _parts(file, size):
-                found.update(part)
-    return found.hexdigest()
+            found[path] = tensors.each_of(file, left)
+        left -= len(found[path] or ())
+        if left < 0:
+            return dict.fromkeys(files)
+    return found
 
 
-def is_sampled(place: CheckpointFolder, files: Sequence[str]) -> bool:
-    return any(place.sizes.get(path, 0) > WHOLE_BYTES_MAX for path in files)
+def _share(parts: int) -> int:
+    return max(BYTES_MAX // max(parts, 1), SHARE_MIN)
 
 
-def _parts(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """All of it, or samples from its first to its last byte, equally far apart."""
-    if size <= WHOLE_BYTES_MAX:
-        file.seek(0)
-        while part := file.read(SAMPLE_BYTES):
+def _tensor(file: IO[bytes], span: Span, share: int | None) -> TensorContent:
+    found, zero = hashlib.sha256(), True
+    for part in _parts(file, span, share):
+        found.update(part)
+        zero = zero and not part.strip(b"\0")
+    return TensorContent(span[1] - span[0], found.hexdigest(), zero)
+
+
+def _add(digested: hashlib._Hash, parts: Iterator[bytes]) -> None:
+    for part in parts:
+        digested.update(part)
+
+
+def _parts(file: IO[bytes], span: Span, share: int | None) -> Iterator[bytes]:
+    """All of it, or samples from its first to its last byte, equally far apart: `share` bytes together."""
+    start, end = span
+    if share is None or end - start <= share:
+        file.seek(start)
+        while start < end and (part := file.read(min(BLOCK_BYTES, end - start))):
+            start += len(part)
             yield part
         return
-    for number in range(SAMPLES):
-        file.seek(number * (size - SAMPLE_BYTES) // (SAMPLES - 1))
-        yield file.read(SAMPLE_BYTES)
+    samples = min(SAMPLES, share // SAMPLE_BYTES_MIN)
+    each = share // samples
+    for number in range(samples):
+        file.seek(start + number * (end - start - each) // (samples - 1))
+        yield file.read(each)

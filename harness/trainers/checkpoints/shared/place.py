@@ -24,6 +24,7 @@ class CheckpointFolder:
     sizes: dict[str, int] = field(default_factory=dict)
     times_ns: dict[str, int] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
 
     @classmethod
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
@@ -38,7 +39,7 @@ class CheckpointFolder:
             if where.count("/") >= hostile.DEPTH_MAX:
                 folders.clear()
             for name in sorted([*folders, *files]):
-                if len(self.sizes) + len(self.links) >= ENTRIES_MAX:
+                if self.is_full:
                     return
                 self._note(os.path.normpath(os.path.join(self.folder, where, name)), name, here)
 
@@ -49,6 +50,15 @@ class CheckpointFolder:
                 self.sizes[path], self.times_ns[path] = status.st_size, status.st_mtime_ns
             elif stat.S_ISLNK(status.st_mode):
                 self.links[path] = os.readlink(name, dir_fd=here)
+                return
+            needed = os.R_OK | (os.X_OK if stat.S_ISDIR(status.st_mode) else 0)
+            if not os.access(name, needed, dir_fd=here, effective_ids=True):
+                self.unreadable.append(path)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more may lie there than was looked at."""
+        return len(self.sizes) + len(self.links) >= ENTRIES_MAX
 
     @property
     def files(self) -> list[str]:

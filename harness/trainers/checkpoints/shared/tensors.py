@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import struct
@@ -16,9 +17,10 @@ from harness.trainers.checkpoints.shared.place import CheckpointFolder
 Span = tuple[int, int]  # from the first byte up to, not with, the second
 
 ARCHIVE, SAFETENSORS = "archive", "safetensors"
+ENTRIES_A_TENSOR = 16  # an archive of DCP has seven files for one tensor
 HEADER_BYTES_MAX = 100 * 2**20  # as safetensors itself allows
 _TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
-_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,19}\s*,\s*(\d{1,19})\s*\]')  # a quote in a text is escaped
+_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*(\d{1,19})\s*,\s*(\d{1,19})\s*\]')  # a quote in a text is escaped
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Span]:
@@ -41,6 +43,46 @@ def spans_of(file: IO[bytes]) -> list[Span]:
         found = (entry for entry in archives.entries(file) if _TENSOR.search(entry.name))
         return sorted((entry.start, entry.end) for entry in found)
     return []
+
+
+def each_of(file: IO[bytes], most: int) -> list[Span] | None:
+    """The same for each tensor; of `torch.save`, for each storage. Stops soon after the first `most`.
+
+    None where the format is none of tensors, or the file is damaged.
+    """
+    try:
+        kind = _format(file)
+        if kind == SAFETENSORS:
+            return _disjoint(_named(file, most), file)
+        return _disjoint(_stored(file, most), file) if kind == ARCHIVE else None
+    except (ValueError, LookupError, RecursionError):
+        return None
+
+
+def _named(file: IO[bytes], most: int) -> list[Span]:
+    """What the header of safetensors names."""
+    begin = 8 + _header_bytes(file)
+    found = itertools.islice(_OFFSETS.finditer(_header(file)), most + 1)
+    return [(begin + int(each[1]), begin + int(each[2])) for each in found]
+
+
+def _stored(file: IO[bytes], most: int) -> list[Span]:
+    """What archives of torch hold. Raises `ValueError` for other archives, or far too many files in them."""
+    limit = ENTRIES_A_TENSOR * (most + 1)
+    found = list(itertools.islice(archives.entries(file), limit))
+    if len(found) == limit or not any(entry.name.endswith("data.pkl") for entry in found):
+        raise ValueError("no archive of torch")
+    return [(entry.start, entry.end) for entry in found if _TENSOR.search(entry.name)]
+
+
+def _disjoint(spans: list[Span], file: IO[bytes]) -> list[Span]:
+    """Sorted, none empty. Raises `ValueError` where two overlap, or one is not in the file: it would be read twice."""
+    found, at = sorted(span for span in spans if span[0] != span[1]), 0
+    for start, end in [*found, (file.seek(0, os.SEEK_END),) * 2]:
+        if not at <= start <= end:
+            raise ValueError("tensors that overlap")
+        at = end
+    return found
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
@@ -70,15 +112,22 @@ def _header_bytes(file: IO[bytes]) -> int:
     return int(struct.unpack("<Q", file.read(8))[0])
 
 
+def _header(file: IO[bytes]) -> bytes:
+    """Raises `ValueError` or `RecursionError` where it is no JSON."""
+    size = _header_bytes(file)
+    file.seek(8)
+    header = file.read(size)
+    msgspec.json.decode(header, type=msgspec.Raw)  # checks it all, makes nothing of it
+    return header
+
+
 def _ends(file: IO[bytes]) -> bool:
     """Whether all that the header of safetensors names is there. Takes the memory of the header and no more.
 
-    Raises `ValueError` or `RecursionError` where the header is no JSON.
+    Raises as `_header` does.
     """
     size, header_bytes = file.seek(0, os.SEEK_END), _header_bytes(file)
     if size < 8 + header_bytes:
         return False
-    file.seek(8)
-    header = file.read(header_bytes)
-    msgspec.json.decode(header, type=msgspec.Raw)  # checks it all, makes nothing of it
-    return size == 8 + header_bytes + max((int(found[1]) for found in _OFFSETS.finditer(header)), default=0)
+    header = _header(file)
+    return size == 8 + header_bytes + max((int(found[2]) for found in _OFFSETS.finditer(header)), default=0)

@@ -1,0 +1,245 @@
+"""How far fault-free runs are apart, stretch by stretch: the band of mode `envelope`, and how much it can see.
+
+Three measures, each of them a multiple of what other fault-free runs differ by from the fault-free run:
+
+* `single`: no step may differ by more than 3 times the largest difference until then, nor by more than 5 times the
+  largest one near by. "Near by" is the stretch and the two beside it: a run may drift sooner or later than another.
+* `lasting`: the mean size of a stretch's differences may be 5 times that of any stretch so far. It is far below the
+  largest one, so a deviation that lasts is seen long before a single step leaves the band.
+* `soon`: 10 times the largest difference so few steps after two runs part. Runs that part by rounding alone are alike
+  for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
+  training is, so more than that is a doubt and no fault.
+
+It is never narrower than rounding: repeats may be identical. With one other run to go by, which may be close for long
+by chance, 3 times the mean so far would accuse up to 1 in 10 healthy runs that part for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.judge.facts import comparable
+from harness.judge.facts.evidence import BEFORE, SAME, Evidence
+from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
+from harness.timeline.timeline import Bools, Floats, Ints, Timeline
+from harness.units import counted
+
+FACTOR = 3.0  # of the largest difference so far
+NEAR_BY = 5.0  # of the largest one near by
+LASTING = 5.0  # of the largest mean of a stretch so far
+SOONER = 10.0  # of the largest one so soon
+FLOOR_ULPS = 4.0  # units in the last place of a 32-bit float
+STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
+SHORTEST = 10
+SOON = 10  # two runs may part so many steps earlier or later and be as far apart
+DRIFTS = ("loss", "grad_norm")  # the learning rate is a pure function of the step: it gets rounding and no more
+
+
+class Sight(NamedTuple):
+    """Steps `first`..`last`: a loss that is off by so much for all of them would not have passed."""
+
+    first: int
+    last: int
+    percent: float
+
+
+class Lasts(NamedTuple):
+    """In steps `first`..`last` this curve is so far apart in the mean, and may be so at most."""
+
+    curve: str
+    first: int
+    last: int
+    apart: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Envelope:
+    fault_free: Curve
+    source: str  # in words: what it is drawn from
+    edges: Ints  # the first row of each stretch
+    single: Mapping[str, Floats]  # by curve; by row
+    lasting: Mapping[str, Floats]  # by stretch
+    soon: Mapping[str, Floats]  # by the number of rows since two runs first differed
+
+    def outside(self, found: Comparison) -> dict[str, Bools]:
+        """Steps at which the run differs by more than a single step may."""
+        return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
+
+    def lasts(self, found: Comparison) -> Lasts | None:
+        """The first stretch in which the run differs for too long."""
+        for name in DRIFTS:
+            means = self._means(found, name)
+            for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
+                return Lasts(name, *self._steps(row), float(means[row]), float(self.lasting[name][row]))
+        return None
+
+    def too_soon(self, found: Comparison) -> dict[str, Bools]:
+        """Steps at which the run differs by more than two fault-free runs do so soon after they part."""
+        parted = _parted(found)
+        if parted is None:
+            return {}
+        rows = self._rows(found)
+        ages = np.maximum(rows - rows[parted], 0)
+        return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
+
+    def sees(self, found: Comparison) -> list[Sight]:
+        """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed,
+        on top of what this run differs by already."""
+        parted = _parted(found)
+        if parted is None:
+            return []
+        first = int(np.searchsorted(self.edges, self._rows(found)[parted], side="right")) - 1
+        needed = self.lasting["loss"] + self._means(found, "loss")
+        size = np.abs(self._level())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            percent = 100 * needed / size
+        return [Sight(*self._steps(each), float(percent[each])) for each in range(first, len(self.edges))]
+
+    def changes_by(self, since: Sight) -> float:
+        """By how many percent the loss of the fault-free run changes from these steps to its last ones."""
+        level = self._level()
+        first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(100 * abs((level[-1] - first) / level[-1]))
+
+    @property
+    def blind(self) -> bool:
+        """Whether a step may be off by as much as the loss changes in all, so that nothing follows."""
+        finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
+        wide = self.single["loss"] > FLOOR_ULPS * ulps(self.fault_free.loss)
+        return bool(wide.any() and self.single["loss"].max() >= np.ptp(finite))
+
+    def _rows(self, found: Comparison) -> Ints:
+        return np.searchsorted(self.fault_free.step, found.step)
+
+    def _means(self, found: Comparison, name: str) -> Floats:
+        """Of each stretch: the mean size of the run's differences; 0 where none is told."""
+        values = np.full(len(self.fault_free), np.nan)
+        values[self._rows(found)] = found.apart(name)
+        return _mean(np.where(np.isfinite(values), values, np.nan), self.edges)
+
+    def _level(self) -> Floats:
+        return _mean(self.fault_free.loss, self.edges)
+
+    def _steps(self, stretch: int) -> tuple[int, int]:
+        step, ends = self.fault_free.step, [*self.edges[1:], len(self.fault_free)]
+        return int(step[self.edges[stretch]]), int(step[ends[stretch] - 1])
+
+
+def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
+    """The band around the fault-free run, from how far the calibration runs are from it; or why they give none."""
+    flaws = [comparable.flaw(evidence.run, each) for each in evidence.calibration]
+    others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
+    if any(flaws) and not others:
+        return f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
+    if fault_free is None or not others:
+        return "mode envelope needs fault-free runs to calibrate its band, but there are none"
+    runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
+    return _drawn(fault_free, [surviving(each.steps) for each in others], runs)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Fault-free runs that stop at a save and go on from it. `same`: with as many ranks as before."""
+
+    before: Curve
+    same: Curve
+    others: Sequence[Curve]
+    runs: str
+
+    def around(self, centre: Curve) -> Envelope | str:
+        return _drawn(centre, self.others, self.runs)
+
+    def repeats(self, fault_free: Curve) -> bool:
+        """Whether the job computed the very same once more, until it stopped."""
+        return compare(self.before, fault_free).identical
+
+
+def resumed(evidence: Evidence) -> Resumed | None:
+    """`None` where there are none that anything can be drawn from."""
+    before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
+    others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
+    if before is None or same is None or not others or before.plan.get("seed") != evidence.run.plan.get("seed"):
+        return None
+    if any(comparable.flaw(evidence.run, each) or not len(each.steps) for each in (same, *others)):
+        return None
+    stopped, first = surviving(before.steps), int(same.steps.step.min()) - 1
+    curves = [_joined(stopped, surviving(each.steps)) for each in (same, *others)]
+    runs = f"{counted(len(others), 'fault-free run')} that went on from step {first} (ranks: {_ranks(others)})"
+    return Resumed(stopped.at(np.flatnonzero(stopped.step <= first)), curves[0], curves[1:], runs)
+
+
+def _joined(before: Curve, after: Curve) -> Curve:
+    kept = before.at(np.flatnonzero(before.step < after.step[0]))
+    return Curve(**{each: np.concatenate([getattr(kept, each), getattr(after, each)]) for each in vars(kept)})
+
+
+def _ranks(runs: Sequence[Timeline]) -> str:
+    return ", ".join(map(str, sorted({int(epoch.size) for run in runs for epoch in run.epochs})))
+
+
+def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | str:
+    edges, rows = _edges(fault_free), np.arange(len(fault_free))
+    stretch = np.searchsorted(edges, rows, side="right") - 1
+    single = {name: FLOOR_ULPS * ulps(getattr(fault_free, name)) for name in CURVES}
+    lasting, soon = dict[str, Floats](), dict[str, Floats]()
+    found = [compare(other, fault_free) for other in others]
+    for name in DRIFTS:
+        spreads = [_spread(each, fault_free, name) for each in found]
+        near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
+        most = np.minimum(NEAR_BY * near, FACTOR * np.maximum.accumulate(near))
+        mean = np.maximum.accumulate(_beside(np.max([_mean(each, edges) for each in spreads], axis=0)))
+        ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
+        lasting[name] = np.maximum(LASTING * mean, _mean(single[name], edges))
+        soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
+        single[name] = np.maximum(most[stretch], single[name])
+    band = Envelope(
+        fault_free, f"{FACTOR:g} × the spread of {runs}, {NEAR_BY:g} × near by", edges, single, lasting, soon
+    )
+    return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
+
+
+def _edges(fault_free: Curve) -> Ints:
+    told = np.flatnonzero(np.isfinite(fault_free.loss))
+    count = min(max(len(told) // SHORTEST, 1), STRETCHES)
+    return np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
+
+
+def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
+    """By row of the fault-free run; a hole in either tells nothing of the spread."""
+    spread = np.full(len(fault_free), np.nan)
+    apart = found.apart(name)
+    spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
+    return spread
+
+
+def _by_age(spread: Floats, found: Comparison) -> Floats:
+    """The largest difference until so many rows after the two part, and `SOON` rows more."""
+    parted = found.first_divergent_step
+    first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
+    grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
+    return np.asarray(grown[np.minimum(np.arange(len(spread)) + SOON, len(grown) - 1)])
+
+
+def _parted(found: Comparison) -> int | None:
+    """The first row at which the two differ."""
+    rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
+    return int(rows[0]) if len(rows) else None
+
+
+def _mean(values: Floats, edges: Ints) -> Floats:
+    """Of what is told in each stretch; 0 where nothing is."""
+    told = np.isfinite(values)
+    count = np.add.reduceat(told.astype(np.int64), edges)
+    return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))
+
+
+def _beside(values: Floats) -> Floats:
+    """The largest of each and its two neighbours."""
+    padded = np.concatenate([values[:1], values, values[-1:]])
+    return np.asarray(np.maximum(np.maximum(padded[:-2], padded[1:-1]), padded[2:]))

@@ -1,0 +1,163 @@
+"""The second restart: after the job its command starts from the save before the last one, and does the steps after it.
+
+The first restart shows that a job recovers. What it saves from then on shows only when somebody restarts from that: a
+stale or an empty state, a sample position that is lost. So the newest save is removed from a copy of what the job
+saved, as if it had never been made; the command must restore the one before, do the same steps once more, with the same
+results, and save the same. Its log is in `RUN/second-restart/`; `harness.judge` holds it against the run's.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+import time
+from dataclasses import asdict, dataclass, replace
+
+from harness.errors import FaultError
+from harness.log import hostile
+from harness.run.drill import SECOND, Again, CannotDrill, Watch
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Pointer, list_checkpoints
+from harness.trainers.checkpoints.shared import names
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.contract import Checkpoint
+
+STEP_TIMES = 5  # times as long as in the run, outages and all, a step may take
+INDEX_BYTES_MAX = 2**20  # a larger file beside the checkpoints names none of them
+
+
+@dataclass(frozen=True)
+class SecondRestart:
+    """How it went. `step`: of the save that was to be restored; `saved_step`: of the newest one when it was over."""
+
+    outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
+    step: int | None = None
+    saved_step: int | None = None
+    reason: str = ""
+
+
+class NothingToShow(Exception):
+    """This run cannot show it; nothing is wrong with that."""
+
+
+def make(again: Again) -> None:
+    """Makes it, and logs how it went. Whatever goes wrong is logged, too."""
+    begin_s = time.monotonic()
+    again.emit("second_restart.started", step=again.progress.committed_step)
+    try:
+        found = _restart(again)
+    except NothingToShow as why:
+        found = SecondRestart("skipped", reason=str(why))
+    except Exception as error:  # as in the drill: the run's result must not depend on it
+        found = SecondRestart("error", reason=f"{type(error).__name__}: {error}")
+    again.undo(SECOND)
+    again.emit("second_restart.finished", **asdict(found), **again.cost(begin_s))
+
+
+def _restart(again: Again) -> SecondRestart:
+    saved = again.plan.workload.checkpoint
+    newest, before = last_two(_listed(again.journal.run_dir, saved))
+    _check_recovered(again, newest, before)
+    ran_s = (again.progress.last_step_ns - again.progress.first_step_ns) / 1e9
+    steps = again.progress.furthest_step
+    limit_s = again.start_limit_s + STEP_TIMES * ran_s * (steps - before + 1) / max(steps, 1)
+    watch = Watch(again.stop, lambda _: False)  # the command ends by itself, where the run's did
+    ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved), _nodes(again))
+    left = _listed(again.journal.run_dir / SECOND, saved)
+    found = SecondRestart("error", before, max((each.step or 0 for each in left.finished), default=None), ended.reason)
+    if ended.outcome == "completed":
+        return replace(found, outcome="done", reason="")
+    if ended.outcome == "failed" or watch.ended_badly:
+        return replace(found, outcome="failed")
+    if ended.outcome != "aborted":
+        return found
+    done = f"stuck in {watch.progress.phase} after step {watch.progress.complete_step}"
+    return replace(found, outcome="timeout", reason=f"it was not over after {limit_s:.3g} s: {done}")
+
+
+def _nodes(again: Again) -> int | None:
+    """As many as the job had at its end, so that its steps are computed in the same way; `None`: as planned."""
+    asked, ranks = again.plan.workload, again.progress.world_size
+    nodes, rest = divmod(ranks, asked.ranks_per_node)
+    return nodes if not rest and asked.min_nodes <= nodes < asked.nodes else None
+
+
+def _check_recovered(again: Again, newest: int, before: int) -> None:
+    """Raises `NothingToShow` where the save before the last one was made before the job's last restart."""
+    restored = max((worker.restored_step or 0 for worker in again.progress.workers.values()), default=0)
+    if before <= restored < newest:
+        steps = again.progress.furthest_step - restored
+        raise NothingToShow(f"only {steps} steps and 1 save after the recovery")
+
+
+def last_two(listing: Listing) -> tuple[int, int]:
+    """The steps of the last save and of the one before. Raises `NothingToShow` where there are not two."""
+    untold = next((each.path for each in listing.finished if each.step is None), None)
+    if untold:
+        raise NothingToShow(f"nothing tells of which step {untold} is")
+    steps = sorted({each.step for each in listing.finished if each.step is not None}, reverse=True)
+    if len(steps) < 2:
+        raise NothingToShow(f"{'only one save is' if steps else 'no save is'} left in a layout that is known")
+    return steps[0], steps[1]
+
+
+def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
+    """Removes the last save from a copy, and sets a pointer to it back. Raises `NothingToShow` where the folder would
+    not be what it was before that save, and `CannotDrill` where something cannot be removed."""
+    listing = _listed(run_dir, saved)
+    _, before = last_two(listing)
+    removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
+    kept = next(each for each in listing.finished if each.step == before)
+    stable = next((each.path for each in removed if names.step_in(each.name) != each.step), None)
+    if stable:
+        raise NothingToShow(f"{stable} may have held an earlier save before")
+    try:
+        if listing.pointer:
+            _point_back(run_dir, listing.pointer, removed, kept)
+        for each in removed:
+            for path in (each.path, *each.files):
+                hostile.remove_tree(run_dir, path)
+    except FaultError as error:
+        raise CannotDrill(str(error)) from error
+    _check(run_dir, saved, removed, before)
+
+
+def _check(run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], before: int) -> None:
+    """That nothing beside the checkpoints names one that was removed, and that the one before is the newest now."""
+    place = CheckpointFolder.look(run_dir, saved.folder)
+    listing = list_checkpoints(place, saved.layout)
+    mine = {file for each in listing.checkpoints for file in each.files}
+    beside = [path for path in place.files if path not in mine and place.sizes[path] <= INDEX_BYTES_MAX]
+    texts = {path: place.read(path, INDEX_BYTES_MAX) for path in beside}
+    texts |= {path: leads.encode() for path, leads in place.links.items()}
+    for path, text in texts.items():
+        named = next((each.name for each in removed if each.name.encode() in text), None)
+        if named:
+            raise NothingToShow(f"{path} names {named}, which was saved last")
+    if not listing.finished or listing.finished[0].step != before:
+        raise CannotDrill(f"the save of step {before} is not the newest one where all later ones are removed")
+
+
+def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
+    """A link or a text that names the save before is as it was before the last one."""
+    if pointer.target in {None, kept.path}:
+        return
+    newest = next(each for each in removed if each.path == pointer.target)
+    status = hostile.status_of(run_dir, pointer.path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        leads = hostile.link_of(run_dir, pointer.path)
+        hostile.remove(run_dir, pointer.path)
+        with hostile.folder_of(run_dir, pointer.path) as (folder, name):
+            os.symlink(leads.replace(newest.name, kept.name), name, dir_fd=folder)
+        return
+    text = hostile.read(run_dir, pointer.path).decode(errors="replace")
+    for old, new in ((newest.name, kept.name), (str(newest.step), str(kept.step))):
+        if text.strip().endswith(old):
+            with os.fdopen(hostile.open_file(run_dir, pointer.path, os.O_WRONLY | os.O_TRUNC), "w") as file:
+                file.write(text.replace(old, new))  # into the same file, whose owner may write it again
+            return
+    raise NothingToShow(f"{pointer.path} does not name {newest.name}")
+
+
+def _listed(run_dir: pathlib.Path, saved: Checkpoint) -> Listing:
+    return list_checkpoints(CheckpointFolder.look(run_dir, saved.folder), saved.layout)

@@ -1,0 +1,184 @@
+"""Fault-free runs that stop at a save and go on: when they are made, what of them is kept, and that real jobs do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from judging import load, steps, trainers
+from simulator import Job, Outage, simulate
+
+from harness.backends.local.backend import BACKEND
+from harness.campaign import resumed, seal
+from harness.campaign.fault_free import CACHE, forget_fault_free
+from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.campaign.resumed import Resize, Resumed, resize
+from harness.errors import ChaosError
+from harness.judge.facts.evidence import BEFORE, SAME
+from harness.log.journal import Journal
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
+from harness.run.job import Outcome
+from harness.run.stop import StopRequest
+from harness.spec.scenario import parse_scenario
+from harness.timeline import timeline
+
+JOB = Job(nodes=2, steps=60, every=10)
+AT = Resize(30, 1)
+ANY: Any = None
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(seal.STATE_ENV, str(tmp_path / "state"))
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+def plan_of(backend: str = "local", mode: str = "envelope", **workload: Any) -> Plan:
+    scenario = {
+        "version": 1,
+        "name": "mine",
+        "title": "A job that shrinks",
+        "workload": {"nodes": 2, "min_nodes": 1, "steps": 60, "checkpoint": {"every_steps": 10}} | workload,
+        "faults": [{"id": "loss", "fault": "node_loss", "when": {"step": 35}, "target": {"node": 1}}],
+        "expect": {"loss_continuity": {"mode": mode}},
+    }
+    return make_plan(parse_scenario(yaml.safe_dump(scenario), "mine.yaml"), 1, backend, "mine-1")
+
+
+SHRINKS = [Outage(35, "shrink", victim=1, regrow_after=15)]
+
+
+def test_a_run_whose_world_changed_its_size_is_repeated_from_the_newest_periodic_save() -> None:
+    assert resize(plan_of(), load(simulate(JOB, SHRINKS, 5))) == AT
+    killed = load(simulate(JOB, [Outage(35, "rank", victim=1)], 5))
+    assert resize(plan_of(), killed) is None, "it came back with as many ranks"
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        (lambda: plan_of(mode="final"), "no band is asked for"),
+        (lambda: plan_of("kubernetes"), "its checkpoints are out of reach"),
+        (lambda: plan_of(checkpoint={"every_steps": 10, "store": "s3"}), "its store ends with the job"),
+    ],
+)
+def test_others_are_not(plan: Callable[[], Plan], why: str) -> None:
+    assert resize(plan(), load(simulate(JOB, SHRINKS, 5))) is None, why
+
+
+class Jobs:
+    """Jobs that cost nothing. `noise`: each of them tells other losses; `ends`: how the one of this name ends."""
+
+    def __init__(self, noise: float = 0.0, ends: dict[str, str] | None = None) -> None:
+        self.noise, self.ends, self.made = noise, ends or {}, list[str]()
+        self.found = dict[str, list[str]]()
+
+    def execute(
+        self, plan: Plan, folder: pathlib.Path, backend: object, observer: object, stop: object, until_saved: int | None
+    ) -> Outcome:
+        name = plan.run_id.removeprefix("mine-1-")
+        self.made.append(f"{name} on {plan.workload.nodes}")
+        self.found[name] = sorted(path.name for path in (folder / "checkpoints").glob("*"))
+        history = simulate(JOB, (), 99)
+        logs = history.logs()
+        for lines in trainers(logs):
+            for line in steps(lines):
+                line["loss"] += self.noise * len(self.made)
+        journal = Journal(folder)
+        history.write(folder, logs)
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "checkpoints" / f"step-{until_saved}").touch()
+        journal.mark_closed()
+        return Outcome(self.ends.get(name, "saved" if until_saved else "completed"), "as told")
+
+
+def made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> dict[str, pathlib.Path]:
+    monkeypatch.setattr(resumed, "execute", jobs.execute)
+    alone = simulate(JOB, (), 99).write(tmp_path / "alone")
+    return Resumed(plan_of(), AT, tmp_path, ANY, SILENT_CAMPAIGN, StopRequest()).runs(alone)
+
+
+def test_they_are_made_once_from_copies_of_one_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs()
+    runs = made(tmp_path, monkeypatch, jobs)
+    assert list(runs) == [BEFORE, SAME, "resumed-1"]
+    assert jobs.made == [f"{BEFORE} on 2", f"{SAME} on 2", "resumed-1 on 1"]
+    assert jobs.found == {BEFORE: [], SAME: ["step-30"], "resumed-1": ["step-30"]}
+    assert all(seal.holds(folder) and not (folder / "checkpoints").exists() for folder in runs.values())
+    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 3
+    assert sorted(path.name for path in (tmp_path / CACHE).iterdir()) == sorted(path.name for path in runs.values())
+    forget_fault_free(plan_of(), tmp_path)
+    assert not any(folder.exists() for folder in runs.values())
+
+
+def test_a_job_that_does_not_compute_the_same_twice_goes_on_three_times(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(noise=1e-3)
+    runs = made(tmp_path, monkeypatch, jobs)
+    assert list(runs) == [BEFORE, SAME, "resumed-1", "resumed-2", "resumed-3"] and len(jobs.made) == 5
+    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 5
+
+
+def test_what_was_changed_meanwhile_is_made_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs()
+    runs = made(tmp_path, monkeypatch, jobs)
+    log = next((runs[SAME] / "events").glob("**/*.jsonl"))
+    log.write_text(log.read_text() + json.dumps({"event": "started"}) + "\n")
+    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 6
+    assert all(seal.holds(folder) for folder in runs.values())
+
+
+@pytest.mark.parametrize("name", [BEFORE, SAME, "resumed-1"])
+def test_one_that_fails_is_told_and_leaves_nothing(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ChaosError, match=r"fault-free run .* the save of step 30, \d nodes?: failed: as told"):
+        made(tmp_path, monkeypatch, Jobs(ends={name: "failed"}))
+    assert not list((tmp_path / CACHE).glob("*.*")) and not list((tmp_path / CACHE).glob(f"*{name}"))
+
+
+TRAINER = """
+import json, pathlib, sys, time
+from harness.emitter import Emitter
+folder = pathlib.Path(sys.argv[1]) / "checkpoints"
+emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
+emit("started")
+emit("rendezvous", world_size=1)
+saved = sorted(folder.glob("*.json"))
+step = json.loads(saved[-1].read_text())["step"] if saved else 0
+emit("restored", step=step, source="x" if step else "scratch", fallback=[])
+for step in range(step + 1, 41):
+    begin = time.monotonic_ns()
+    time.sleep(0.05)
+    emit("step", step=step, begin_ns=begin, loss=1 / step)
+    if step % 10 == 0:
+        (folder / f"{step:03d}.json").write_text(json.dumps({"step": step}))
+        emit("checkpoint.committed", step=step, kind="periodic", path="", bytes=1, duration_ns=1)
+emit("exiting", code=0, reason="completed", step=40)
+"""
+
+
+@pytest.mark.slow
+def test_real_jobs_stop_at_the_save_and_go_on_from_it(tmp_path: pathlib.Path) -> None:
+    trainer = tmp_path / "trainer.py"
+    trainer.write_text(TRAINER)
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    own = {"command": ["{python}", "-S", str(trainer), "{run_dir}"], "env": {"PYTHONPATH": root}}
+    alone = plan_of().model_dump() | {"run_id": f"resumed-{os.getpid()}-{time.monotonic_ns():x}", "faults": []}
+    plan = Plan.model_validate(alone | {"workload": {"trainer": own, "nodes": 1, "steps": 40}})
+    fault_free = tmp_path / "alone"
+    resumed.execute(plan.without_faults(f"{plan.run_id}-alone"), fault_free, BACKEND)
+    job = Resumed(plan, Resize(20, 1), tmp_path, BACKEND, SILENT_CAMPAIGN, StopRequest())
+    runs = {name: timeline.load(folder) for name, folder in job.runs(fault_free).items()}
+    assert list(runs) == [BEFORE, SAME, "resumed-1"]
+    assert runs[BEFORE].outcome == "interrupted" and 20 <= runs[BEFORE].reached_step < 30
+    for name in (SAME, "resumed-1"):
+        assert runs[name].outcome == "completed" and runs[name].steps.step.tolist() == [*range(21, 41)]

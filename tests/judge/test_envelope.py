@@ -1,0 +1,259 @@
+"""The band of mode `envelope`: it accuses no healthy run, sees what lasts, and says from how much on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from judging import expecting, fault_free_of, load, remove, steps, trainers
+from simulator import Job, Outage, simulate
+
+from harness.judge.facts import envelope
+from harness.judge.facts.envelope import Envelope
+from harness.judge.facts.evidence import BEFORE, SAME, Evidence
+from harness.judge.facts.losses import Curve, compare
+from harness.judge.score import Scorecard, Verdict, judge
+from harness.timeline.timeline import Floats, Timeline
+
+STEPS = 240
+PARTED = 60
+ROUNDING = 1e-7
+
+
+def curve(loss: Floats, grad_norm: Floats | None = None) -> Curve:
+    none = np.zeros(len(loss), np.int64)
+    norm = np.ones(len(loss)) if grad_norm is None else grad_norm
+    told = loss.astype(np.float32).astype(np.float64)  # as trainers tell it
+    return Curve(np.arange(1, len(loss) + 1), told, norm, np.full(len(loss), 0.1), none, none, none, none, none)
+
+
+def training(rng: np.random.Generator, steps_: int = STEPS) -> Floats:
+    return np.asarray(2 + 3 * np.exp(-np.arange(steps_) / 40) + rng.normal(0, 0.1, steps_))
+
+
+def drift(rng: np.random.Generator, parted: int = 0, size: float = 0.02, growth: float = 0.5) -> Floats:
+    """What rounding grows to, from the step on at which two runs part: half of it lasts, half is chance."""
+    lasts, before = np.zeros(STEPS), 0.0
+    for step in range(STEPS):
+        before = lasts[step] = 0.98 * before + 0.2 * rng.normal()
+    ages = np.clip(np.arange(STEPS) - parted, 0, 100)
+    grown = np.minimum(size, ROUNDING * np.exp(growth * ages)) * (np.arange(STEPS) >= parted)
+    return np.asarray(grown * (0.5 * lasts + 0.5 * rng.normal(size=STEPS)))
+
+
+def drawn(fault_free: Floats, *others: Floats) -> Envelope:
+    band = envelope._drawn(curve(fault_free), [curve(other) for other in others], "these")
+    assert isinstance(band, Envelope)
+    return band
+
+
+def accused(band: Envelope, run: Floats) -> bool:
+    found = compare(curve(run), band.fault_free)
+    return any(rows.any() for rows in band.outside(found).values()) or band.lasts(found) is not None
+
+
+def doubted(band: Envelope, run: Floats) -> bool:
+    found = compare(curve(run), band.fault_free)
+    return any(rows.any() for rows in band.too_soon(found).values())
+
+
+def after(step: int, by: float) -> Floats:
+    return np.asarray(np.where(np.arange(STEPS) >= step, by, 0.0))
+
+
+def test_a_band_as_wide_as_the_loss_moves_is_none() -> None:
+    """However large the loss is."""
+    alone = 100 + np.linspace(1.5, 0, STEPS)
+    none = envelope._drawn(curve(alone), [curve(alone + after(PARTED, 0.51))], "these")
+    assert none == "fault-free runs differ by as much as the loss changes, so they give no band"
+    drawn(alone, alone + after(PARTED, 0.49))
+
+
+def test_identical_repeats_leave_room_for_rounding_alone() -> None:
+    alone = training(np.random.default_rng(1))
+    band = drawn(alone, alone, alone)
+    assert not accused(band, alone) and not accused(band, alone + after(PARTED, 2e-7))
+    assert accused(band, alone + after(PARTED, 1e-5)), "0.0005 % is far beyond rounding"
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_chance_accuses_hardly_any_healthy_run(others: int) -> None:
+    """Of runs that part at the first step and never come together again."""
+    wrong = unsure = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        alone = training(rng)
+        band = drawn(alone, *(alone + drift(rng) for _ in range(others)))
+        run = alone + drift(rng)
+        wrong, unsure = wrong + accused(band, run), unsure + doubted(band, run)
+    assert wrong <= 2 and unsure <= 4
+
+
+@pytest.mark.parametrize("told_every", [1, 10])
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_noise_of_kernels_that_grows_is_no_deviation_but_one_that_lasts_is(noise: float, told_every: int) -> None:
+    """As on GPUs: from the first step on, of the loss's size, larger with time; a hole here and there."""
+    wrong = missed = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        alone = training(rng)
+        alone[np.arange(STEPS) % told_every > 0] = np.nan
+
+        def noisy(rng: np.random.Generator = rng, alone: Floats = alone) -> Floats:
+            run = alone * (1 + noise * np.linspace(0.2, 1, STEPS) * rng.normal(size=STEPS))
+            run[rng.integers(STEPS)] = np.nan
+            return np.asarray(run)
+
+        band = drawn(alone, noisy(), noisy())
+        healthy = np.where(np.isnan(run := noisy()), alone, run)  # a hole of its own is another question
+        wrong += accused(band, healthy)
+        missed += not accused(band, healthy + after(PARTED, 20 * noise))
+    assert (wrong, missed) == (0, 0)
+
+
+def test_runs_with_another_batch_are_far_apart_and_the_band_says_so() -> None:
+    """A trainer whose batch depends on the world size is another training with fewer ranks."""
+    rng = np.random.default_rng(3)
+    alone, slower = training(rng), training(rng) + 0.15
+    band = drawn(alone, slower)
+    assert not accused(band, alone + 0.3 * after(PARTED, 0.15)), "it trains with fewer ranks for a while"
+    found = compare(curve(alone + after(PARTED, 1e-3)), band.fault_free)
+    assert band.sees(found)[-1].percent > band.changes_by(band.sees(found)[0])
+
+
+@pytest.mark.parametrize("lasting", [0.2, -0.2, 0.15])
+def test_a_deviation_that_lasts_is_seen_below_the_band_of_a_step(lasting: float) -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        alone = training(rng)
+        band = drawn(alone, alone + drift(rng))
+        assert accused(band, alone + drift(rng, PARTED, size=1e-7) + after(PARTED, lasting))
+
+
+def test_what_it_says_it_would_see_it_sees() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        alone = training(rng)
+        band, run = drawn(alone, alone + drift(rng)), alone + drift(rng, PARTED)
+        sees = band.sees(compare(curve(run), band.fault_free))
+        assert sees[0].first <= PARTED + 1 <= sees[0].last and sees[-1].last == STEPS
+        for sight in sees:
+            rows = slice(sight.first - 1, sight.last)
+            for sign in (1, -1):
+                off = run.copy()
+                off[rows] += sign * sight.percent / 100 * 1.001 * abs(alone[rows].mean())
+                assert accused(band, off)
+
+
+def test_the_band_is_narrow_again_where_runs_are_close_again() -> None:
+    rng = np.random.default_rng(5)
+    alone = training(rng)
+    falling = np.where(np.arange(STEPS) < 120, 1.0, 0.01)
+    band = drawn(alone, alone + falling * drift(rng, growth=5.0))
+    once = np.where(np.arange(STEPS) == 200, 0.1, 0.0)
+    assert accused(band, alone + once) and not accused(band, alone + np.roll(once, -120) / 4)
+
+
+def test_what_differs_sooner_than_others_do_is_a_doubt() -> None:
+    rng = np.random.default_rng(6)
+    alone = training(rng)
+    band = drawn(alone, alone + drift(rng))
+    healthy, jumps = alone + drift(rng, PARTED), alone + after(PARTED, 5e-3)
+    assert not doubted(band, healthy) and not accused(band, healthy)
+    assert doubted(band, jumps) and not accused(band, jumps)
+
+
+# Fault-free runs that stop and go on, as the judge holds a run against them
+
+JOB = Job(nodes=2, steps=80, every=10)
+SMALL = Job(nodes=1, steps=80, every=10)
+SAVED = 30
+Change = Callable[[float], float]
+
+
+def changed(job: Job, change: Change = float, first: int = 1, last: int = 10**9, seed: int = 99) -> Timeline:
+    """A fault-free run of these steps alone, with other losses in them."""
+    history = simulate(job, (), seed)
+    logs = history.logs()
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event") == "step" and not first <= line["step"] <= last)
+        for line in lines:
+            if line.get("event") == "restored":
+                line["step"] = first - 1
+            elif line.get("event") == "step":
+                line["loss"] = change(line["loss"])
+    return load(history, logs)
+
+
+def judged(run: Change, calibration: Change, resumed: dict[str, Change] | None = None) -> Scorecard:
+    """A job that shrinks at step 35 and goes on from step 30, whose losses are changed from there on."""
+    history = simulate(JOB, [Outage(35, "shrink", victim=1, regrow_after=20)], 5)
+    logs = expecting(history.logs(), {"loss_continuity": {"mode": "envelope"}})
+    for lines in trainers(logs):
+        for line in steps(lines, SAVED + 1):
+            line["loss"] = run(line["loss"])
+    runs = {name: changed(SMALL, change, SAVED + 1) for name, change in (resumed or {}).items()}
+    if runs:
+        runs |= {BEFORE: changed(JOB, last=SAVED), SAME: changed(JOB, (resumed or {})[SAME], SAVED + 1)}
+    return judge(Evidence(load(history, logs), fault_free_of(JOB), [changed(SMALL, calibration)], resumed=runs), "run")
+
+
+def times(factor: float) -> Change:
+    return lambda loss: loss * (1 + factor)
+
+
+def test_runs_that_change_their_size_at_the_same_step_give_a_band_as_narrow_as_rounding() -> None:
+    healthy = {SAME: float, "resumed-1": times(2e-7)}
+    narrow = judged(times(2e-7), times(0.05), healthy)
+    assert narrow.verdict is Verdict.PASS, narrow.reasons
+    assert "went on from step 30" in narrow.scores["loss_continuity"]["band"]
+    wide = judged(times(0.02), times(0.05))
+    assert wide.verdict is Verdict.PASS, wide.reasons
+    card = judged(times(0.02), times(0.05), healthy)
+    assert card.verdict is Verdict.FAIL and "loss differs from the fault-free run: " in card.reasons[0]
+
+
+def test_a_resume_that_changes_what_is_computed_fails_though_the_band_has_it_too() -> None:
+    card = judged(times(1e-3), times(0.05), {SAME: times(1e-3), "resumed-1": times(1e-3 + 2e-7)})
+    assert card.verdict is Verdict.FAIL
+    assert "the resume by itself changes what is computed" in card.reasons[0] and "at step 31" in card.reasons[0]
+
+
+def test_noisy_runs_that_resume_are_held_against_noise() -> None:
+    """The steps before the save differ already, so the resume is held against what runs differ by from the start."""
+    rng = np.random.default_rng(7)
+    noise = lambda loss: loss * (1 + 1e-3 * rng.normal())  # noqa: E731
+    history = simulate(JOB, [Outage(35, "shrink", victim=1, regrow_after=20)], 5)
+    logs = expecting(history.logs(), {"loss_continuity": {"mode": "envelope"}})
+    told: dict[int, float] = {}
+    for lines in trainers(logs):
+        for line in steps(lines):
+            line["loss"] = told.setdefault(line["step"], noise(line["loss"]))
+    calm = {f"resumed-{n}": noisy(SMALL, rng, SAVED + 1) for n in (1, 2, 3)}
+    calm |= {BEFORE: noisy(JOB, rng, last=SAVED), SAME: noisy(JOB, rng, SAVED + 1)}
+    calibration = [noisy(SMALL, rng) for _ in range(2)]
+    card = judge(Evidence(load(history, logs), fault_free_of(JOB), calibration, resumed=calm), "run")
+    assert card.verdict is Verdict.PASS, card.reasons
+    bad = calm | {SAME: changed(JOB, times(0.05), SAVED + 1)}
+    card = judge(Evidence(load(history, logs), fault_free_of(JOB), calibration, resumed=bad), "run")
+    assert card.verdict is Verdict.FAIL and "the resume by itself" in card.reasons[0]
+
+
+def noisy(job: Job, rng: np.random.Generator, first: int = 1, last: int = 10**9) -> Timeline:
+    told: dict[float, float] = {}
+    return changed(job, lambda loss: told.setdefault(loss, loss * (1 + 1e-3 * rng.normal())), first, last)
+
+
+@pytest.mark.parametrize("gone", [BEFORE, SAME, "resumed-1"])
+def test_without_all_of_them_the_calibration_runs_are_the_band(gone: str) -> None:
+    history = simulate(JOB, [Outage(35, "shrink", victim=1, regrow_after=20)], 5)
+    logs = expecting(history.logs(), {"loss_continuity": {"mode": "envelope"}})
+    runs = {
+        BEFORE: changed(JOB, last=SAVED),
+        SAME: changed(JOB, first=SAVED + 1),
+        "resumed-1": changed(SMALL, first=SAVED + 1),
+    }
+    del runs[gone]
+    card = judge(Evidence(load(history, logs), fault_free_of(JOB), [changed(SMALL)], resumed=runs), "run")
+    assert "1 other fault-free run (ranks: 1)" in card.scores["loss_continuity"]["band"]

@@ -1,0 +1,186 @@
+"""What a second restart proves: bent logs of it beside a healthy one, and what it says nothing about."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, trainers
+from simulator import Job, Outage, simulate
+
+from harness.judge.facts.evidence import Evidence
+from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Verdict
+from harness.timeline.timeline import Timeline
+
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+FAULT_FREE = fault_free_of(JOB)
+BEFORE = 60  # the newest save is of step 80, and each is kept for three
+DONE: dict[str, Any] = {"outcome": "done", "step": BEFORE, "saved_step": 80}
+Bend = Callable[[Logs], object]
+
+
+def again(bend: Bend = lambda logs: None, job: Job = JOB) -> Timeline:
+    """The log of a restart from the save before the last one."""
+    history = simulate(job, (), seed=9)
+    logs = copy.deepcopy(history.logs())
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("step", BEFORE + 1) <= BEFORE and line["event"] != "restored")
+        for line in lines:
+            if line.get("event") == "restored":
+                line |= {"step": BEFORE, "source": "step-60", "fallback": []}
+    bend(logs)
+    return load(history, logs)
+
+
+@functools.cache
+def _run() -> Timeline:
+    history = simulate(JOB, KILL, seed=5)
+    return load(history, expecting(copy.deepcopy(history.logs()), EXPECT))
+
+
+def judged(second: Timeline | None, finished: dict[str, Any] | None = None, **run: Any) -> Scorecard:
+    """A run that recovered and is the same as its fault-free run, with this second restart. `finished`: what the
+    harness told of it; nothing: none was made."""
+    found = replace(_run(), second_restart=(DONE if finished is None else finished) or None, **run)
+    return judge(Evidence(found, copy.deepcopy(FAULT_FREE), second_restart=second), "x")
+
+
+def each_step(logs: Logs, change: Callable[[dict[str, Any]], Any]) -> None:
+    for lines in trainers(logs):
+        for line in lines:
+            if line.get("event") == "step":
+                line.update(change(line))
+
+
+def test_one_that_does_the_same_passes() -> None:
+    card = judged(again())
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert "second restart" not in card.not_judged and card.scores["second_restart"]["steps"] == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda line: {"loss": line["loss"] * 1.0001}, "at step 61 its loss is"),
+        (lambda line: {"loss": line["loss"] + (line["step"] > 70) * 0.01}, "at step 71 its loss is"),
+        (lambda line: {"grad_norm": line["grad_norm"] * 0.5}, "at step 61 its gradient norm is"),
+        (
+            lambda line: {"first": line["first"] + 16},
+            "at step 61 it consumed other data than the run: another position",
+        ),
+        (lambda line: {"digest": "other"}, "another digest"),
+    ],
+)
+def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
+    card = judged(again(lambda logs: each_step(logs, change)))
+    assert card.verdict is Verdict.FAIL and any(reason in text for text in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(
+    ("finished", "expected", "reason"),
+    [
+        ({"outcome": "failed", "step": 60, "reason": "ended with 1"}, Verdict.FAIL, "step 60 failed: ended with 1"),
+        ({"outcome": "timeout", "step": 60, "reason": "stuck"}, Verdict.INCONCLUSIVE, "did not end: stuck"),
+        ({"outcome": "error", "reason": "no room"}, Verdict.INCONCLUSIVE, "could not be made: no room"),
+        ({"outcome": "done"}, Verdict.INCONCLUSIVE, "has no end in the log"),
+        (DONE | {"saved_step": 60}, Verdict.FAIL, "it saved nothing after step 60, and the run saved step 80"),
+    ],
+)
+def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict, reason: str) -> None:
+    published = [{"event": "checkpoint.published", "path": "c/step-80", "step": 80, "at": _run().end}]
+    card = judged(again(), finished, published=published)
+    assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
+
+
+def test_its_own_log_must_say_where_it_began_and_ended() -> None:
+    def scratch(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "restored":
+                    line |= {"step": 0, "source": "scratch"}
+
+    def short(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("step", 0) > 75)
+
+    def older(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in lines:
+                if line.get("event") == "restored":
+                    line["step"] = 50
+
+    for bend, expected, reason in (
+        (scratch, Verdict.FAIL, "it started from scratch, though the save of step 60 was there"),
+        (short, Verdict.FAIL, "it ended after step 75, and the run after step 80"),
+        (older, Verdict.INCONCLUSIVE, "after the save of step 60 it said that it restored [50]"),
+    ):
+        card = judged(again(bend))
+        assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
+    card = judged(None)
+    assert card.verdict is Verdict.INCONCLUSIVE and "left no log" in card.reasons[0], card.reasons
+
+
+def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
+    def published(run: Timeline, *digests: str) -> list[dict[str, Any]]:
+        told = {"event": "checkpoint.published", "path": "c/step-80", "step": 80, "at": run.end}
+        return [told | {"tensors": digest} for digest in digests]
+
+    run, second = _run(), again()
+    same = judged(replace(second, published=published(second, "a")), published=published(run, "b", "a"))
+    assert same.verdict is Verdict.PASS, same.reasons
+    card = judged(replace(second, published=published(second, "a")), published=published(run, "b"))
+    assert card.verdict is Verdict.FAIL and "the tensors in its save of step 80 differ" in card.reasons[0], card.reasons
+
+
+def test_what_it_says_nothing_about_is_named() -> None:
+    other = again(lambda logs: each_step(logs, lambda line: {"loss": line["loss"] * 1.01}))
+    skipped = {"outcome": "skipped", "reason": "only one save is left"}
+    for card, why in (
+        (judged(again(), skipped), "only one save is left"),
+        (judged(other, plan=_run().plan | {"expect": {}}), "sets no bound on what each step computes"),
+        (judged(other, plan=_run().plan | {"expect": {"loss_continuity": {"mode": "final"}}}), "sets no bound"),
+        (judged(other, DONE | {"step": 5}), "only 70 steps and 7 saves after the recovery"),
+        (judged(other, plan=_plan(restore_drill=False), finished={}), "restore_drill is off"),
+    ):
+        assert card.verdict is Verdict.PASS and why in card.not_judged["second restart"], (
+            card.reasons,
+            card.not_judged,
+        )
+
+
+def _plan(**workload: Any) -> dict[str, Any]:
+    plan = _run().plan
+    return plan | {"workload": plan["workload"] | workload}
+
+
+def test_a_trainer_that_is_never_the_same_is_held_against_its_own_distance() -> None:
+    """And one that tells no samples is asked nothing about them."""
+
+    def scattered(size: float) -> Timeline:
+        return again(
+            lambda logs: each_step(logs, lambda line: {"loss": line["loss"] + size, "digest": None, "first": -1})
+        )
+
+    run = replace(_run(), plan=_run().plan | {"expect": {"loss_continuity": {"mode": "envelope"}}})
+    run = replace(run, steps=replace(run.steps, loss=run.steps.loss + 1e-4 * np.sin(run.steps.step)))
+    free, other = copy.deepcopy(FAULT_FREE), copy.deepcopy(FAULT_FREE)
+    other = replace(other, steps=replace(other.steps, loss=other.steps.loss + 2e-4))
+    for size, expected in ((2e-4, ""), (0.02, "at step 61 its loss is")):
+        found = replace(run, second_restart=DONE)
+        card = judge(Evidence(found, free, [other], second_restart=scattered(size)), "x")
+        told = " · ".join(text for text in card.reasons if text.startswith("second_restart"))
+        assert (expected in told) if expected else not told, card.reasons
+
+
+def test_a_world_of_another_size_proves_no_figures() -> None:
+    small = again(lambda logs: each_step(logs, lambda line: {"loss": line["loss"] * 1.01}), replace(JOB, nodes=1))
+    card = judged(small)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert "the run ended with 2 ranks, and it had 1" in card.not_judged["second restart"]

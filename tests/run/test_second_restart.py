@@ -1,0 +1,220 @@
+"""The second restart after real jobs: trainers that recover once, and save something else than their state."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from harness.backends.local.backend import BACKEND
+from harness.judge.facts import evidence
+from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Verdict
+from harness.log.events import read_log
+from harness.plan.model import Plan
+from harness.run import second_restart
+from harness.run.job import execute
+from harness.run.second_restart import NothingToShow, last_two, set_back
+from harness.trainers.checkpoints.contract import list_checkpoints
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.contract import Checkpoint
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAINER = textwrap.dedent("""
+    import json, os, pathlib, random, signal, struct, subprocess, sys, time
+    from harness.emitter import Emitter
+    bug, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "checkpoints"
+    if "WORKER" not in os.environ:  # the launcher: starts the worker again when it was killed
+        again = 0
+        while (code := subprocess.call([sys.executable, *sys.argv], env=os.environ | {"WORKER": str(again)})) < 0:
+            again += 1
+        sys.exit(code)
+    first_life = os.environ["WORKER"] == "0" and "second" not in sys.argv[2]
+    emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
+    emit("started")
+    emit("rendezvous", world_size=1)
+    folder.mkdir(exist_ok=True)
+    saved = sorted(folder.glob("step-*.safetensors"))
+    weight, speed, place, step, restarts = 4.0, 0.0, 0, 0, 0
+    if saved:
+        data = saved[-1].read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        told = json.loads(data[8 : 8 + length])["__metadata__"]
+        weight, speed = struct.unpack("<dd", data[8 + length :])
+        place, step, restarts = int(told["place"]), int(saved[-1].stem[5:]), int(told["restarts"]) + 1
+    if bug == "fails the second time" and restarts == 2:
+        raise ValueError("restarted too often")
+    if bug == "starts anew the second time" and restarts == 2:
+        weight, speed, place, step = 4.0, 0.0, 0, 0
+    if bug == "loses its place the second time" and restarts == 2:
+        place = 0
+    emit("restored", step=step, source="scratch" if not step else str(saved[-1]), fallback=[])
+    snapshot = weight, speed
+    for step in range(step + 1, 61):
+        begin = time.monotonic_ns()
+        time.sleep(0.004)
+        place += 4
+        loss = weight * weight + 0.01 * (place % 7)
+        if bug == "never the same":
+            loss += random.random() * 1e-9
+        speed = 0.9 * speed + 2 * weight
+        weight -= 0.01 * speed
+        emit("step", step=step, begin_ns=begin, loss=loss, first=place - 4, count=4)
+        if step % 10 == 0:
+            held = weight, speed
+            if restarts and bug == "saves a stale state":
+                held = snapshot
+            if restarts and bug == "saves an empty optimizer":
+                held = weight, 0.0
+            header = {"__metadata__": {"place": str(place), "restarts": str(restarts)}}
+            header |= {"weight": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}
+            header |= {"speed": {"dtype": "F64", "shape": [1], "data_offsets": [8, 16]}}
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            path = folder / f"step-{step:03d}.safetensors"
+            emit("checkpoint.started", step=step, kind="periodic")
+            path.with_suffix(".tmp").write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<dd", *held))
+            path.with_suffix(".tmp").rename(path)
+            emit("checkpoint.committed", step=step, kind="periodic", path=str(path), bytes=1, duration_ns=1)
+    emit("exiting", code=0, reason="completed", step=60)
+""")
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+def judged(folder: pathlib.Path, bug: str) -> Scorecard:
+    """Of a job whose only worker is killed at step 25, beside its fault-free run."""
+    trainer = folder / "trainer.py"
+    trainer.write_text(TRAINER)
+    own = {"command": ["{python}", "-S", str(trainer), bug, "{run_dir}"], "env": {"PYTHONPATH": str(ROOT)}}
+    kill = {
+        "id": "f",
+        "fault": "rank_kill",
+        "parameters": {},
+        "when": {"step": 25},
+        "targets": [{"node_index": 0, "rank": 0}],
+    }
+    plan = Plan.from_json(
+        {
+            "version": 1,
+            "run_id": f"second-{os.getpid()}-{time.monotonic_ns():x}",
+            "seed": 1,
+            "backend": "local",
+            "scenario": {"name": "second", "title": "second"},
+            "workload": {"trainer": own, "nodes": 1, "steps": 60},
+            "faults": [kill],
+            "expect": {"loss_continuity": {"mode": "envelope" if bug == "never the same" else "exact"}},
+            "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
+        }
+    )
+    for number in range(2):
+        alone = plan.without_faults(f"{plan.run_id}-{number}")
+        assert execute(alone, folder / f"alone{number}", BACKEND).outcome == "completed"
+    assert execute(plan, folder / "run", BACKEND).outcome == "completed"
+    evidence.attach(folder / "run", "fault-free", folder / "alone0")
+    evidence.attach(folder / "run", "calibration-1", folder / "alone1")
+    return judge(evidence.load_evidence(folder / "run"), plan.run_id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["none", "never the same"])
+def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Path, bug: str) -> None:
+    card = judged(tmp_path, bug)
+    assert card.verdict is Verdict.PASS, card.reasons
+    found = card.scores["second_restart"]
+    assert (found["outcome"], found["step"], found["steps"]) == ("done", 50, 10), (found, card.not_judged)
+    assert "second restart" not in card.not_judged and "did 10 steps once more" in card.reasons[0]
+    left = sorted(path.name for path in (tmp_path / "run" / "second-restart").iterdir() if path.is_dir())
+    assert left == ["answers", "events", "holds", "logs"]  # the copy of the checkpoints is gone
+    assert (tmp_path / "run" / "checkpoints" / "step-060.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "reason"),
+    [
+        ("saves a stale state", "at step 51 its loss is"),
+        ("saves an empty optimizer", "at step 52 its loss is"),
+        (
+            "fails the second time",
+            "from the save of step 50 failed: the command on node0 ended with 1: ValueError: rest",
+        ),
+        ("starts anew the second time", "it started from scratch, though the save of step 50 was there"),
+        ("loses its place the second time", "at step 51 it consumed other data than the run: another position"),
+    ],
+)
+def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug: str, reason: str) -> None:
+    card = judged(tmp_path, bug)
+    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
+    told: list[dict[str, Any]] = [event for event in log.events if event["event"] == "second_restart.finished"]
+    assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
+    assert any(reason in text for text in card.reasons), card.reasons
+    assert all(text.startswith(("second_restart", "last_checkpoint")) for text in card.reasons), card.reasons
+
+
+def make_saves(folder: pathlib.Path, *steps: int) -> Checkpoint:
+    """Folders of DeepSpeed's kind of names, with a file of one tensor in each."""
+    text = b'{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    for step in steps:
+        place = folder / "checkpoints" / f"global_step{step}"
+        place.mkdir(parents=True)
+        (place / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"\1")
+    return Checkpoint(layout="safetensors")
+
+
+def newest(folder: pathlib.Path) -> int | None:
+    return list_checkpoints(CheckpointFolder.look(folder, "checkpoints"), "safetensors").finished[0].step
+
+
+def test_the_newest_save_is_removed_and_its_pointer_set_back(tmp_path: pathlib.Path) -> None:
+    saved = make_saves(tmp_path, 10, 20, 30)
+    (tmp_path / "checkpoints" / "latest").write_text("global_step30\n")
+    set_back(tmp_path, saved)
+    assert newest(tmp_path) == 20
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step20\n"
+
+
+def test_a_link_to_the_newest_save_is_set_back(tmp_path: pathlib.Path) -> None:
+    saved = make_saves(tmp_path, 20, 30)
+    (tmp_path / "checkpoints" / "last").symlink_to("global_step30")
+    set_back(tmp_path, saved)
+    assert newest(tmp_path) == 20 and str((tmp_path / "checkpoints" / "last").readlink()) == "global_step20"
+
+
+def test_a_folder_that_cannot_be_set_back_shows_nothing(tmp_path: pathlib.Path) -> None:
+    saved = make_saves(tmp_path, 20, 30)
+    (tmp_path / "checkpoints" / "index.json").write_text('["global_step20", "global_step30"]')
+    with pytest.raises(NothingToShow, match=r"index\.json names global_step30"):
+        set_back(tmp_path, saved)
+
+
+@pytest.mark.parametrize(("steps", "why"), [((), "no save is left"), ((30,), "only one save is left")])
+def test_fewer_than_two_saves_show_nothing(tmp_path: pathlib.Path, steps: tuple[int, ...], why: str) -> None:
+    make_saves(tmp_path, *steps)
+    listing = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints"), "safetensors")
+    with pytest.raises(NothingToShow, match=why):
+        last_two(listing)
+
+
+def test_a_save_before_the_recovery_shows_nothing() -> None:
+    class Worker:
+        restored_step = 20
+
+    class Progress:
+        workers: dict[int, Any] = {0: Worker()}  # noqa: RUF012
+        furthest_step = 30
+
+    class Job:
+        progress = Progress()
+
+    job: Any = Job()
+    with pytest.raises(NothingToShow, match="only 10 steps and 1 save after the recovery"):
+        second_restart._check_recovered(job, 30, 20)
+    second_restart._check_recovered(job, 40, 30)
