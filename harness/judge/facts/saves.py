@@ -15,42 +15,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from harness.judge.facts.store import Looks, NoSave, grouped
+from harness.judge.facts.store import Save as Save
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED, family
+from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Save:
-    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
-
-    step: int  # -1: it is not known
-    process: int  # row in Timeline.processes; -1: it is of before the window
-    begun: int | None
-    ended: int | None
-    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
-    path: str = ""
-    holds: tuple[str, ...] = ()  # whose state it put in
-    tensors: str = ""  # digest of them
-    kind: str = "untold"
-    duration_ns: int = 0
-    size: int | None = None  # as told, in bytes
-
-    @property
-    def at(self) -> int:
-        """When it was told of first."""
-        return self.begun if self.begun is not None else self.ended or 0
-
-    @property
-    def last_at(self) -> int:
-        """When it was told of last."""
-        return self.ended if self.ended is not None else self.at
-
-    @cached_property
-    def series(self) -> str:
-        return family(self.path)
 
 
 @dataclass(frozen=True)
@@ -106,7 +76,7 @@ class Saves:
     @cached_property
     def looks(self) -> Looks:
         """What the harness saw of them."""
-        return Looks(self._run, self, self._usual.looks if self._usual is not None else None)
+        return Looks(self._run, self.whole, self.sound_at, self._usual.looks if self._usual is not None else None)
 
     @property
     def none(self) -> Mapping[Save, NoSave]:

@@ -1,4 +1,4 @@
-"""What the harness itself saw of the saves in their store, and which saves that were told are none.
+"""A save as it was told, what the harness itself saw of it in the store, and which saves are none.
 
 Where the two differ, the store is right. The harness looks at it now and then: what was soon written over or removed
 may stay unseen. So nothing follows from one save that was not seen, unless it lay there for long or should still be
@@ -12,18 +12,17 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from harness.timeline.lineage import NEVER
+from harness.timeline.saves import family
 from harness.timeline.timeline import Timeline
-
-if TYPE_CHECKING:
-    from harness.judge.facts.saves import Save, Saves
 
 K = TypeVar("K")
 T = TypeVar("T")
+SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
 ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
@@ -31,6 +30,37 @@ UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
     5,
     5_000_000_000,
 )  # of the longest time until one was seen: so long they lay there unseen
+
+
+@dataclass(frozen=True)
+class Save:
+    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
+
+    step: int  # -1: it is not known
+    process: int  # row in Timeline.processes; -1: it is of before the window
+    begun: int | None
+    ended: int | None
+    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
+    path: str = ""
+    holds: tuple[str, ...] = ()  # whose state it put in
+    tensors: str = ""  # digest of them
+    kind: str = "untold"
+    duration_ns: int = 0
+    size: int | None = None  # as told, in bytes
+
+    @property
+    def at(self) -> int:
+        """When it was told of first."""
+        return self.begun if self.begun is not None else self.ended or 0
+
+    @property
+    def last_at(self) -> int:
+        """When it was told of last."""
+        return self.ended if self.ended is not None else self.at
+
+    @cached_property
+    def series(self) -> str:
+        return family(self.path)
 
 
 @dataclass(frozen=True)
@@ -99,10 +129,10 @@ class Store:
 class Looks:
     """The saves of a run beside its store."""
 
-    def __init__(self, run: Timeline, saves: Saves, usual: Looks | None):
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Looks | None):
         self._run, self._usual, self.store = run, usual, Store(run)
-        self._whole = [save for save in saves.whole if save.step >= 0]
-        self._sound_at = saves.sound_at
+        self._whole = [save for save in whole if save.step >= 0]
+        self._sound_at = sound_at
         later: dict[str, int] = {}
         self._until = list[int]()  # when a save of the same name or step began next
         for save in reversed(self._whole):

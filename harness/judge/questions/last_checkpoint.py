@@ -19,7 +19,6 @@ from harness.judge.facts import by_time, comparable
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL, DrillLog
 from harness.judge.facts.saves import Saves
-from harness.judge.questions.saves import is_none
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
@@ -175,7 +174,8 @@ def _left_behind(evidence: Analysis) -> Claim | None:
     undisturbed = [save for save in after if _in_peace(save.last_at, evidence.disturbed)]
     none = [saves.none[save] for save in undisturbed if save in saves.none]
     if none:
-        return is_none(none[-1], Code.SAVE_LAST_IS_NONE, f"the last checkpoint, of step {none[-1].save.step},")
+        text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
+        return (failed if none[-1].proved else unknown)(Code.SAVE_LAST_IS_NONE, text)
     if tried := [save for save in undisturbed if save.how == FAILED]:
         return failed(Code.SAVE_LAST_FAILED, f"the last checkpoint, of step {tried[-1].step}, failed", absent)
     begun = [save for save in saves.all if save.begun is not None]

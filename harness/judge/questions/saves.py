@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
-from harness.judge.facts.store import NoSave
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 
@@ -34,14 +33,11 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     """One example."""
     none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
     if none is not None:
-        yield is_none(none, Code.SAVE_IS_NONE, f"the checkpoint of step {none.save.step}")
+        text = f"the checkpoint of step {none.save.step} is none: {none.why}"
+        yield (failed if none.proved else unknown)(Code.SAVE_IS_NONE, text)
     else:
         yield from _other_tensors(evidence)
         yield from _same_size(evidence)
-
-
-def is_none(none: NoSave, code: str, which: str) -> Claim:
-    return (failed if none.proved else unknown)(code, f"{which} is none: {none.why}")
 
 
 def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
