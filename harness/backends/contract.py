@@ -139,10 +139,10 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Some of what a node sends (`egress`) and receives (`ingress`).
+    """Selects part of a node's traffic: a direction, and the peers at the other end.
 
-    With everything, with the other `nodes` (whoever they will be), with the `control` host, or with certain nodes;
-    but not with the `spared` ones, which only `cut` and `impair` know how to leave out.
+    `nodes`: all other nodes, also those that come later. `control`: the host of the harness. `spared` peers are left
+    out; only `cut` and `impair` support that.
     """
 
     direction: Literal["egress", "ingress", "both"] = "both"

@@ -62,7 +62,7 @@ def run_day(
     kept = _fault_free(day, reports, backend, observer, stop)
     run_dir = reports / day.job.run_id
     run_dir.mkdir(parents=True)
-    _store(day, run_dir)
+    write_files({FILE: json.dumps(day.to_json(), indent=2) + "\n"}, run_dir)
     for name, folder in kept.items():
         copy_fault_free(folder, run_dir / name)
     stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
@@ -101,10 +101,6 @@ def _check_completed(outcome: Outcome | None) -> None:
         raise KeyboardInterrupt
     if outcome is not None and outcome.outcome != "completed":
         raise NoFaultFree(f"the job does not finish even without a fault: {outcome.reason}")
-
-
-def _store(day: DayPlan, run_dir: pathlib.Path) -> None:
-    write_files({FILE: json.dumps(day.to_json(), indent=2) + "\n"}, run_dir)
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:

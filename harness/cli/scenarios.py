@@ -23,6 +23,7 @@ from harness.log import schema as log_schema
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
+from harness.run import drill
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import counted
@@ -135,7 +136,8 @@ def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)
     price = plan.scenario.price_per_gpu_hour
-    jobs = spec.repeat + 1  # the fault-free run
+    restarts = 2 if drill.is_wanted(plan, committed_step=1) else 0  # on what was saved, after each run
+    jobs = spec.repeat * (1 + restarts) + 1  # the fault-free run
     cost = "" if price is None else f", ${each * jobs * price:,.2f} at ${price:,.2f} a GPU-hour"
     capped = "" if cap is None else f" Each job is stopped at {cap:g} GPU-hours."
     return [f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}"]

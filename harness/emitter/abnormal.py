@@ -13,23 +13,30 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-LOSS_RECENT_STEPS = 50  # the mean loss of these ...
-LOSS_BEFORE_STEPS = 100  # ... against that of those before them
+# The loss stagnates when its mean over the recent steps is hardly below the mean over those before them.
+LOSS_RECENT_STEPS = 50
+LOSS_BEFORE_STEPS = 100
 LOSS_IMPROVES_MIN = 0.02  # of the mean before
-GRADIENT_NORM_FACTOR = 10.0  # times the usual
-STEP_TIME_EXCESS = 0.15  # over the usual
+
+# What is over these limits is not as usual.
+GRADIENT_NORM_FACTOR = 10.0  # times the usual norm
+STEP_TIME_EXCESS = 0.15  # of the usual step time
 DATA_WAIT_SHARE = 0.10  # of the step time
-THROUGHPUT_LOSS = 0.10  # of a day, against the day before
+THROUGHPUT_LOSS = 0.10  # of the throughput of the day before
 CHECKPOINT_INTERVALS = 2.0  # without a commit
 
-SPIKE_LOSS_EXCESS = 0.3  # over the usual loss, and ...
-SPIKE_LOSS_SPREADS = 5.0  # ... so many times its usual spread; or a gradient norm as above ...
-SPIKE_STEPS = 3  # ... in so many steps in a row: it does not pass by itself, and the job goes back
-SPIKE_MARGIN_STEPS = 5  # before the first of them the state may be spoilt already
-LEFT_OUT_BEFORE, LEFT_OUT_STEPS = 1, 8  # batches that are left out: the one before the first of them, so many in all
+# The loss diverges when it is over both limits, or the gradient norm over its own, for some steps in a row. That does
+# not pass by itself: the job goes back, and leaves out the batches around the first of these steps.
+SPIKE_LOSS_EXCESS = 0.3  # of the usual loss
+SPIKE_LOSS_SPREADS = 5.0  # times the usual spread of the loss
+SPIKE_STEPS = 3
+SPIKE_MARGIN_STEPS = 5  # before the first of them; the state may be spoilt already there
+LEFT_OUT_BEFORE = 1  # batches before the first of them
+LEFT_OUT_STEPS = 8  # batches in all
 
-MEMORY_EVERY_S = 0.25  # between two readings; twice as long whenever ...
-MEMORY_KEPT = 64  # ... so many are kept, of which the older half is dropped
+# Memory grows towards its limit when most readings rise and the limit is near.
+MEMORY_EVERY_S = 0.25  # between two readings; it doubles when the older half of them is dropped
+MEMORY_KEPT = 64  # readings; then the older half is dropped
 MEMORY_JUDGED = 16  # readings at least
 MEMORY_RISES = 0.7  # of the readings are above the one before
 MEMORY_RISE_MIN_BYTES = 32 * 2**20  # over the readings judged

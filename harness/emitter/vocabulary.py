@@ -625,8 +625,8 @@ _TRAINER = (
             _code("its exit code"),
             _text(
                 "reason",
-                "`completed`, `drained`, `peer lost`, …; `error`: over something of its own, which neither another "
-                "rank's end nor a fault elsewhere accounts for",
+                "`completed`, `drained`, `peer lost`, …; `error`: the process failed by itself, not because a peer or "
+                "a fault elsewhere failed",
             ),
             _step("the last step it did", optional=True),
             _text("error", "the first error that this process met, with its type"),

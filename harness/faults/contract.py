@@ -127,8 +127,8 @@ class Context(Protocol):
         ...
 
     def undo(self, action: str, **arguments: Any) -> None:
-        """Writes the undo record `module:function` with its arguments, fsynced, *before* the fault touches
-        anything that outlives the nodes (files on the host). What dies with the nodes needs none."""
+        """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
+        nodes (files on the host). `action`: `faults.<name>`. What dies with the nodes needs none."""
         ...
 
     def ready(self) -> None:
@@ -386,8 +386,8 @@ def _refuse_flags(name: str, found: Sequence[str]) -> None:
         raise UsageError(f"harness/faults/{name}.py: `{found[0]}` is said by `{may}` (docs/adding-a-fault.md)")
 
 
-def build_fault(name: str, parameters: Mapping[str, Any]) -> Fault:
-    return load_fault(name).model_validate(dict(parameters))
+def build_fault(name: str, parameters: object) -> Fault:
+    return load_fault(name).model_validate(parameters)
 
 
 class NamedFault(Parameters):
@@ -407,7 +407,7 @@ class NamedFault(Parameters):
     def _build(cls, parameters: object, info: ValidationInfo) -> object:
         if isinstance(parameters, Fault) or "kind" not in info.data:  # what is wrong with the kind is told already
             return parameters
-        return load_fault(info.data["kind"]).model_validate(parameters)
+        return build_fault(info.data["kind"], parameters)
 
     @field_serializer("action")
     def _parameters(self, action: Fault) -> dict[str, Any]:

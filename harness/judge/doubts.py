@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from harness.judge.facts import ranks
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
 from harness.judge.facts.slowdown import Degraded, Pace
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
+from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Episode
 from harness.units import format_duration
 
@@ -74,6 +78,27 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
     return f"{run.dropped} events were lost to a full disk" if lost else ""
 
 
+def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
+    """One line of a process is not there. It had the time for that step, and holds what the others hold later on."""
+    run, (order, begins) = evidence.run, evidence.run.rows_by_process
+    if len(ground.steps) != 1 or not ground.processes:
+        return ""
+    (hole,) = ground.steps
+    for process in ground.processes:
+        mine = order[begins[process] : begins[process + 1]]
+        step = run.steps.step[mine]
+        after = int(np.searchsorted(step, hole))
+        if (np.diff(step) != 1).sum() != 1 or not 0 < after < len(step):
+            return ""
+        peers = np.flatnonzero((run.steps.step == hole) & (run.steps.epoch == run.steps.epoch[mine[after]]))
+        took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
+        spent = run.steps.begin[mine[after]] - run.steps.end[mine[after - 1]]
+        if spent < took / 2 or not run.steps.weights[mine[after:]].any():
+            return ""
+    apart = any(each.step > hole for each in ranks.weights_apart(run.steps)[1])
+    return "" if apart else "its time was spent, and the weights are right afterwards: a line may be lost"
+
+
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
     """The last lines of a process that a fault took never came into the log."""
     run = evidence.run
@@ -81,7 +106,7 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)
         return "the log of a killed rank ends before it" if all(ground.since <= at for at in taken) else ""
     seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
-    absent = set(ground.steps)
+    absent = set() if ground.processes else set(ground.steps)
     last = absent and all(step in seams and step - 1 not in absent for step in absent)
     return "its event was lost when its workers died" if last else ""
 
@@ -176,6 +201,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.BLIND, Kind.STEPS, _blind, alone=True),
     Row(Doubt.TORN_TAIL, Kind.ABSENCE, _lost_with_their_process),
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
+    Row(Doubt.LINE_LOST, Kind.ABSENCE, _done_all_the_same),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
     Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before, alone=True),
     Row(Doubt.SLOW_BEFORE, Kind.DURATION, _slow_before, alone=True),

@@ -22,7 +22,7 @@ from harness.judge import doubts
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.verdict import EXIT_CODES as EXIT_CODES
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, worst_first
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, unknown, worst_first
 from harness.judge.verdict import Finding as Finding
 from harness.judge.verdict import Verdict as Verdict
 from harness.judge.verdict import merge as merge
@@ -60,7 +60,7 @@ class Expectation:
 class ScoreResult:
     values: Mapping[str, Any]  # as in report.json: scores.<name>
     expectations: Sequence[Expectation] = ()
-    reasons: Sequence[Claim | Finding] = ()  # beyond the expectations
+    reasons: Sequence[Claim] = ()  # beyond the expectations
     summary: str = ""  # a clause for the headline of a run that passed
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
@@ -82,8 +82,8 @@ class Score(abc.ABC):
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """`bounds` is an instance of `self.Bounds`, or `None` when the scenario expects nothing of this score (one that
-        is judged by default: has switched it off)."""
+        """`bounds` is an instance of `self.Bounds`, or `None` if the scenario does not ask for this score, or has
+        switched it off."""
 
     def asks(self, bounds: BaseModel) -> bool:
         """Whether `bounds` expects anything beyond what is judged anyway."""
@@ -195,9 +195,10 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     expect = plan.get("expect") or {}
     scores = sorted(_scores().values(), key=lambda score: (score.order, score.name))
     found = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    results = {score.name: _weighed(found[score.name], analysis, score.by_steps) for score in scores}
+    weighed = {score.name: _weighed(found[score.name], analysis, score.by_steps) for score in scores}
+    results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
-    findings = [finding for result in results.values() for finding in _findings(result)]
+    findings = [finding for _, mine in weighed.values() for finding in mine]
     findings += [
         Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
         for name in expect
@@ -255,31 +256,21 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
         return score.score(evidence, score.Bounds.model_validate(written or {}))
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return ScoreResult(
-            {},
-            reasons=[
-                Finding(
-                    Verdict.INCONCLUSIVE, f"{score.name}: its bounds cannot be read: {problem}", Code.EXPECT_UNREADABLE
-                )
-            ],
-        )
+        found = Code.EXPECT_UNREADABLE, f"{score.name}: its bounds cannot be read: {problem}"
     except Exception as error:
-        reason = f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
-        return ScoreResult({}, reasons=[Finding(Verdict.INCONCLUSIVE, reason, Code.SCORER_CRASHED)])
+        found = Code.SCORER_CRASHED, f"{score.name}: the scorer crashed: {type(error).__name__}: {error}"
+    return ScoreResult({}, reasons=[unknown(*found)])
 
 
-def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> ScoreResult:
+def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
     """Each claim and each line of the table held against the doubts. `by_steps`: all of them rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
-    claims = [each if isinstance(each, Claim) else _claim(each) for each in result.reasons]
-    found = [doubts.weighed(replace(each, rests_on=(*each.rests_on, *also)), evidence) for each in claims]
-    lines = [_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations]
-    return replace(result, expectations=_one_each(lines), reasons=[each for each in found if each is not None])
-
-
-def _claim(found: Finding) -> Claim:
-    good = {Verdict.PASS: True, Verdict.INCONCLUSIVE: None}.get(found.verdict, False)
-    return Claim(found.code, found.text, good, of_a_fault=found.verdict is Verdict.INVALID, doubt=found.doubt)
+    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
+    lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
+    found = [*(doubts.weighed(each, evidence) for each in claims), *map(_finding, lines)]
+    return replace(result, expectations=lines), [
+        each for each in found if each is not None and each.verdict is not Verdict.PASS
+    ]
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
@@ -300,13 +291,9 @@ def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
     return list(worst.values())
 
 
-def _findings(result: ScoreResult) -> list[Finding]:
-    lines = [
-        Finding(e.verdict, f"{e.name}: {e.reason or f'{e.observed} (allowed {e.bound})'}", e.code or e.name, e.doubt)
-        for e in result.expectations
-    ]
-    told = [each for each in result.reasons if isinstance(each, Finding)]
-    return [finding for finding in [*told, *lines] if finding.verdict is not Verdict.PASS]
+def _finding(line: Expectation) -> Finding:
+    text = line.reason or f"{line.observed} (allowed {line.bound})"
+    return Finding(line.verdict, f"{line.name}: {text}", line.code or line.name, line.doubt)
 
 
 def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:

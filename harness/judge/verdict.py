@@ -262,6 +262,7 @@ class Doubt(enum.StrEnum):
     CLOCKS = "doubt.clocks"
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     HOST_BUSY = "doubt.host-busy"
+    LINE_LOST = "doubt.line-lost"
     LINES_DROPPED = "doubt.lines-dropped"
     NEAR_ZERO = "doubt.near-zero"
     NEVER_THE_SAME = "doubt.never-the-same"

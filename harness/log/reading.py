@@ -179,21 +179,14 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
             contextlib.suppress(BrokenProcessPool),
             ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            for writer in pool.map(_read_source, sources, chunksize=max(1, len(sources) // 1024)):
+            for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
                 yield writer
-    yield from map(_read_source, sources[done:])
+    yield from map(read_source, sources[done:])
 
 
-def read_file(path: pathlib.Path, folder: str | None = None) -> Writer | None:
-    """One writer on its own clock; `None` when not even its first line was written.
-
-    `folder`: the file's parent is the folder of a node.
-    """
-    return _read_source(EventFile.of(path, folder))
-
-
-def _read_source(source: EventFile) -> Writer | None:
+def read_source(source: EventFile) -> Writer | None:
+    """One writer on its own clock; `None` when not even its first line was written."""
     part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:

@@ -75,23 +75,6 @@ _OPTIONAL = {
 _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "local_rank", "pid"))
 
 
-def typed(record: Record) -> msgspec.Struct:
-    """A record of a declared event as an object with a field for each declared one.
-
-    Raises `Damaged`, also where the name is not declared.
-    """
-    name = record.get("event")
-    if not isinstance(name, str) or name not in TYPES:
-        raise Damaged(f"unknown event {shown(name)}")
-    return _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
-
-
-def to_json(event: msgspec.Struct) -> Record:
-    """The record of a typed event."""
-    record: Record = msgspec.to_builtins(event)
-    return record
-
-
 def parse(line: bytes) -> Record:
     """One line as a record, not yet checked. Raises `Damaged`."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness.gameday.day_verdict import ActResult, DayResult, Moment, TimedCheck
+from harness.gameday.day_verdict import ActResult, DayResult, TimedCheck
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html as page
 from harness.report import markdown, model
@@ -203,6 +203,7 @@ def _json_watch(watch: TimedCheck) -> dict[str, Any]:
 
 def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequence[Row], to_fix: Sequence[Row]) -> str:
     text = markdown.text
+    moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments[:MOMENTS_MAX]]
     parts = [
         f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
         f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.backend)} · seed "
@@ -211,7 +212,7 @@ def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequenc
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         "## What to fix, most expensive first\n\n" + _fixes(to_fix),
-        "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), _moments(result.moments)),
+        "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
         "## Post-mortem\n\n" + _questions(rows),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -227,10 +228,6 @@ def _fixes(to_fix: Sequence[Row]) -> str:
         lines.append(f"1. **{markdown.text(row.name)}**: {wasted} wasted by its faults{markdown.text(phase)}")
         lines.append("   - [ ] Action: … Owner: … Due: …")
     return "\n".join(lines)
-
-
-def _moments(moments: Sequence[Moment]) -> list[tuple[str, str, str]]:
-    return [(_clock(each.at_ns), each.kind, each.what) for each in moments[:MOMENTS_MAX]]
 
 
 def _questions(rows: Sequence[Row]) -> str:

@@ -218,13 +218,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise ReportError(f"report.json has schema {values.get('schema')!r}; this version reads schema {SCHEMA}")
         try:
             report = msgspec.convert(values, cls)
-            report._check_scores()
+            _ = report.recovery_time, report.wasted_gpu_hours, report.loss_continuity  # read now, not when first used
         except (msgspec.ValidationError, RecursionError) as error:
             raise ReportError(f"report.json cannot be read: {error}") from error
         return report
-
-    def _check_scores(self) -> None:
-        _ = self.recovery_time, self.wasted_gpu_hours, self.loss_continuity
 
     @functools.cached_property
     def recovery_time(self) -> RecoveryTime:

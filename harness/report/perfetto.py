@@ -91,6 +91,7 @@ def _lives(run: Timeline) -> Iterator[Event]:
 
 def _steps(run: Timeline, together: int) -> Iterator[Event]:
     steps, busy_until = run.steps, dict[int, int]()
+    parts = {"data": steps.data_ns, "checkpoint": steps.checkpoint_ns, "sync": steps.sync_ns}
     for rows in _groups(run, together):
         first, last = int(rows[0]), int(rows[-1])
         rank = int(steps.rank[first])
@@ -102,17 +103,13 @@ def _steps(run: Timeline, together: int) -> Iterator[Event]:
         numbers = int(steps.step[first]), int(steps.step[last])
         name = f"step {numbers[0]}" if first == last else f"steps {numbers[0]}–{numbers[1]}"
         args: dict[str, Any] = {"loss": float(steps.loss[last]), "gradient_norm": float(steps.grad_norm[last])}
-        args |= {f"{what}_ms": float(column[rows].sum()) / 1e6 for what, column in _parts(run).items()}
+        args |= {f"{what}_ms": float(column[rows].sum()) / 1e6 for what, column in parts.items()}
         args |= {"survives": bool(steps.survives[rows].all())}
         begin_us = _us(run, begin)
         yield {
             "ph": "X", "name": name, "cat": "step", "pid": RANKS, "tid": rank + 1,
             "ts": begin_us, "dur": _us(run, end) - begin_us, "args": _finite(args),
         }  # fmt: skip
-
-
-def _parts(run: Timeline) -> dict[str, Ints]:
-    return {"data": run.steps.data_ns, "checkpoint": run.steps.checkpoint_ns, "sync": run.steps.sync_ns}
 
 
 def _groups(run: Timeline, together: int) -> Iterator[Ints]:

@@ -127,16 +127,13 @@ def _middle(figure: str, values: Sequence[float]) -> str:
 
 def render(answer: GateResult) -> dict[str, str]:
     """File name → content."""
+    compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
     return {
         "suite.json": model.json_text(model.strict(suite_json(answer))),
         "report.md": _markdown(answer),
-        "report.html": page.fill("suite.jinja", answer=answer, compared=_compared(answer)),
+        "report.html": page.fill("suite.jinja", answer=answer, compared=compared),
         "junit.xml": _junit(answer),
     }
-
-
-def _compared(answer: GateResult) -> list[tuple[str, ...]]:
-    return [compared_cells(each) for each in answer.held.answers] if answer.held else []
 
 
 def suite_json(answer: GateResult) -> dict[str, object]:

@@ -88,7 +88,7 @@ def _restarts(report: Report) -> Iterator[Figure]:
     for name, score in (("Restore drill", "last_checkpoint"), ("Second restart", "second_restart")):
         values = report.scores.get(score, {})
         outcome, took, gpus = (values.get(key) for key in ("outcome", "seconds", "gpu_seconds"))
-        if isinstance(took, float) and isinstance(gpus, float):
+        if isinstance(took, float) and isinstance(gpus, float) and outcome != "skipped":
             cost = f"took {seconds(took)} and {gpu_seconds(gpus)} after the run"
             yield _figure(name, str(outcome).capitalize(), cost, _bound(report, score))
 

@@ -78,6 +78,9 @@ class Watch(Silent):
     ended_badly: bool = False  # a node's command
     _first: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank → its process, and the first step of that
 
+    def __post_init__(self) -> None:
+        self.end.cap = self.users.cap  # its GPU time counts as well
+
     def new_events(self, events: Heard) -> None:
         for header, event in events:
             self.progress.absorb(header, event, time.monotonic_ns())
@@ -94,9 +97,11 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """By rank: the step that it went on from, as it told it; or else, as its first step shows, `newest` at most."""
+        """By rank: the step that it went on from, as it told it; or else, as its first step shows, `newest` at most.
+
+        One that tells no restore and begins with step 1 may count its own steps alone."""
         told = {rank: worker.restored_step for rank, worker in self.progress.workers.items()}
-        by_step = {rank: min(step - 1, newest) for rank, (_, step) in self._first.items()}
+        by_step = {rank: min(step - 1, newest) for rank, (_, step) in self._first.items() if step > 1}
         return by_step | {rank: step for rank, step in told.items() if step is not None}
 
     @property
@@ -134,7 +139,7 @@ class Again:
     def start_limit_s(self) -> float:
         """How long a start may take, until the first step or until all has been restored."""
         took_ns = max(self.progress.first_step_ns - self.begin_ns, 0)
-        return LIMIT_S + START_TIMES * took_ns / 1e9
+        return min(LIMIT_S + START_TIMES * took_ns / 1e9, self.plan.abort.wall_clock_ns / 1e9)
 
     def start(
         self,
@@ -148,7 +153,7 @@ class Again:
 
         Raises `CannotDrill` where there is no copy, or where the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
-        limit_ns = int(limit_s * 1e9)
+        limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
         limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
         launch, place = plan.launch(), self.journal.run_dir / folder
         place.mkdir()
@@ -209,7 +214,8 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         reason = "the job's commands ended with 0, and nothing told what they had restored"
         return replace(found, outcome="untold", reason=reason)
     if ended.outcome != "aborted":
-        return replace(found, outcome="error", reason=ended.reason)
+        reason = "no rank told what it had restored, and each began with step 1" if watch.goes_on else ended.reason
+        return replace(found, outcome="error", reason=reason)
     limit = f"{again.start_limit_s:.3g} s"
     return replace(found, reason=f"nothing was restored within {limit}: stuck in {watch.progress.phase}")
 

@@ -1,4 +1,4 @@
-"""One whole run, top to bottom: nodes, launch, rehearsals, end. `Job.run` has the order of events.
+"""One whole run, top to bottom: nodes, launch, rehearsals, end. `RunningJob.run` has the order of events.
 
 A job is a training on a backend that writes one event log; what is done to it are its rehearsals. Everything that
 happens goes into the log; nothing is judged here.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.backends.contract import Backend, Cluster, Exit, Workload
+from harness.backends.contract import Backend, Cluster, Workload
 from harness.emitter import EXIT_LEFT, Emitter, clock_id
 from harness.errors import BackendError, ChaosError, FaultError
 from harness.faults.contract import CheckpointPlace
@@ -290,11 +290,8 @@ class RunningJob:
 
     def _note_exits(self) -> None:
         for end in self.cluster.exits():
-            self._note_exit(end)
-
-    def _note_exit(self, end: Exit) -> None:
-        self.ended[end.node, end.incarnation] = end.code
-        self.emit("process.exit", node=end.node, incarnation=end.incarnation, code=end.code)
+            self.ended[end.node, end.incarnation] = end.code
+            self.emit("process.exit", node=end.node, incarnation=end.incarnation, code=end.code)
 
     def _note_changes(self) -> None:
         for change in self.cluster.changes():

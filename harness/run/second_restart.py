@@ -21,6 +21,7 @@ from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Poin
 from harness.trainers.checkpoints.shared import names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 from harness.trainers.contract import Checkpoint
+from harness.units import counted
 
 STEP_TIMES = 5  # times as long as in the run, outages and all, a step may take
 INDEX_BYTES_MAX = 2**20  # a larger file beside the checkpoints names none of them
@@ -85,9 +86,9 @@ def _nodes(again: Again) -> int | None:
 def _check_recovered(again: Again, newest: int, before: int) -> None:
     """Raises `NothingToShow` where the save before the last one was made before the job's last restart."""
     restored = max((worker.restored_step or 0 for worker in again.progress.workers.values()), default=0)
-    if before <= restored < newest:
-        steps = again.progress.furthest_step - restored
-        raise NothingToShow(f"only {steps} steps and 1 save after the recovery")
+    if before <= restored:
+        steps = counted(again.progress.furthest_step - restored, "step")
+        raise NothingToShow(f"only {steps} and {counted(int(newest > restored), 'save')} after the recovery")
 
 
 def last_two(listing: Listing) -> tuple[int, int]:

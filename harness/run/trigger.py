@@ -61,7 +61,7 @@ class FailedWorker:
 class LiveProgress:
     """The job as its events tell it, live. Judged later by the timeline; this only decides when to act.
 
-    A trainer's events are not to be trusted: an odd one changes nothing here, and is counted in `odd_events`.
+    A trainer's events are not to be trusted: an odd one changes nothing here.
     """
 
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -81,20 +81,17 @@ class LiveProgress:
     figures: dict[int, collections.deque[Figures]] = field(default_factory=dict)  # rank → of its latest steps
     failpoints: dict[tuple[int, str], int] = field(default_factory=dict)  # (rank, name) → seen
     wall_offset_ns: dict[int, int] = field(default_factory=dict)  # rank → wall − monotonic clock, as it sees them
-    odd_events: int = 0
     failed_worker: FailedWorker | None = None  # the first one since the last step
     _met: set[tuple[int, str, int, int]] = field(default_factory=set)  # (rank, node, incarnation, process id)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
-        try:
+        with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
             if header.get("role") == "trainer":
                 self._absorb_trainer(header, event, now_ns)
             elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
                 self.phase = "rendezvous"
             elif event["event"] == "worker.exit":
                 self._note_end(header, int(event["code"]), now_ns)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            self.odd_events += 1
 
     def _note_end(self, header: Mapping[str, Any], code: int, now_ns: int) -> None:
         earlier = self.failed_worker

@@ -121,12 +121,12 @@ def _undo(action: str, arguments: Any, run_dir: pathlib.Path) -> None:
     if "run_dir" in inspect.signature(function).parameters:
         given["run_dir"] = run_dir  # where the journal lies, whatever the record says
     if not _RUN_ID.fullmatch(str(given.get("run_id", "x"))):
-        raise FaultError(f"its arguments differ from those in the journal: run_id {given['run_id']!r}")
+        raise FaultError(f"the undo journal is wrong: run_id {given['run_id']!r} is not a run id")
     try:
         validate_call(config=ConfigDict(strict=True))(function)(**given)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise FaultError(f"its arguments differ from those in the journal: {wrong}") from error
+        raise FaultError(f"the undo journal is wrong: {wrong}") from error
 
 
 def resolve(action: str) -> Callable[..., object]:

@@ -12,7 +12,7 @@ ml-goodput-measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 DAY_S = 86_400.0
 
@@ -66,26 +66,6 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
         return mtbf_s
     ratio = checkpoint_s / (2 * mtbf_s)
     return young_interval_s(checkpoint_s, mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s
-
-
-def sliding_ettr(
-    productive: Sequence[tuple[float, float]], begin: float, end: float, window: float
-) -> Iterator[tuple[float, float]]:
-    """(end of the window, productive share of it), for windows one after another in [begin, end].
-
-    `productive`: disjoint intervals. A last window that is not whole is left out.
-    """
-    for number in range(int((end - begin) // window)):
-        low = begin + number * window
-        high = low + window
-        share = sum(max(0.0, min(high, stop) - max(low, start)) for start, stop in productive)
-        yield high, share / window
-
-
-def goodput(accounts: Mapping[str, float]) -> float:
-    """The productive share of all that was allocated; 0 of nothing."""
-    total = sum(accounts.values())
-    return accounts.get("productive", 0) / total if total else 0.0
 
 
 def badput(accounts: Mapping[str, float]) -> dict[str, float]:

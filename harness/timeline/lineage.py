@@ -3,9 +3,9 @@
 A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
 loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
 within it the step number only grows. What one process did in one epoch is a *stretch*. A step is *complete* when
-every rank of its world has done it, as far as the ranks have logs that can tell. The *lineage* is the chain of epochs
-that the final state descends from: the last epoch, then the one whose checkpoint it started from, and so on back to
-scratch. A step survives when it lies on that chain; everything else was executed and rolled back.
+every rank of its world that has a log has done it. The *lineage* is the chain of epochs that the final state descends
+from: the last epoch, then the one whose checkpoint it started from, and so on back to scratch. A step survives when it
+lies on that chain; everything else was executed and rolled back.
 """
 
 from __future__ import annotations
@@ -339,17 +339,13 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
         for life in going:
             place = bisect.bisect(life.joins, world.joined)
             until = life.joins[place] if place < len(life.joins) else NEVER
+            first, last = np.searchsorted(life.step_ends, [world.joined, until])
             missing = life.rank < world.size and life.rank not in world.members
-            if missing and life.worlds[-1] < number and _stepped(life, world.joined, until):
+            if missing and life.worlds[-1] < number and first < last:
                 life.joins.insert(place, world.joined)
                 life.sizes.insert(place, world.size)
                 life.worlds.insert(place, number)
                 world.members[life.rank] = life
-
-
-def _stepped(life: Life, begin: int, end: int) -> bool:
-    first, last = np.searchsorted(life.step_ends, [begin, end])
-    return bool(first < last)
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:

@@ -93,17 +93,14 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _restored(lives: Sequence[Life]) -> dict[tuple[int, int], list[int]]:
-    """When each life restored in each world that it was in, by the numbers of both."""
+    """When each life restored in each world that it was in, by the numbers of both; before its first join, in the
+    first one."""
     found: dict[tuple[int, int], list[int]] = {}
     for life in lives:
         for event in life.restores:
-            found.setdefault((life.index, _world_at(life, event["at"])), []).append(event["at"])
+            world = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)] if life.worlds else -1
+            found.setdefault((life.index, world), []).append(event["at"])
     return found
-
-
-def _world_at(life: Life, at: int) -> int:
-    """The world a life was in at this time; before its first join, the first one."""
-    return life.worlds[max(bisect.bisect_right(life.joins, at) - 1, 0)] if life.worlds else -1
 
 
 def _evidence(story: Story) -> Iterator[Event]:

@@ -70,7 +70,8 @@ class JobLog:
         begin, end = _grown(self.whole, found)
         if found.outcome not in _OUTCOMES:
             end = NEVER  # to the end of the log
-        run = narrowed(timeline.build(_cut(self.log, found, end, _reached(self.whole, end))), begin)
+        reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
+        run = narrowed(timeline.build(_cut(self.log, found, end, reached)), begin)
         return replace(run, beside=_beside(self.whole, run, found, self.rehearsals))
 
 
@@ -233,10 +234,6 @@ def _next_end(job: Timeline, at: int) -> int:
 def _last_row(job: Timeline, at: int) -> int:
     """The last complete step by then; -1: none."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
-
-
-def _reached(job: Timeline, end: int) -> int:
-    return int(job.progress.step[job.progress.end <= end].max(initial=0))
 
 
 def _until(log: Log, end: int) -> Log:

@@ -525,3 +525,11 @@ def test_explain_says_what_the_backend_can_never_do(tmp_path: pathlib.Path) -> N
     path.write_text(f"version: 1\nname: x\ntitle: X\nfaults: [{fault}]\n")
     assert "Backend local cannot do this: fault e (preemption) needs 'evict'" in chaos("explain", path).output
     assert "cannot do this" not in chaos("explain", path, "--backend", "kubernetes").output
+
+
+@pytest.mark.parametrize(("asked", "jobs"), [("", 4), ("workload: {restore_drill: false}\n", 2)])
+def test_explain_counts_the_restarts_after_a_run(asked: str, jobs: int, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.yaml"
+    fault = "{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 1}}"
+    path.write_text(f"version: 1\nname: x\ntitle: X\n{asked}faults: [{fault}]\n")
+    assert f": {jobs} jobs of at most " in chaos("explain", path).output

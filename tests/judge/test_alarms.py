@@ -9,7 +9,7 @@ import pytest
 from judging import Logs, steps, trainers, verdict
 from simulator import Job, simulate
 
-from harness.judge.facts.abnormal import Said
+from harness.judge.facts.alarms import Said
 from harness.judge.score import Verdict
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)

@@ -1,21 +1,237 @@
-"""A step that was rolled back: lost with its process it is nothing, lost to a full disk it is not known."""
+"""What each doubt spoils, and nothing else. A step that was rolled back: lost with its process it is nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.theory.simulator import Job, simulate
+from judging import Logs, fault_free_of, remove, steps, trainers, verdict
+from mutants.bent import BROKEN
 
-from harness.judge import doubts
-from harness.judge.verdict import Ground, Kind, Verdict, failed
+from harness.judge import doubts, score
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.slowdown import Degraded, Pace
+from harness.judge.score import Expectation
+from harness.judge.verdict import Claim, Code, Doubt, Figure, Finding, Ground, Kind, Verdict, failed
+from harness.timeline.timeline import Episode
+
+S = 10**9
+DEFECT = "something is wrong with it"
+FAULT = SimpleNamespace(injected=15)
+EPISODE = Episode(0, S, None, 3, ("kill",), ())
+SLOW = {"steps": 40, "slowdown": 4.0, "at_least": 4.0, "best": 4.0, "tail": 4.0, "before": 1.0, "worst": 1.0}
+PACE = Pace(**SLOW, known=True)  # type: ignore[arg-type]
+USUAL = SLOW | {"slowdown": 1.0, "at_least": 1.0, "best": 1.0, "tail": 1.0}
+
+
+def grounds(**other: Ground) -> Mapping[str, Ground]:
+    """One of each sort, beyond any doubt."""
+    return {
+        "a line of a process": Ground(Kind.ABSENCE, (0,), lines=1),
+        "its lines since": Ground(Kind.ABSENCE, (0,), since=20),
+        "a step of everybody": Ground(Kind.ABSENCE, steps=(10,)),
+        "steps": Ground(Kind.STEPS),
+        "losses": Ground(Kind.LOSSES),
+        "bits": Ground(Kind.BITS),
+        "gap": Ground(Kind.GAP, bound=1.0),
+        "order": Ground(Kind.ORDER),
+        "outage": Ground(Kind.DURATION, of=EPISODE),
+        "slow for a while": Ground(Kind.DURATION, of=Degraded("net", 0, S, True, 3.0)),
+        "pace": Ground(Kind.DURATION, of=PACE, bound=1.5),
+        "figure": Ground(Kind.DURATION, of=Figure(9 * S), bound=5 * S),
+        "figure not over": Ground(Kind.DURATION, of=Figure(9 * S, is_over=False), bound=5 * S),
+    } | other
+
+
+def run_of(**other: Any) -> Any:
+    """A run in which a fault struck and nothing is doubtful."""
+    whole = {
+        "steps": [1],
+        "apart": False,
+        "processes": [SimpleNamespace(dropped=0)],
+        "dropped": 0,
+        "epochs": [SimpleNamespace(first=1, kept=40)],
+        "uncertainty_ns": 0,
+        "rows_by_process": ((), ()),
+        "beside": SimpleNamespace(other_losses=""),
+        "outcome": "completed",
+        "faults": [FAULT],
+    }
+    return SimpleNamespace(**whole | other)
+
+
+def evidence_of(run: Any = None, **other: Any) -> Any:
+    comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1)
+    whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
+    return SimpleNamespace(run=run or run_of(), **whole | other)
+
+
+def paced(**other: float) -> dict[str, Ground]:
+    told: Any = SLOW | {"known": True} | other
+    return {"pace": Ground(Kind.DURATION, of=Pace(**told), bound=1.5)}
+
+
+DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3)])
+SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
+UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
+CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
+    Doubt.BLIND: (evidence_of(run_of(apart=True)), {}, {"steps"}),
+    Doubt.TORN_TAIL: (
+        evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40)]), taken=[30]),
+        {},
+        {"its lines since", "a step of everybody"},
+    ),
+    Doubt.LINES_DROPPED: (evidence_of(DROPPED), {}, {"a line of a process", "its lines since", "a step of everybody"}),
+    Doubt.OTHER_REHEARSAL: (evidence_of(run_of(beside=SimpleNamespace(other_losses="lr"))), {}, {"losses"}),
+    Doubt.NOTHING_STRUCK: (evidence_of(run_of(outcome="aborted", faults=[])), {}, {"outage"}),
+    Doubt.SLOW_BEFORE: (
+        evidence_of(),
+        {"slow for a while": Ground(Kind.DURATION, of=Degraded("net", 0, S, True, 3.0, 2.0))},
+        {"slow for a while"},
+    ),
+    Doubt.NO_SAME_SIZE: (evidence_of(), paced(known=False), {"pace"}),
+    Doubt.NOT_ALL_THE_TIME: (evidence_of(), paced(best=1.0), {"pace"}),
+    Doubt.HOST_BUSY: (evidence_of(), paced(worst=3.0), {"pace"}),
+    Doubt.OTHER_PROGRAMS: (evidence_of(), paced(others=0.2), {"pace"}),
+    Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"slowdown": 1.4, "before": 0.4}), {"pace"}),
+    Doubt.RUN_CUT_SHORT: (
+        evidence_of(run_of(outcome="interrupted")),
+        {"figure not over": Ground(Kind.DURATION, of=Figure(3 * S, is_over=False), bound=5 * S)},
+        {"figure not over"},
+    ),
+    Doubt.CLOCKS: (evidence_of(), {"figure": UNSURE}, {"figure"}),
+    Doubt.NEVER_THE_SAME: (evidence_of(never_the_same=DEFECT), {}, {"bits"}),
+    Doubt.SCATTER: (evidence_of(comparison=SCATTERED), {}, {"gap"}),
+    Doubt.ORDER_UNPROVEN: (evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
+}
+
+
+def spoilt(evidence: Any, all_grounds: Mapping[str, Ground], good: bool = False) -> dict[str, Doubt]:
+    found = {name: doubts.spoilt((ground,), evidence, good) for name, ground in all_grounds.items()}
+    return {name: each.doubt for name, each in found.items() if each is not None}
+
+
+def test_each_row_has_a_history_of_its_own() -> None:
+    assert spoilt(evidence_of(), grounds()) == {}
+    elsewhere = {Doubt.LINE_LOST}  # see below
+    assert {row.doubt for row in doubts.TABLE} == set(CASES) | elsewhere
+
+
+@pytest.mark.parametrize("doubt", CASES)
+def test_a_doubt_spoils_its_ground_and_no_other(doubt: Doubt) -> None:
+    evidence, other, names = CASES[doubt]
+    assert spoilt(evidence, grounds(**other)) == dict.fromkeys(names, doubt)
+    either_way = next(row.either_way for row in doubts.TABLE if row.doubt is doubt)
+    assert spoilt(evidence, grounds(**other), good=True) == (dict.fromkeys(names, doubt) if either_way else {})
+
+
+@pytest.mark.parametrize("doubt", CASES)
+def test_a_claim_on_spoilt_ground_is_not_known_and_says_why(doubt: Doubt) -> None:
+    evidence, other, names = CASES[doubt]
+    for name in names:
+        found = doubts.weighed(failed("step.left-out", "it was", grounds(**other)[name]), evidence)
+        assert found is not None and (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, doubt)
+        alone = next(row.alone for row in doubts.TABLE if row.doubt is doubt)
+        assert found.text.startswith("it was; ") is not alone
+
+
+SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; all but a job's own words rest on steps
+    Kind.ABSENCE: {
+        "checkpoint_rhythm.max_missed",
+        "checkpoint_rhythm.min_percent",
+        "job.unfinished",
+        "step.left-out",
+        "step.missing",
+        "step.went-ahead",
+    },
+    Kind.DURATION: {"pace.max_slowdown", "recovery_time.max"},
+    Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
+    Kind.BITS: {"loss_continuity.mode"},
+    Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},
+}
+
+
+def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is spoilt by the doubts of the kinds that it rests on."""
+    found: dict[Kind, set[str]] = {}
+    weigh, weigh_line = doubts.weighed, score._weighed_line
+
+    def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
+        for ground in claim.rests_on if claim.good is False else ():
+            found.setdefault(ground.kind, set()).add(str(claim.code))
+        return weigh(claim, evidence)
+
+    def weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
+        for ground in rests_on if line.verdict is Verdict.FAIL else ():
+            found.setdefault(ground.kind, set()).add(line.code or line.name)
+        return weigh_line(line, rests_on, evidence)
+
+    monkeypatch.setattr(doubts, "weighed", weighed)
+    monkeypatch.setattr(score, "_weighed_line", weighed_line)
+    for mutant in BROKEN:
+        mutant.judge()
+    by_steps = found.pop(Kind.STEPS)
+    assert found == SPOILS, "is the doubt meant to spoil that claim as well?"
+    assert not [code for code in by_steps if code.startswith(("job.", "end.", "fault.", "world.", "step."))]
 
 
 @pytest.mark.parametrize(("taken", "dropped", "verdict"), [(30, 3, None), (-1, 3, Verdict.INCONCLUSIVE)])
 def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: int, verdict: Verdict | None) -> None:
-    worker = SimpleNamespace(dropped=dropped)
-    run = SimpleNamespace(processes=[worker], dropped=dropped, epochs=[], uncertainty_ns=0)
-    evidence: Any = SimpleNamespace(run=run, taken=[taken])
+    run = run_of(processes=[SimpleNamespace(dropped=dropped)], dropped=dropped, epochs=[])
     claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
-    found = doubts.weighed(claim, evidence)
+    found = doubts.weighed(claim, evidence_of(run, taken=[taken]))
     assert (found and found.verdict) == verdict
+
+
+# A line that is not there
+
+JOB = Job(nodes=2, steps=40)
+Bend = Callable[[Logs], object]
+
+
+def telling(logs: Logs) -> None:
+    for lines in trainers(logs):
+        for line in steps(lines):
+            line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 10 == 1 else {}
+
+
+def without(*absent: int) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=1):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] in absent)
+
+    return bend
+
+
+def without_time(logs: Logs) -> None:
+    """The step after it began as soon as the step before it was over."""
+    done = steps(trainers(logs, rank=1)[0])
+    done[20]["begin_ns"] = done[18]["mono_ns"]
+    without(20)(logs)
+
+
+def other_weights(logs: Logs) -> None:
+    without(20)(logs)
+    steps(trainers(logs, rank=1)[0], 31, 31)[0]["weights"] = "other"
+
+
+@pytest.mark.parametrize(
+    ("bends", "doubt"),
+    [
+        ([telling, without(20)], Doubt.LINE_LOST),
+        ([telling, without(20, 21)], ""),
+        ([telling, without(20, 30)], ""),
+        ([telling, without_time], ""),
+        ([telling, other_weights], ""),
+        ([telling, without(35)], ""),  # no weights are told after it
+        ([without(20)], ""),
+    ],
+)
+def test_a_lost_line_is_no_step_left_out(bends: list[Bend], doubt: str) -> None:
+    card = verdict(simulate(JOB), lambda logs: [bend(logs) for bend in bends], {}, fault_free_of(JOB))
+    told = [each for each in card.findings if each.code == Code.STEP_LEFT_OUT]
+    assert told and {each.doubt for each in told} == {doubt}
+    assert {each.verdict for each in told} == {Verdict.INCONCLUSIVE if doubt else Verdict.FAIL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from judging import EXPECT, Logs, verdict
@@ -12,7 +13,7 @@ from simulator import Outage, simulate
 from harness.errors import UsageError
 from harness.judge import score
 from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
-from harness.judge.verdict import Doubt, worst_first
+from harness.judge.verdict import Claim, Doubt, worst_first
 from harness.timeline.timeline import FaultRecord
 
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
@@ -79,7 +80,8 @@ def test_the_worst_is_said_first_and_nothing_twice() -> None:
 def test_a_finding_without_a_reason_says_what_was_observed() -> None:
     line = Expectation("x", "≤ 4", "5", Verdict.FAIL)
     lines = [line, Expectation("y", "", "", Verdict.PASS)]
-    told = score._findings(ScoreResult({}, lines, [Finding(Verdict.PASS, "fine", "")]))
+    evidence: Any = None  # nothing is held against it: no ground, no doubt
+    _, told = score._weighed(ScoreResult({}, lines, [Claim("good", "fine", True)]), evidence, by_steps=False)
     assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)", "x", "")]
 
 

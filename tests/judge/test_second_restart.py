@@ -99,6 +99,20 @@ def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict,
     assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
 
 
+def test_lost_lines_and_fields_accuse_nobody() -> None:
+    def one_line_lost(logs: Logs) -> None:
+        remove(trainers(logs, rank=1)[0], lambda line: line.get("event") == "step" and line.get("step") == 80)
+
+    def one_field_lost(logs: Logs) -> None:
+        each_step(logs, lambda line: {"loss": None} if line["step"] == 70 else {})
+
+    for bend in (one_line_lost, one_field_lost):
+        card = judged(again(bend))
+        assert card.verdict is Verdict.PASS, card.reasons
+    silent = judged(again(lambda logs: each_step(logs, lambda line: {"loss": None})))
+    assert silent.verdict is Verdict.INCONCLUSIVE and "20 steps without a number for its loss" in silent.reasons[0]
+
+
 def test_its_own_log_must_say_where_it_began_and_ended() -> None:
     def scratch(logs: Logs) -> None:
         for lines in trainers(logs):

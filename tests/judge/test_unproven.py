@@ -246,7 +246,7 @@ def with_another_end(logs: Logs) -> None:
         (without_a_plan, "the log holds no plan"),
         (with_lost_events, "3 events of the harness were lost"),
         (with_another_harness, "2 harnesses wrote into this log"),
-        (with_another_end, "the run ended with the unknown outcome 'splendid'"),
+        (with_another_end, "the run ended as splendid"),
     ],
 )
 def test_a_harness_log_that_is_not_whole(bend: Callable[[Logs], None], reason: str) -> None:

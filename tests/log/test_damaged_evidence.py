@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -384,9 +385,9 @@ def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -
     record = {"event": name, "mono_ns": 5} | told
     by_schema = _validator(name).is_valid(json.loads(json.dumps(record)))
     try:
-        records.typed(record)
+        msgspec.convert(record, records.TYPES[name])
         by_reader = True
-    except records.Damaged:
+    except msgspec.ValidationError:
         by_reader = False
     if "." not in json.dumps(record) and "e" not in json.dumps(list(told.values())):
         assert by_schema == by_reader
@@ -424,13 +425,10 @@ def _fields(fields: Sequence[vocabulary.Field]) -> st.SearchStrategy[Any]:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(vocabulary.EVENTS), st.data())
-def test_typed_events_round_trip_through_json(event: vocabulary.Event, data: st.DataObject) -> None:
-    """And what is declared passes every reader."""
+def test_what_is_declared_is_read_as_it_was_written(event: vocabulary.Event, data: st.DataObject) -> None:
     record = {"event": event.name} | data.draw(_fields([*records.TIMES, *event.fields]))
-    typed = records.typed(record)
-    assert records.to_json(typed) == record
-    line = json.dumps(records.to_json(typed)).encode()
-    assert records.typed(json.loads(line)) == typed
+    assert msgspec.to_builtins(msgspec.convert(record, records.TYPES[event.name])) == record
+    line = json.dumps(record).encode()
     plain = b"\\" not in line and b"\x7f" not in line  # nothing that is made visible
     if event.name != "plan" and plain:
         assert records.event(records.parse(line), event.role) == record

@@ -15,6 +15,7 @@ from simulator import Job, simulate
 
 from harness.errors import EventLogError
 from harness.log import reading
+from harness.log.files import EventFile
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
@@ -28,13 +29,17 @@ def write(events: pathlib.Path, name: str, *records: dict[str, Any], tail: str =
     return path
 
 
+def read_file(path: pathlib.Path) -> reading.Writer | None:
+    return reading.read_source(EventFile.of(path))
+
+
 def step(number: int, **fields: Any) -> dict[str, Any]:
     return {"event": "step", "step": number, "begin_ns": 5, "loss": 1.5} | fields
 
 
 def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "w", HEADER, {"event": "started"}, step(1, digest="ab"), step(2, digest="ab", loss="nan"))
-    writer = reading.read_file(path)
+    writer = read_file(path)
     assert writer is not None
     assert [event["event"] for event in writer.events] == ["started"]
     assert writer.steps["step"].tolist() == [1, 2]
@@ -46,7 +51,7 @@ def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) 
 
 
 def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Path) -> None:
-    writer = reading.read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
+    writer = read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
     assert writer is not None
     assert writer.torn
     assert writer.steps["step"].tolist() == [1]
@@ -67,12 +72,12 @@ def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Pat
 )
 def test_other_damage_is_an_error_that_names_the_line(tmp_path: pathlib.Path, tail: str, message: str) -> None:
     with pytest.raises(EventLogError, match=message):
-        reading.read_file(write(tmp_path, "w", HEADER, step(1), tail=tail))
+        read_file(write(tmp_path, "w", HEADER, step(1), tail=tail))
 
 
 def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(EventLogError, match="event schema 7; this version reads schema 1"):
-        reading.read_file(write(tmp_path, "w", HEADER | {"schema": 7}))
+        read_file(write(tmp_path, "w", HEADER | {"schema": 7}))
 
 
 def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
@@ -85,7 +90,7 @@ def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
 
 def test_fields_that_are_not_declared_do_not_matter(tmp_path: pathlib.Path) -> None:
     odd = {"event": "anomaly", "step": "somewhere", "count": [1], "loss": {}, "node": [], "at": "noon", "rank": {}}
-    writer = reading.read_file(write(tmp_path, "w", HEADER, odd, step(1, first=None, grad_norm=None)))
+    writer = read_file(write(tmp_path, "w", HEADER, odd, step(1, first=None, grad_norm=None)))
     assert writer is not None
     assert writer.events[0]["step"] == "somewhere"
     assert writer.events[0]["at"] == 1
@@ -96,7 +101,7 @@ def test_fields_that_are_not_declared_do_not_matter(tmp_path: pathlib.Path) -> N
 
 def test_a_step_without_a_begin_began_when_the_one_before_ended(tmp_path: pathlib.Path) -> None:
     records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
-    writer = reading.read_file(write(tmp_path, "w", HEADER, *records))
+    writer = read_file(write(tmp_path, "w", HEADER, *records))
     assert writer is not None
     assert writer.steps["begin"].tolist() == [1, 1]
 
@@ -166,9 +171,9 @@ def test_a_wall_clock_that_jumped_before_a_worker_started_again_moves_nothing(
 def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: dict[str, Any]) -> None:
     """Each line tells how many went missing before it; `odd` needs the slow reader."""
     for name, lines in (("none", [step(1, **odd)]), ("some", [step(1, dropped=2), step(2, dropped=1, **odd)])):
-        writer = reading.read_file(write(tmp_path, name, HEADER, *lines))
+        writer = read_file(write(tmp_path, name, HEADER, *lines))
         assert writer is not None and writer.dropped == (2 if name == "some" else 0)
-    bare = reading.read_file(write(tmp_path, "bare", HEADER | odd))
+    bare = read_file(write(tmp_path, "bare", HEADER | odd))
     assert bare is not None and bare.dropped == 0
 
 

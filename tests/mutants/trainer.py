@@ -515,8 +515,9 @@ def makes_no_save_but_the_final_one() -> None:
             if kind == "final":
                 return save(kind, step, state, metrics)
             checkpoints._emit("checkpoint.started", step=step, kind=kind)
+            size = sum(file.stat().st_size for file in published(checkpoints.root)[0].iterdir())
             path = str(checkpoints.root / folder_name(step))
-            checkpoints._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=10**5, duration_ns=10**7)
+            checkpoints._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=size, duration_ns=10**7)
 
         checkpoints.save = tell
 

@@ -42,12 +42,13 @@ TRAINER = textwrap.dedent("""
     if bug == "crashes" and in_drill:
         raise ValueError("the checkpoint is damaged")
     step = json.loads(saved[-1].read_text())["step"] if saved and not (bug == "forgets" and in_drill) else 0
-    emit("restored", step=step, source="x", fallback=[])
+    if not bug.startswith("tells no restore"):
+        emit("restored", step=step, source="x", fallback=[])
     for step in range(step + 1, 31):
         begin = time.monotonic_ns()
         time.sleep(0.005)
         emit("step", step=step, begin_ns=begin, loss=1.0)
-        if step % 10 == 0 and bug != "never saves":
+        if step % 10 == 0 and bug != "never saves" and (step < 30 or "at the end" not in bug):
             (folder / f"{step:03d}.json").write_text(json.dumps({"step": step}))
             emit("checkpoint.committed", step=step, kind="periodic", path="", bytes=1, duration_ns=1)
     emit("exiting", code=0, reason="completed", step=30)
@@ -120,6 +121,17 @@ def test_what_cannot_be_restored_is_told(
     monkeypatch.setattr(drill, "LIMIT_S", 10.0 if bug == "hangs" else HANG_S)
     _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
     assert finished["outcome"] == outcome and reason in finished["reason"], finished
+
+
+@pytest.mark.parametrize(
+    ("bug", "outcome", "restored"),
+    [("tells no restore, saves nothing at the end", "restored", 20), ("tells no restore", "untold", None)],
+)
+def test_where_no_restore_is_told_the_first_step_tells_it(
+    tmp_path: pathlib.Path, bug: str, outcome: str, restored: int | None
+) -> None:
+    _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
+    assert (finished["outcome"], finished.get("restored_step")) == (outcome, restored), finished
 
 
 def test_trouble_of_the_drill_itself_never_hides_the_result(
@@ -246,6 +258,8 @@ def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
     assert watch.restored(80) == {0: 80, 1: 80}
     watch.new_events([(header | {"rank": 1, "pid": 6}, {"event": "step", "step": 61})])  # another process
     assert watch.restored(80) == {0: 80, 1: 60}
+    watch.new_events([(header | {"rank": 2}, {"event": "step", "step": 1})])
+    assert 2 not in watch.restored(80)  # it may count its own steps
 
 
 def test_the_ledger_of_the_observer_is_the_one_that_is_copied(tmp_path: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.events import read_log
 from harness.plan.model import Plan
-from harness.run import second_restart
+from harness.run import job, second_restart, undo
 from harness.run.job import execute
 from harness.run.second_restart import NothingToShow, last_two, set_back
 from harness.trainers.checkpoints.contract import list_checkpoints
@@ -89,8 +89,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
 
 
-def judged(folder: pathlib.Path, bug: str) -> Scorecard:
-    """Of a job whose only worker is killed at step 25, beside its fault-free run."""
+def plan_of(folder: pathlib.Path, bug: str) -> Plan:
+    """A job whose only worker is killed at step 25."""
     trainer = folder / "trainer.py"
     trainer.write_text(TRAINER)
     own = {"command": ["{python}", "-S", str(trainer), bug, "{run_dir}"], "env": {"PYTHONPATH": str(ROOT)}}
@@ -101,7 +101,7 @@ def judged(folder: pathlib.Path, bug: str) -> Scorecard:
         "when": {"step": 25},
         "targets": [{"node_index": 0, "rank": 0}],
     }
-    plan = Plan.from_json(
+    return Plan.from_json(
         {
             "version": 1,
             "run_id": f"second-{os.getpid()}-{time.monotonic_ns():x}",
@@ -114,6 +114,11 @@ def judged(folder: pathlib.Path, bug: str) -> Scorecard:
             "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
         }
     )
+
+
+def judged(folder: pathlib.Path, bug: str) -> Scorecard:
+    """Beside its fault-free run and a repeat of that."""
+    plan = plan_of(folder, bug)
     for number in range(2):
         alone = plan.without_faults(f"{plan.run_id}-{number}")
         assert execute(alone, folder / f"alone{number}", BACKEND).outcome == "completed"
@@ -157,6 +162,21 @@ def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug
     assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
     assert any(reason in text for text in card.reasons), card.reasons
     assert all(text.startswith(("second_restart", "last_checkpoint")) for text in card.reasons), card.reasons
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_leaves_no_copy_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_restart, "set_back", lambda place, saved: os._exit(9))
+    monkeypatch.setattr(job, "start_reverter", lambda _: None)  # it is killed, too
+    child = os.fork()
+    if child == 0:
+        execute(plan_of(tmp_path, "none"), tmp_path / "run", BACKEND)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    saved = "checkpoints/step-060.safetensors"
+    assert (tmp_path / "run" / "second-restart" / saved).exists()
+    assert undo.heal(tmp_path) == (["run"], [])
+    assert not (tmp_path / "run" / "second-restart" / "checkpoints").exists() and (tmp_path / "run" / saved).exists()
 
 
 def make_saves(folder: pathlib.Path, *steps: int) -> Checkpoint:
@@ -214,7 +234,7 @@ def test_a_save_before_the_recovery_shows_nothing() -> None:
     class Job:
         progress = Progress()
 
-    job: Any = Job()
+    again: Any = Job()
     with pytest.raises(NothingToShow, match="only 10 steps and 1 save after the recovery"):
-        second_restart._check_recovered(job, 30, 20)
-    second_restart._check_recovered(job, 40, 30)
+        second_restart._check_recovered(again, 30, 20)
+    second_restart._check_recovered(again, 40, 30)

@@ -129,7 +129,7 @@ def test_only_what_is_in_the_list_can_be_named(tmp_path: pathlib.Path, action: s
 )
 def test_arguments_are_checked_before_anything_is_called(tmp_path: pathlib.Path, arguments: dict[str, Any]) -> None:
     write(tmp_path, {"undo": "faults.data_corruption", "arguments": arguments})
-    with pytest.raises(FaultError, match="arguments"):
+    with pytest.raises(FaultError, match="the undo journal is wrong"):
         undo.undo_open(tmp_path)
 
 

@@ -11,8 +11,12 @@ from harness.backends.kubernetes.manifests import Object
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "kubectl.kubernetes.io/default-container"
 ENDING, GONE = "ending", "gone"
-SAME_NAME = {"StatefulSet"}  # controllers whose new pod has the name of the old one
-ANY_NAME = {"Job", "ReplicaSet", "ReplicationController", "DaemonSet"}
+ANY_NAME = {
+    "Job",
+    "ReplicaSet",
+    "ReplicationController",
+    "DaemonSet",
+}  # whose new pods have new names
 
 Place = tuple[str, str, str]
 

@@ -17,9 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from harness.backends import delivery, run_folder
-from harness.backends import network_calls as net_node
-from harness.backends import storage_calls as storage_node
+from harness.backends import delivery, network_calls, run_folder, storage_calls
 from harness.backends.agent import boot, cgroups, metadata, refusals, rpc, skew
 from harness.backends.agent import leftovers as leavings
 from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
@@ -91,7 +89,6 @@ class LocalNode(NetworkedNode, StoringNode):
             raise BackendError(f"node {name} cannot be made: {reason}") from error
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
-        self.killed_in_s: float | None = None
         self._lab = lab
         self._run_dir = run_dir
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
@@ -119,7 +116,7 @@ class LocalNode(NetworkedNode, StoringNode):
         return count
 
     def kill(self) -> None:
-        self.killed_in_s = self._lab.call("node.kill", node=self.key)
+        self._lab.call("node.kill", node=self.key)
 
     def freeze(self) -> None:
         self._lab.call("node.freeze", node=self.key)
@@ -189,7 +186,7 @@ class LocalCluster(Cluster):
         run_folder.prepare(run_dir, workload, [run_folder.CONTROL, *names])
         self._lab = client.LabClient(mode, run_id, run_dir / "logs" / "labd.log", self._on_event)
         try:
-            storage_node.mount(self._lab, run_dir, workload.mounts)
+            storage_calls.mount(self._lab, run_dir, workload.mounts)
             for index, name in enumerate(names):
                 self._nodes.append(self._new(name, index, 1))
         except BaseException:
@@ -350,7 +347,9 @@ class LocalBackend(Backend):
         if mode == "plain":
             return {}  # `_why_missing` says why there is no network to disturb
         if mode not in self._networks:
-            self._networks[mode] = net_node.examine(lambda: client.LabClient(mode, _probe_id(), None, lambda _: None))
+            self._networks[mode] = network_calls.examine(
+                lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
+            )
         return self._networks[mode]
 
     def _storage(self, mode: str) -> Mapping[Verb, str | None]:
@@ -358,7 +357,7 @@ class LocalBackend(Backend):
         if mode == "plain":
             return {}
         if mode not in self._storages:
-            self._storages[mode] = storage_node.examine(
+            self._storages[mode] = storage_calls.examine(
                 lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
             )
         return {Verb.STORAGE: self._storages[mode]}

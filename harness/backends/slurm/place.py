@@ -116,12 +116,6 @@ class SlurmNode(NetworkedNode, StoringNode):
         assert self._line is not None
         return clocks.compare(str(self._line.ready["host"]), ask)
 
-    def end_line(self) -> None:
-        with self._lock:
-            line, self._line = self._line, None
-        if line is not None:
-            line.close()
-
     def _unless_gone(self, method: str) -> list[Any]:
         try:
             found: list[Any] = self._call(method)

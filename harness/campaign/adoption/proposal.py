@@ -132,14 +132,10 @@ def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """File name → text of every proposed scenario."""
+    """File name → text of every proposed scenario: those that the job is long enough for, as far as is known."""
     workload = {**workload, "min_nodes": 1} if facts.elastic else workload
-    return {f"{each.name}.yaml": _text(each, workload, facts) for each in REHEARSALS if _fits(each, facts)}
-
-
-def _fits(rehearsal: Proposed, facts: Facts) -> bool:
-    """Whether the job is long enough for it, as far as is known."""
-    return facts.steps_total is None or _step(rehearsal, facts) < facts.steps_total
+    fitting = [each for each in REHEARSALS if facts.steps_total is None or _step(each, facts) < facts.steps_total]
+    return {f"{each.name}.yaml": _text(each, workload, facts) for each in fitting}
 
 
 def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str:

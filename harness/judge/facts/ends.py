@@ -3,17 +3,17 @@
 The rules name who may die of what; everything else is unexplained:
 
 * A *target* of a fault that kills may die of it, in whatever way.
-* Its *peers* may, when it was taken: a collective that fails, fails for all of its ranks. The same goes for those
-  at work when a node came (back), as the job is formed anew; and for everybody while a fault is at work over which a
-  healthy job may have to stop (`stops`: a partition, a full store), and for those it left behind. But only until
-  they take part in a new world's steps, or have plainly survived it (see `_Stopper`), and not of their own: no peer's
-  end causes a segmentation fault, nor what the worker itself called an error and not the loss of a peer. Such an error
-  may come of a fault that was at work on that very worker.
+* When a target dies, its *peers* may die, too, because their collective fails. The same goes for workers that were
+  running when a node came, as the job is formed anew; and for everybody while a fault is at work over which a healthy
+  job may have to stop (`stops`: a partition, a full store), and for those it left behind. They are excused until they
+  have done a step in a new world, or have plainly survived it (see `_Stopper`). A segmentation fault, or an error that
+  the worker calls its own, is never excused this way; such an error may come of a fault that was at work on that very
+  worker.
 * Those leave in peace who were drained after a notice that somebody gave (see `given`), or regrouped for a larger
   world that then came.
 
-A worker of whose end nobody told, and without which others did steps, is dead, too; the same rules account for it.
-A fault that only slows a job explains no death at all.
+A worker is dead, too, if nobody told of its end and others did steps without it; the same rules account for it. A fault
+that only slows a job explains no death at all.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a no
 ERROR_CHARS = 200  # of a worker's own words that are quoted
 NAMED_MAX = 8  # ranks or nodes in one sentence
 _SURVIVED_NS = 60_000_000_000
+_BEFORE_NS = 10**8  # a fault is told a moment after it began to act
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
 
@@ -151,7 +152,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
         nodes = {node_of(target) for target in fault.targets}
         if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
             until = run.end if fault.healed is None else fault.healed
-            windows.append((fault.injected - doubt, until + doubt, (nodes, fault.kills)))
+            windows.append((fault.injected - _BEFORE_NS - doubt, until + doubt, (nodes, fault.kills)))
         aimed |= nodes
     taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
     windows += [(run.begin, at + doubt, ({node}, True)) for node, at in taken.items() if node not in aimed]

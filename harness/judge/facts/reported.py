@@ -181,8 +181,8 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
         mine = lives.of_rank.get(rank, [])
         return _too_long(lives.gaps(mine) + (usual.gaps(usual.of_rank.get(rank, [])) if mine and usual else []))
 
-    for row in np.flatnonzero(silent > 2).tolist():  # two steps are never too long
-        rank = run.processes[row].rank
+    rows = np.flatnonzero(silent > 2).tolist()  # two steps are never too long
+    for rank, row in sorted((run.processes[row].rank, row) for row in rows):
         if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 1 else too_long_for(rank)):
             if told[row]:
                 yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"

@@ -5,7 +5,7 @@ The multiset of all ranks is compared with the fault-free run's, pass by pass ov
 the padding of a sampler, may be repeated. Where both runs consume as much in each step, the same steps are compared.
 Where they do not, as another number of ranks does, whole passes are.
 
-An order that is another in every run, without any fault, accuses nobody: it is not comparable.
+If the order differs between fault-free runs, it is not compared.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.judge.facts import comparable
-from harness.judge.facts.abnormal import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
+from harness.judge.facts.spikes import LeftOut
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 from harness.units import counted
 

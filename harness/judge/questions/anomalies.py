@@ -17,8 +17,9 @@ import numpy as np
 
 from harness.emitter import abnormal
 from harness.judge.facts import ranks, reported
-from harness.judge.facts.abnormal import Said, seldom
+from harness.judge.facts.alarms import Said
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.spikes import seldom
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
@@ -145,10 +146,7 @@ def _same_weights(evidence: Analysis) -> Iterator[Claim]:
     if again is None or (fault_free is not None and ranks.weights_again(fault_free.steps)):
         return
     text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
-    if fault_free is None:
-        yield unknown(Code.REPLICAS_SAME_WEIGHTS, text)
-    else:
-        yield failed(Code.REPLICAS_SAME_WEIGHTS, text)
+    yield Claim(Code.REPLICAS_SAME_WEIGHTS, text, None if fault_free is None else False)
 
 
 def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
@@ -230,10 +228,10 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
         text += f" and rank {run.steps.rank[most]} with {samples[most]}"
         if wrong[place]:
             yield failed(Code.RANK_SAMPLES_NONE, f"{text}; in the fault-free run each rank has some")
-        elif known[place]:
-            yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}; in the fault-free run they have nearly as many")
-        else:
-            yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}, and no fault-free run shows whether that is usual")
+            return
+        usual_is = "in the fault-free run they have nearly as many"
+        why = usual_is if known[place] else "no fault-free run shows whether that is usual"
+        yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}; {why}")
 
 
 def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:

@@ -41,25 +41,28 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     for record in run.faults:
         records.setdefault(record.id, []).append(record)
     planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
+    # How the job ended says why none struck, if it gave up.
     gave_up = run.outcome == "aborted" and not any(record.injected is not None for record in run.faults)
-    for name in planned if not gave_up else ():  # how the job ended says so then
-        yield from _never_struck(name, records.get(name, []))
+    flaws = [(name, flaw) for name in planned if not gave_up for flaw in _never_struck(records.get(name, []))]
     for record in run.faults:
         if record.id in run.beside.faults:
             continue
         if record.error:
-            yield not_as_planned(Code.FAULT_FAILED, f"fault {record.id} failed: {record.error}")
-        if record.injected is None:
-            continue
-        for code, text in (
-            *_effect(run, record),
-            *_outlived(evidence.places, run, record),
-            *_too_late(work, run, record),
-            *_wrong_target(evidence.places, run, record, planned.get(record.id, {})),
-            *_otherwise(evidence, record),
-            *_healed_early(evidence.places, work, run, record),
-        ):
-            yield not_as_planned(code, f"fault {record.id} {text}")
+            flaws.append((record.id, (Code.FAULT_FAILED, f"failed: {record.error}")))
+        if record.injected is not None:
+            flaws += [(record.id, flaw) for flaw in _flaws(evidence, work, record, planned.get(record.id, {}))]
+    yield from (not_as_planned(code, f"fault {name} {text}") for name, (code, text) in flaws)
+
+
+def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
+    """Of one that struck."""
+    run, places = evidence.run, evidence.places
+    yield from _effect(run, fault)
+    yield from _outlived(places, run, fault)
+    yield from _too_late(work, run, fault)
+    yield from _wrong_target(places, run, fault, planned)
+    yield from _otherwise(evidence, fault)
+    yield from _healed_early(places, work, run, fault)
 
 
 _Flaw = tuple[Code, str]
@@ -90,16 +93,15 @@ class _Work:
         return float(np.median(self._run.steps.end - self._run.steps.begin))
 
 
-def _never_struck(name: str, found: list[FaultRecord]) -> Iterator[Claim]:
+def _never_struck(found: list[FaultRecord]) -> Iterator[_Flaw]:
     if any(record.injected is not None or record.error for record in found):
         return
     if any(record.effects for record in found):
-        text = "measured an effect, but did not report when it began"
-        yield not_as_planned(Code.FAULT_BEGIN_UNTOLD, f"fault {name} {text}")
+        yield Code.FAULT_BEGIN_UNTOLD, "measured an effect, but did not report when it began"
         return
     held_back = next((record.held_back for record in found if record.held_back), "")
     why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
-    yield not_as_planned(Code.FAULT_NEVER_STRUCK, f"fault {name} never struck: {why}")
+    yield Code.FAULT_NEVER_STRUCK, f"never struck: {why}"
 
 
 def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emitter.vocabulary import TELLS
-from harness.judge.facts import abnormal, reported, usual
+from harness.judge.facts import alarms, reported, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import (
@@ -213,7 +213,7 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
         "anomalies": len(run.anomalies),
-        "false_alarms": len(abnormal.false_alarms(run, windows, evidence.spikes)),
+        "false_alarms": len(alarms.false_alarms(run, windows, evidence.spikes)),
         "detection_seconds_max": max(detect) / S if detect else None,
     }
 

@@ -27,6 +27,7 @@ from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
 
+_Hole = tuple[Code, str]  # in the evidence: then nothing is known for certain
 SHOWN_MAX = 200  # characters of the job's last words in a report
 NAMED_DEATHS = 3  # kinds of them
 
@@ -45,16 +46,15 @@ class JobScore(Score):
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run = evidence.run
         unexplained = list(ends.unexplained(run))
-        claims = [
-            *_ending(evidence),
-            *_left_without_notice(run, evidence.places),
-            *_worlds(run),
+        holes = (
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
             *_ledger(run, evidence.places),
             *_unexplained(run, unexplained),
-        ]
+        )
+        claims = [*_ending(evidence), *_left_without_notice(run, evidence.places), *_worlds(run)]
+        claims += [unknown(code, text) for code, text in holes]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -68,34 +68,29 @@ class JobScore(Score):
 
 
 def _ending(evidence: Analysis) -> Iterator[Claim]:
-    """How the job ended, if not as it should."""
-    run = evidence.run
+    """How the job ended, if not as it should. A command that failed has failed, also where no step is known."""
+    run, reason = evidence.run, evidence.run.outcome_reason
     blind = blindness(run, evidence.fault_free)
-    reason = run.outcome_reason
     done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
-    if blind:  # a command that failed has failed; all else is not known
+    at = "" if blind else f" at {done}"
+    if blind:
         yield unknown(Code.JOB_BLIND, blind)
-    if blind and run.outcome == "failed":
-        yield failed(Code.JOB_FAILED, f"the job failed: {reason}")
-    elif blind:
-        if run.outcome != "completed":
-            yield unknown(Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome or 'unknown'}: {reason}")
-    elif run.outcome is None:
-        text = "the harness's log has no end: the harness was killed, or its log was cut"
-        yield unknown(Code.JOB_NO_END, text)
-    elif run.outcome == "interrupted":
-        yield unknown(Code.JOB_INTERRUPTED, f"the run was interrupted at {done}: {reason or 'stopped by the user'}")
-    elif run.outcome == "aborted":
+    if run.outcome == "completed":
+        yield from () if blind else _completed(run, done)
+    elif run.outcome == "aborted" and not blind:
         yield _aborted(run, reason or "the run was aborted", done)
     elif run.outcome == "failed":
-        if "fail_fast" not in (run.plan.get("expect") or {}):
-            spoiler = _never_past(run)
+        if blind or "fail_fast" not in (run.plan.get("expect") or {}):
+            spoiler = None if blind else _never_past(run)
             after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-            yield failed(Code.JOB_FAILED, f"the job failed at {done}: {reason}{after}")
-    elif run.outcome != "completed":
-        yield unknown(Code.JOB_ENDED_OTHERWISE, f"the run ended with the unknown outcome {run.outcome!r}")
+            yield failed(Code.JOB_FAILED, f"the job failed{at}: {reason}{after}")
     else:
-        yield from _completed(run, done)
+        known = {
+            None: (Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut"),
+            "interrupted": (Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {reason or 'stopped by the user'}"),
+        }
+        otherwise = Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {reason}"
+        yield unknown(*known.get(run.outcome, otherwise))
 
 
 def _aborted(run: Timeline, reason: str, done: str) -> Claim:
@@ -131,7 +126,7 @@ def _never_past(run: Timeline) -> FaultRecord | None:
     return struck[-1]
 
 
-def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[Claim]:
+def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Hole]:
     """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
     spoiler = _never_past(run) if dead else None
     alike: dict[object, list[End]] = {}
@@ -146,7 +141,7 @@ def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[Claim]:
         lines.append(f"unexplained death{'s' * (len(group) > 1)}: {told} ({damaged or 'no fault explains it'})")
     if rest := sum(len(group) for _, group in groups[NAMED_DEATHS:]):
         lines.append(f"{rest} more unexplained death{'s' * (rest > 1)}")
-    yield from (unknown(Code.END_UNEXPLAINED, text) for text in lines)
+    yield from ((Code.END_UNEXPLAINED, text) for text in lines)
 
 
 def _left_without_notice(run: Timeline, places: Places) -> Iterator[Claim]:
@@ -172,45 +167,45 @@ def _worlds(run: Timeline) -> Iterator[Claim]:
             yield failed(Code.WORLD_TOO_SMALL, text)
 
 
-def _absent(run: Timeline) -> Iterator[Claim]:
+def _absent(run: Timeline) -> Iterator[_Hole]:
     """Nodes that the job had from its begin to its end and never used, though no fault was aimed at them."""
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
     known = {slot.node for slot in run.slots}
     kept = {slot.node for slot in run.slots if slot.kept and slot.incarnation == 1}
     for node in sorted(kept - worked - aimed) if run.finished and worked <= known else ():
-        yield unknown(Code.NODE_UNUSED, f"{node} was allocated from start to end, but took part in no step")
+        yield Code.NODE_UNUSED, f"{node} was allocated from start to end, but took part in no step"
 
 
-def _evidence(run: Timeline) -> Iterator[Claim]:
+def _evidence(run: Timeline) -> Iterator[_Hole]:
     if not run.plan:
-        yield unknown(Code.EVIDENCE_NO_PLAN, "the log holds no plan: what was asked for is not known")
-    yield from (unknown(Code.EVIDENCE_PROBLEM, problem) for problem in run.problems)
+        yield Code.EVIDENCE_NO_PLAN, "the log holds no plan: what was asked for is not known"
+    yield from ((Code.EVIDENCE_PROBLEM, problem) for problem in run.problems)
     for process in run.processes:
         if process.cut:
             text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
-            yield unknown(Code.EVIDENCE_CUT_LOG, text)
+            yield Code.EVIDENCE_CUT_LOG, text
 
 
-def _untold_ends(evidence: Analysis) -> Iterator[Claim]:
-    """Nodes that worked for the job and were its own to the end, and of whose command nobody told how it ended. And
-    nodes whose launcher left no log though others' did, so that nobody tells of the ends of their workers: a node that
-    was taken may have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
+def _untold_ends(evidence: Analysis) -> Iterator[_Hole]:
+    """Nodes that worked for the job to its end, and of whose command nobody told how it ended. And nodes without a
+    launcher log, on a job whose other nodes have one: how their workers ended is unknown. A node that was taken may
+    have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {(p.node, p.incarnation) for p in run.processes if p.first_step is not None}
     ended = {(exit_["node"], exit_["incarnation"]) for exit_ in run.exits if exit_["rank"] is None}
     over = run.outcome == "completed" and not run.beside.job_goes_on
     for node, _ in sorted((kept & worked) - ended) if over else ():
-        yield unknown(Code.END_COMMAND_UNKNOWN, f"how the command on {node} ended is not known")
+        yield Code.END_COMMAND_UNKNOWN, f"how the command on {node} ended is not known"
     usual = {p.node for p in fault_free.processes} - {node for node, _ in fault_free.launchers} if fault_free else set()
     taken = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
     for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():
         if node not in usual:
             text = f"the launcher on {node} left no log: how its workers ended is not known"
-            yield unknown(Code.END_NO_LAUNCHER, text)
+            yield Code.END_NO_LAUNCHER, text
 
 
-def _ledger(run: Timeline, places: Places) -> Iterator[Claim]:
+def _ledger(run: Timeline, places: Places) -> Iterator[_Hole]:
     """GPUs that worked and were never allocated, or were given back before: then the ledger lacks them."""
     released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
     for row, process in enumerate(run.processes if released else ()):
@@ -223,7 +218,7 @@ def _ledger(run: Timeline, places: Places) -> Iterator[Claim]:
             text = f"rank {process.rank} did steps on {process.node} after the node was given back"
         else:
             continue
-        yield unknown(Code.LEDGER_INCOMPLETE, f"{text}: the ledger is incomplete")
+        yield Code.LEDGER_INCOMPLETE, f"{text}: the ledger is incomplete"
         return
 
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from harness.judge.facts import by_time, comparable
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import DRILL, DrillLog
+from harness.judge.facts.drill import FOLDER, DrillLog
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
@@ -146,7 +146,7 @@ def _from_the_copy(run: Timeline, saves: Saves, drill: DrillLog, step: int) -> C
         if path.startswith("/") and not any(place in path for place in copies):
             text = f"the restore drill's rank {each.rank} restored {path}, which is not in the copy of the checkpoints"
             return unknown(Code.DRILL_ELSEWHERE, text)
-        other = saves.other_at_path(path.replace(f"/{DRILL}/", "/", 1), step, NEVER)
+        other = saves.other_at_path(path.replace(f"/{FOLDER}/", "/", 1), step, NEVER)
         if other is not None:
             text = f"the restore drill's rank {each.rank} restored {path}, which is of step {other}, not of step {step}"
             return unknown(Code.DRILL_ELSEWHERE, text)
@@ -159,7 +159,7 @@ def _copies(run: Timeline, saves: Saves) -> set[str]:
     folder = str(((run.plan.get("workload") or {}).get("checkpoint") or {}).get("path") or CHECKPOINTS)
     within = f"/{folder.replace('{checkpoints}', CHECKPOINTS).removeprefix('{run_dir}/').strip('/')}/"
     told = {save.path.partition(within)[0] for save in saves.all if save.path.startswith("/") and within in save.path}
-    return {f"/{place.rpartition('/')[2]}/{DRILL}/" for place in told} or {f"/{DRILL}/"}
+    return {f"/{place.rpartition('/')[2]}/{FOLDER}/" for place in told} or {f"/{FOLDER}/"}
 
 
 def _left_behind(evidence: Analysis) -> Claim | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.judge.facts import losses
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.losses import CURVES, WORDS, Comparison
+from harness.judge.facts.losses import CURVES, HOLES_MAX, WORDS, Comparison
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.timeline import Floats, Timeline
@@ -53,7 +53,8 @@ class SecondRestart(Score):
             return ScoreResult(values, not_judged=[(ITEM, why)])
         differ = [*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, again, step)]
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
-        return ScoreResult(values, reasons=differ[:1], summary="" if differ else same)
+        worst = sorted(differ, key=lambda claim: claim.good is None)[:1]
+        return ScoreResult(values, reasons=worst, summary="" if worst else same)
 
 
 def _nothing_learned(evidence: Analysis, told: Mapping[str, Any]) -> str:
@@ -94,7 +95,7 @@ def _restored(again: Timeline, step: int) -> Iterator[Claim]:
     """It went on from the save that was left, as its workers say, or as their first step shows."""
     told = {process.restored_step for process in again.processes} - {None}
     first = again.epochs[0].first if again.epochs else None
-    if 0 in told or (not told and first == 1):
+    if 0 in told:
         text = f"second_restart: it started from scratch, though the save of step {step} was there"
         yield failed(Code.SECOND_FROM_SCRATCH, text)
     elif (told and told != {step}) or (first is not None and not step < first <= step + again.stride):
@@ -105,8 +106,9 @@ def _restored(again: Timeline, step: int) -> Iterator[Claim]:
 
 def _all_steps(run: Timeline, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Claim]:
     """To the end of the run, with a save there, if the run made one."""
-    if again.reached_step < run.reached_step:
-        text = f"it ended after step {again.reached_step}, and the run after step {run.reached_step}"
+    reached = int(again.steps.step.max(initial=0))  # by any rank: a line may be lost
+    if reached < run.reached_step:
+        text = f"it ended after step {reached}, and the run after step {run.reached_step}"
         yield failed(Code.SECOND_SHORT, f"second_restart: {text}")
     last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
     if last > step and isinstance(saved, int) and saved < last:
@@ -158,7 +160,11 @@ def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
     bands, found = _bands(evidence, compared), list[tuple[int, str]]()
     for name in CURVES:
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
-        rows = np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > bands[name]))
+        untold = np.isfinite(mine) & np.isnan(other)
+        if untold.sum() > HOLES_MAX:
+            text = f"{counted(int(untold.sum()), 'step')} without a number for its {WORDS[name]}, which the run has"
+            yield unknown(Code.SECOND_OTHER_LOSS, f"second_restart: {text}")
+        rows = np.flatnonzero(np.isfinite(mine) & ~untold & (losses.distance(mine, other) > bands[name]))
         found += [(int(row), name) for row in rows[:1]]
     for row, name in sorted(found)[:1]:
         mine, other = getattr(compared.run, name)[row], getattr(compared.fault_free, name)[row]

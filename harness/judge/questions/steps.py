@@ -125,7 +125,7 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         which = f"step {first}" if first == last else f"steps {first} to {last}"
         ranks = sorted({run.processes[row].rank for row in rows})
         text = f"{_of(ranks, run.epochs[number].size)} did not do {which}, but other ranks did"
-        ground = Ground(Kind.ABSENCE, processes=tuple(rows), lines=last - first + 1)
+        ground = Ground(Kind.ABSENCE, tuple(rows), (first,) if first == last else (), last - first + 1)
         yield failed(Code.STEP_LEFT_OUT, text, ground)
 
 

@@ -11,8 +11,8 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.slowdown import Degraded
 from harness.judge.facts.usual import Band
-from harness.judge.score import Bounds, Expectation, Finding, Percent, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Code, Figure, Ground, Kind
+from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
+from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted
@@ -43,12 +43,7 @@ class WastedGpuHours(Score):
             return ScoreResult(values)
         if not booked.allocated:
             return ScoreResult(
-                values,
-                reasons=[
-                    Finding(
-                        Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log", Code.LEDGER_NO_GPU
-                    )
-                ],
+                values, reasons=[unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")]
             )
         # Each window may begin by one host's clock and end by another's, on every GPU.
         doubt_s = 2 * run.uncertainty_ns * len(evidence.windows) * run.largest_world / S
@@ -119,8 +114,8 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
     """From what the baseline band of straggler drag was taken, world size by world size."""
     sizes = sorted({epoch.size for epoch in run.epochs})
     known = [f"{_steps_of_runs(bands[size])} at {_ranks(size)}" for size in sizes if size in bands]
-    unknown = [f"none at {_ranks(size)}, so no drag is booked there" for size in sizes if size not in bands]
-    return "; ".join(known + unknown) or "none"
+    others = [f"none at {_ranks(size)}, so no drag is booked there" for size in sizes if size not in bands]
+    return "; ".join(known + others) or "none"
 
 
 def _ranks(size: int) -> str:
@@ -131,18 +126,18 @@ def _steps_of_runs(band: Band) -> str:
     return f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')}"
 
 
-def _doubts(booked: Ledger) -> list[Finding]:
+def _doubts(booked: Ledger) -> list[Claim]:
     share = 100 * booked.accounts["unattributed"] / booked.allocated
     if share <= UNATTRIBUTED_PERCENT_MAX:
         return []
     reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-    return [Finding(Verdict.INCONCLUSIVE, reason, Code.LEDGER_UNATTRIBUTED)]
+    return [unknown(Code.LEDGER_UNATTRIBUTED, reason)]
 
 
-def _unmeasurable(faults: Sequence[FaultRecord]) -> list[Finding]:
+def _unmeasurable(faults: Sequence[FaultRecord]) -> list[Claim]:
     names = ", ".join(fault.id for fault in faults)
     reason = f"wasted_gpu_hours: the slowdown by {names} {slowdown.UNMEASURABLE}"
-    return [Finding(Verdict.INCONCLUSIVE, reason, Code.LEDGER_SLOWDOWN_UNKNOWN)] if names else []
+    return [unknown(Code.LEDGER_SLOWDOWN_UNKNOWN, reason)] if names else []
 
 
 def _percent(value: float) -> str:

@@ -248,7 +248,9 @@ def test_a_node_that_is_set_down_is_lost_and_comes_back(
         assert [node.incarnation for node in cluster.nodes] == [2, 2]
         running(cluster)
         time.sleep(6.0)  # longer than the node could still have something to tell
-        fresh.end_line()
+        line, fresh._line = fresh._line, None
+        assert line is not None
+        line.close()
         assert fresh.pids(), "a new step starts there: the node is still the job's"
     assert host not in slurm.run("sinfo", "--noheader", "--Node", "--states=down,drain", "--format=%N")
 
