@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 STARTED, COMMITTED, FAILED = "checkpoint.started", "checkpoint.committed", "checkpoint.failed"
 PUBLISHED = "checkpoint.published"  # the harness saw it
+REMOVED, LEFT = "checkpoint.removed", "checkpoint.left"  # it saw it go away; what it saw at the end
+UNSEEN = "checkpoint.unseen"  # why it saw nothing
 PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
 
 Event = Mapping[str, Any]

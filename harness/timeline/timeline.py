@@ -147,6 +147,9 @@ class Timeline:
     problems: Sequence[str] = field(default=())  # contradictions found while reading
     left_out: Sequence[dict[str, Any]] = field(default=())  # `samples.left_out`, of all before the end
     published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published`, as the harness saw them
+    removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed`, likewise
+    left: Mapping[str, Any] | None = None  # `checkpoint.left`: what the harness saw when all nodes had ended
+    unseen: Sequence[str] = field(default=())  # why the harness did not see the store, or a part of it
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
     stretches: Sequence[Stretch] = field(default=())  # what each process did in each epoch
@@ -258,6 +261,9 @@ def build(log: reading.Log) -> Timeline:
         checkpoints=checkpoints,
         committers=committers,
         published=[event for event in story.harness if event["event"] == saves.PUBLISHED],
+        removed=[event for event in story.harness if event["event"] == saves.REMOVED],
+        left=next((event for event in story.harness if event["event"] == saves.LEFT), None),
+        unseen=[str(event.get("why")) for event in story.harness if event["event"] == saves.UNSEEN],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),

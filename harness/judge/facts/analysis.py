@@ -161,7 +161,7 @@ class Analysis(Evidence):
 
     @cached_property
     def saves(self) -> Saves:
-        return Saves(self.run)
+        return Saves(self.run, self.fault_free_saves)
 
     @cached_property
     def fault_free_saves(self) -> Saves | None:

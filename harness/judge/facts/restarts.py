@@ -17,19 +17,24 @@ from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 @dataclass(frozen=True)
 class PassedOver:
-    """A checkpoint that somebody saw and did not take. One without step and place may be any."""
+    """A checkpoint that somebody saw and did not take."""
 
     step: int | None
-    path: str
-    source: str
+    place: str
 
     def is_save(self, save: Save) -> bool:
-        return bool(self.path and self.path == save.path) or self.step == save.step
+        if self.place and save.path:
+            mine, theirs = self.place.rstrip("/"), save.path.rstrip("/")
+            if mine == theirs or mine.startswith(f"{theirs}/") or theirs.endswith(f"/{mine}"):
+                return True
+        if self.place and not save.path and self.step is None:
+            return True  # nothing says that it is another one
+        return self.step is not None and self.step == save.step
 
     def is_damaged(self, damage: Damage) -> bool:
-        if place := self.path or self.source:
-            return damage.is_named(place)
-        return self.step is None or self.step == damage.step
+        if self.place:
+            return damage.is_named(self.place)
+        return self.step is None or self.step == damage.step  # one that is not named may be any
 
 
 @dataclass(frozen=True)
@@ -192,4 +197,4 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
 
 def _passed_over(items: Iterable[object]) -> list[PassedOver]:
     told = (item for item in items if isinstance(item, Mapping))
-    return [PassedOver(i.get("step"), str(i.get("path") or ""), str(i.get("source") or "")) for i in told]
+    return [PassedOver(each.get("step"), str(each.get("path") or each.get("source") or "")) for each in told]

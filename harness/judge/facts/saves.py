@@ -14,42 +14,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.judge.facts.store import Looks, NoSave, grouped
+from harness.judge.facts.store import Save as Save
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED, FAILED, PART, STARTED, family
+from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
-K = TypeVar("K")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Save:
-    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
-
-    step: int  # -1: it is not known
-    process: int  # row in Timeline.processes; -1: it is of before the window
-    begun: int | None
-    ended: int | None
-    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
-    path: str = ""
-    holds: tuple[str, ...] = ()  # whose state it put in
-    tensors: str = ""  # digest of them
-    kind: str = "untold"
-    duration_ns: int = 0
-
-    @property
-    def at(self) -> int:
-        """When it was told of first."""
-        return self.begun if self.begun is not None else self.ended or 0
-
-    @property
-    def last_at(self) -> int:
-        """When it was told of last."""
-        return self.ended if self.ended is not None else self.at
-
-    @cached_property
-    def series(self) -> str:
-        return family(self.path)
 
 
 @dataclass(frozen=True)
@@ -91,10 +62,10 @@ class Newest(Generic[T]):
 
 
 class Saves:
-    """The saves of a run, in the order in which they were told of."""
+    """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
-    def __init__(self, run: Timeline):
-        self._run = run
+    def __init__(self, run: Timeline, usual: Saves | None = None):
+        self._run, self._usual = run, usual
         self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
 
     @cached_property
@@ -103,23 +74,34 @@ class Saves:
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
-    def steps(self) -> Ints:
-        """The steps of which a checkpoint was committed, each once, in order; not of steps that were still to come."""
-        told: dict[int, list[Save]] = _grouped((save.process, save) for save in self.whole if save.step > 0)
-        found = [self._of_steps_done(process, saves) for process, saves in told.items()]
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    def looks(self) -> Looks:
+        """What the harness saw of them."""
+        return Looks(self._run, self.whole, self.sound_at, self._usual.looks if self._usual is not None else None)
 
-    def _of_steps_done(self, process: int, saves: Sequence[Save]) -> Ints:
-        """One that tells no steps is believed, as those of others may be read late."""
-        order, places = self._run.rows_by_process
-        rows = order[places[process] : places[process + 1]] if process >= 0 else order[:0]
-        saved = np.array([save.step for save in saves], np.int64)
-        if self._run.dropped or len(rows) < 2:
-            return saved
-        step, at = self._run.steps.step[rows], np.array([save.ended for save in saves], np.int64)
-        furthest = np.append(step.min(), np.maximum.accumulate(step))
-        done = furthest[np.searchsorted(self._run.steps.end[rows], at + self._run.uncertainty_ns, "right")]
-        return np.asarray(saved[saved <= done + np.diff(np.unique(step)).max(initial=1)], np.int64)
+    @property
+    def none(self) -> Mapping[Save, NoSave]:
+        """Those that were told as committed, and are none."""
+        return self.looks.none
+
+    @cached_property
+    def good(self) -> Sequence[Save]:
+        """Those that were committed and are what was told; of a trainer that tells none, what the harness saw."""
+        seen = () if self._run.checkpoints else self.seen
+        return [*seen, *(save for save in self.whole if save not in self.none)]
+
+    @cached_property
+    def seen(self) -> Sequence[Save]:
+        """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
+        told = [each for each in self.looks.store.seen if each.step is not None]
+        furthest = np.maximum.accumulate(np.append(0, self._run.steps.step))
+        done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]
+        saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
+        return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
+
+    @cached_property
+    def steps(self) -> Ints:
+        """The steps of which there was a checkpoint, each once, in order."""
+        return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
     def last_tensors(self) -> Mapping[tuple[int, int, str], tuple[int, str]]:
@@ -242,17 +224,17 @@ class Saves:
 
     @cached_property
     def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
-        return _grouped((event.get("path"), event) for event in self._run.published)
+        return grouped((event.get("path"), event) for event in self._run.published)
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
         """By step: when something was told of a checkpoint of it, and what."""
-        return _grouped((int(e["step"]), (e["at"], e["event"])) for e in self._run.checkpoints if "step" in e)
+        return grouped((int(e["step"]), (e["at"], e["event"])) for e in self._run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
         """When it was told of, and of which step; a path may be used again."""
-        return _grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
+        return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
@@ -262,7 +244,7 @@ class Saves:
     def _by_name(self) -> Mapping[str, Sequence[tuple[int, int]]]:
         """By each part of the path: when it was committed, or a part of it, and of which step."""
         done = sorted((save.last_at, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
-        return _grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
+        return grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
 
     @cached_property
     def _begins(self) -> Mapping[int, Ints]:
@@ -274,7 +256,7 @@ class Saves:
     @cached_property
     def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
         ended = sorted((save.last_at, save.process, save.step) for save in self.all if save.how)
-        return _grouped(((process, step), at) for at, process, step in ended)
+        return grouped(((process, step), at) for at, process, step in ended)
 
     def _next_end(self, save: Save) -> int:
         """When its process told next how a save of that step had ended."""
@@ -316,11 +298,5 @@ def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> S
         tensors=str(told.get("tensors") or ""),
         kind=str(told.get("kind") or "untold"),
         duration_ns=int(told.get("duration_ns", 0)),
+        size=told.get("bytes"),
     )
-
-
-def _grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    found: dict[K, list[T]] = {}
-    for key, what in pairs:
-        found.setdefault(key, []).append(what)
-    return found

@@ -1,4 +1,5 @@
-"""Last checkpoint: what the job leaves behind can be loaded, shown by a restore drill before its nodes are released.
+"""Last checkpoint: the job leaves one of its last step behind. It can be loaded, as a restore drill shows before the
+nodes are released.
 
 The harness starts the job's command once more on a copy of the checkpoints, waits for `restored`, and ends it. It tells
 `drill.started` {step} and `drill.finished` {outcome, step, restored_step} in its own log; the events of the drill's
@@ -8,17 +9,18 @@ workers lie in `RUN/drill/events/` and must say the same.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import by_time
+from harness.judge.facts import by_time, comparable
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.drill import FOLDER, DrillLog
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, Code, Doubt, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import FAILED
 from harness.timeline.story import CLEAN_CODES
@@ -51,7 +53,7 @@ class LastCheckpoint(Score):
 
     def score(self, evidence: Analysis, bounds: LastCheckpointBounds | None) -> ScoreResult:
         run = evidence.run
-        newest = max((save.step for save in evidence.saves.whole if save.holds != ("model",)), default=0)
+        newest = max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
         told = run.drill or {}
         restored = told.get("restored_step")
         values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
@@ -59,13 +61,17 @@ class LastCheckpoint(Score):
         if bounds is None:
             return ScoreResult(values)
         bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
-        if why := _nothing_learned(run):
-            claim = _from_the_log(run, evidence.saves)
-            if claim is None:
-                return ScoreResult(values, not_judged=[(ITEM, why)])
-            return ScoreResult(values, [_line(bound, "—", claim)])
-        claim = _drilled(run, evidence.saves, evidence.drill, newest, bounds.max_steps_behind)
+        why = _nothing_learned(run)
+        if why:
+            found = [_left_behind(evidence), _damaged(evidence)]
+        else:
+            loaded = _drilled(run, evidence.saves, evidence.drill, newest, bounds.max_steps_behind)
+            found = [loaded, _left_behind(evidence)]
+        claim = min((claim for claim in found if claim), key=lambda claim: claim.good is None, default=None)
+        if why and claim is None:
+            return ScoreResult(values, not_judged=[(ITEM, why)])
         observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
+        observed = "—" if why else observed
         return ScoreResult(values, [_line(bound, observed, claim)])
 
 
@@ -73,7 +79,8 @@ def _line(bound: str, observed: str, claim: Claim | None) -> Expectation:
     if claim is None:
         return Expectation(NAME, bound, observed, Verdict.PASS)
     verdict = _VERDICTS[claim.good]
-    return Expectation(NAME, bound, observed, verdict, claim.words, code=claim.code, doubt=claim.doubt)
+    why, rests_on = claim.words, claim.rests_on
+    return Expectation(NAME, bound, observed, verdict, why, code=claim.code, doubt=claim.doubt, rests_on=rests_on)
 
 
 def _nothing_learned(run: Timeline) -> str:
@@ -155,30 +162,64 @@ def _copies(run: Timeline, saves: Saves) -> set[str]:
     return {f"/{place.rpartition('/')[2]}/{FOLDER}/" for place in told} or {f"/{FOLDER}/"}
 
 
-def _from_the_log(run: Timeline, saves: Saves) -> Claim | None:
-    """Without a drill: the last save failed, or a fault damaged it, and no other came after."""
-    last = saves.whole[-1].ended if saves.whole else None
-    if not run.finished or run.outcome != "completed" or run.dropped or (run.torn and last is None):
+def _left_behind(evidence: Analysis) -> Claim | None:
+    """What is wrong with the last save of a job that did all its steps, by its log and by the store: it failed, or is
+    none, or was never made."""
+    run, saves = evidence.run, evidence.saves
+    last = saves.good[-1].ended if saves.good else None
+    if not run.finished or run.outcome != "completed" or (run.torn and last is None):
         return None
-    disturbed = by_time.disturbed(run)
-    ended = sorted((save.ended, save.step) for save in saves.all if save.how == FAILED and save.ended is not None)
-    after = [(at, step) for at, step in ended if at > (run.begin if last is None else last)]
-    if any(_in_peace(at, disturbed) for at, _ in after):
-        return failed(Code.SAVE_LAST_FAILED, f"the last checkpoint, of step {after[-1][1]}, failed")
+    absent = Ground(Kind.ABSENCE)
+    after = [save for save in saves.all if save.last_at > (run.begin if last is None else last)]
+    undisturbed = [save for save in after if _in_peace(save.last_at, evidence.disturbed)]
+    none = [saves.none[save] for save in undisturbed if save in saves.none]
+    if none:
+        text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
+        return (failed if none[-1].proved else unknown)(Code.SAVE_LAST_IS_NONE, text)
+    if tried := [save for save in undisturbed if save.how == FAILED]:
+        return failed(Code.SAVE_LAST_FAILED, f"the last checkpoint, of step {tried[-1].step}, failed", absent)
     begun = [save for save in saves.all if save.begun is not None]
     if begun and not any(save.how and save.step >= begun[-1].step for save in saves.all):
         ended_well = run.processes[begun[-1].process].exit_code in CLEAN_CODES
-        if ended_well and _in_peace(begun[-1].at, disturbed):
+        if ended_well and _in_peace(begun[-1].at, evidence.disturbed):
             text = f"the last checkpoint, of step {begun[-1].step}, was started but never committed"
-            return failed(Code.SAVE_LAST_NEVER_ENDED, text)
+            return failed(Code.SAVE_LAST_NEVER_ENDED, text, absent)
+    newest, wanted = max(saves.steps, default=0), _wanted(evidence)
+    if newest < wanted and _in_peace(int(run.progress.end[-1]), evidence.disturbed):
+        text = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
+        return failed(Code.SAVE_LAST_MISSING, f"{text}: without a fault it is of step {wanted} or later", absent)
+    return None
+
+
+def _damaged(evidence: Analysis) -> Claim | None:
+    """Without a drill nothing shows whether it can still be loaded."""
+    run, saves = evidence.run, evidence.saves
+    last = saves.good[-1].ended if saves.good else None
+    if not run.finished or run.outcome != "completed" or last is None:
+        return None
     for fault in run.faults:
-        if fault.damages and fault.injected is not None and last is not None and last <= fault.injected:
+        if fault.damages and fault.injected is not None and last <= fault.injected:
             text = f"{fault.id} damaged the last checkpoint, and no other was committed afterwards"
             return unknown(Code.SAVE_LAST_DAMAGED, text)
     return None
 
 
-def _in_peace(at: int, disturbed: list[by_time.Window]) -> bool:
+def _wanted(evidence: Analysis) -> int:
+    """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
+    made none of its own at its end, up to an interval further."""
+    run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
+    cut = any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
+    if usual is None or fault_free is None or cut or comparable.flaw(run, fault_free) or not usual.whole:
+        return 0
+    if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
+        return 0
+    apart = np.diff(usual.steps, prepend=0)
+    final = usual.whole[-1].kind == "final" or (len(apart) > 2 and len(set(apart[1:-1])) == 1 and apart[-1] < apart[-2])
+    further = 0 if final else int(apart.max()) * (1 if run.saves_every_s is None else 2) - 1
+    return run.reached_step - (fault_free.reached_step - int(usual.steps[-1])) - further
+
+
+def _in_peace(at: int, disturbed: Sequence[by_time.Window]) -> bool:
     place = bisect.bisect_right(disturbed, (at, NEVER))
     return not place or disturbed[place - 1][1] < at
 

@@ -11,16 +11,12 @@ import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
-from harness.judge.facts.restarts import Restart, Restore
+from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
-from harness.timeline.saves import PUBLISHED
-from harness.timeline.timeline import Timeline
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
 Question = Callable[[Analysis], Iterator[Claim]]
@@ -38,11 +34,8 @@ class Restarts(Score):
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     """One example for each question. What only leaves something open is not asked where something is found."""
-    found = _examples(evidence, _other_step, _unlike, _never_begun, _damaged, _not_the_newest, _further_than_planned)
-    yield from found or _examples(
-        evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer, _not_the_published
-    )
-    yield from _other_tensors(evidence)
+    found = _examples(evidence, _other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
+    yield from found or _examples(evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
 
 
 def _examples(evidence: Analysis, *questions: Question) -> list[Claim]:
@@ -68,15 +61,22 @@ def _unlike(evidence: Analysis) -> Iterator[Claim]:
             yield failed(Code.RESTART_UNLIKE, f"ranks of one world restored different steps: {shown}")
 
 
-def _never_begun(evidence: Analysis) -> Iterator[Claim]:
+def _of_no_save(evidence: Analysis) -> Iterator[Claim]:
     """A state must come from somewhere: a checkpoint, a peer, or what was there before the run."""
     run, saves = evidence.run, evidence.saves
+    none = {each.save.step: each for each in saves.none.values() if each.proved}
+    good = {save.step for save in saves.good}
     for restart in evidence.restarts[1:] if run.checkpoints else ():
         until = restart.epoch.begin + run.uncertainty_ns
         for each, step in restart.states:
-            if max(restart.from_a_member, 0) < step < restart.epoch.first and not saves.of_step(step, until):
+            if not max(restart.from_a_member, 0) < step < restart.epoch.first:
+                continue
+            if not saves.of_step(step, until):
                 text = f"{_said(each)}, but no checkpoint of that step was ever started: its state is not known"
                 yield unknown(Code.RESTART_NEVER_SAVED, text)
+            elif step in none and step not in good:
+                text = f"{_said(each)}, but its checkpoint is none: {none[step].why}"
+                yield failed(Code.RESTART_NEVER_SAVED, text)
 
 
 def _damaged(evidence: Analysis) -> Iterator[Claim]:
@@ -103,14 +103,14 @@ def _damage_never_met(evidence: Analysis) -> Iterator[Claim]:
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
     lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all after it
     passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
-    places = {item.path or item.source for item in passed_over}
+    places = {item.place for item in passed_over}
     names = {name for place in places for name in place.split("/") if place}
-    steps = {item.step for item in passed_over if not (item.path or item.source)}
+    steps = {item.step for item in passed_over if not item.place and item.step is not None}
 
     def may_have_met(damage: Damage) -> bool:
         later = bisect.bisect_right(states, damage.at, key=lambda state: state[0])
         took = later < len(states) and (damage.step is None or lowest[later] <= damage.step)
-        return took or later == len(states) or bool(damage.names & names) or bool({None, damage.step} & steps)
+        return took or later == len(states) or bool(damage.names & names) or damage.step in steps
 
     for fault, damaged in evidence.saves.damage.items():
         if damaged and not any(may_have_met(damage) for damage in damaged):
@@ -119,29 +119,37 @@ def _damage_never_met(evidence: Analysis) -> Iterator[Claim]:
 
 
 def _not_the_newest(evidence: Analysis) -> Iterator[Claim]:
+    """A restart takes the newest sound save of its series. It names those that it passes over, and something is wrong
+    with each of them."""
     choice = _Choice(evidence)
     for restart in evidence.restarts:
-        choice.pass_over(restart)
+        choice.named += restart.passed_over
         if restart.own_decision:
             choice.leave_behind(restart)
-        else:
-            yield from _older(restart, *choice.of(restart))
+            continue
+        newest, unnamed = choice.newest(restart), choice.newest(restart, lambda save: not choice.is_named(save))
+        yield from _older(restart, unnamed, newest, choice.sure)
+        for each, step in restart.states:
+            if newest is not None and 0 < step < newest.step and not choice.may_be_bad(newest, restart):
+                text = f"rank {each.rank} passed over the checkpoint of step {newest.step}, which nothing had damaged"
+                seen = newest in evidence.saves.looks.sights
+                text += "; the harness had seen it whole" if seen else ""
+                yield (failed if seen else unknown)(Code.RESTART_PASSED_OVER_GOOD, text)
 
 
 class _Choice:
     """The checkpoints that the restarts can take, one restart after the other."""
 
     def __init__(self, evidence: Analysis):
-        self._saves, self._margin_ns = evidence.saves, evidence.run.uncertainty_ns
-        whole = [(save.last_at, save.step, save) for save in evidence.saves.whole if save.step >= 0]
-        own = [each for each in whole if each[2].series in evidence.own_series]
+        self._evidence, self._saves, self._margin_ns = evidence, evidence.saves, evidence.run.uncertainty_ns
+        # Else the harness saw some, or some were begun, and nobody told how they ended.
+        self.sure = bool(evidence.saves.whole)
+        known = self._saves.good if self.sure else [*self._saves.seen, *self._saves.open]
+        whole = [(save.last_at, save.step, save) for save in known if save.step >= 0]
+        own = [each for each in whole if each[2].series in evidence.own_series] if self.sure else whole
         self._of_all, self._of_series = Newest(whole), Newest(own)
-        self._bad_paths, self._bad_steps = set[str](), set[int | None]()
+        self.named: list[PassedOver] = []  # by this restart and those before it
         self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before
-
-    def pass_over(self, restart: Restart) -> None:
-        self._bad_paths |= {item.path for item in restart.passed_over if item.path}
-        self._bad_steps |= {item.step for item in restart.passed_over}
 
     def leave_behind(self, restart: Restart) -> None:
         """What was saved after the state that the job went back to by its own decision."""
@@ -151,8 +159,7 @@ class _Choice:
                 self._went_back.pop()
             self._went_back.append((restart.moment, step))
 
-    def of(self, restart: Restart) -> tuple[int, int]:
-        """The newest step of all, and of those that no restart has passed over until then."""
+    def newest(self, restart: Restart, good: Callable[[Save], bool] = lambda save: True) -> Save | None:
         sound, moment = self._saves.sound_at(restart.epoch.begin), restart.moment - self._margin_ns
 
         def there(save: Save) -> bool:
@@ -160,72 +167,73 @@ class _Choice:
             left_behind = place < len(self._went_back) and save.step > self._went_back[place][1]
             return sound(save) and not left_behind
 
-        def good(save: Save) -> bool:
-            return there(save) and save.path not in self._bad_paths and save.step not in self._bad_steps
-
         pool = self._of_series if self._of_series.before(moment, there) else self._of_all
-        saved, newest = pool.before(moment, there), pool.before(moment, good)
-        return saved.step if saved else 0, newest.step if newest else 0
+        return pool.before(moment, lambda save: there(save) and good(save))
+
+    def is_named(self, save: Save) -> bool:
+        return any(item.is_save(save) for item in self.named)
+
+    def may_be_bad(self, save: Save, restart: Restart) -> bool:
+        """Whether a fault may have kept the job from reading it; or where the harness did not see it in a store, it may
+        have gone with a node that was lost."""
+        if self._saves.looks.is_hidden(save.last_at, restart.epoch.begin):
+            return True
+        if save.process < 0 or save in self._saves.looks.sights:
+            return False
+        node = self._evidence.run.processes[save.process].node
+        lost = (fault for fault in self._evidence.run.faults if fault.kills and fault.injected is not None)
+        return any(
+            {"node": node, "rank": None}.items() <= {"rank": None, **target}.items()
+            for fault in lost
+            if (fault.injected or 0) <= restart.epoch.begin
+            and save.last_at <= max(fault.injected or 0, *fault.strikes, 0)
+            for target in fault.targets
+        )
 
 
-def _older(restart: Restart, saved: int, newest: int) -> Iterator[Claim]:
-    """`newest`: of the checkpoints that were not passed over. `saved`: of all."""
-    for each, step in restart.states:
-        lost_all = not step and saved > 0
-        if (step < newest and not restart.passed_over) or lost_all:
-            why = "and skipped all saved checkpoints" if restart.passed_over else "and gave no reason"
-            step_saved = max(newest, saved if lost_all else 0)
-            text = f"rank {each.rank} resumed from step {step} {why}"
-            yield failed(
-                Code.RESTART_NOT_NEWEST, f"{text}, though a checkpoint of step {step_saved} had been committed"
-            )
+def _older(restart: Restart, unnamed: Save | None, newest: Save | None, sure: bool) -> Iterator[Claim]:
+    """`unnamed`: the newest of those that no restart has passed over until then. No reason is good enough to take none
+    of them."""
+    claim = failed if sure else unknown
+    code = Code.RESTART_NOT_NEWEST if sure else Code.RESTART_NOT_PUBLISHED
+    for each, step in restart.states if sure or restart.number else ():
+        save = unnamed if step else newest
+        if save is not None and step < save.step:
+            why = "and skipped all saved checkpoints" if not step else "and named no newer one that is damaged"
+            why = why if restart.passed_over else "and gave no reason"
+            yield claim(code, f"rank {each.rank} resumed from step {step} {why}, {_known(save, sure)}")
     first = restart.epoch.first
     silent = restart.number and restart.newcomers and not restart.restores  # one may not tell its step
-    if silent and first <= newest and restart.from_a_member < first - 1:
+    if silent and unnamed is not None and first <= unnamed.step and restart.from_a_member < first - 1:
         text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
-        yield failed(Code.RESTART_BEGAN_UNTOLD, f"{text}, though a checkpoint of step {newest} had been committed")
+        yield claim(Code.RESTART_BEGAN_UNTOLD, f"{text}, {_known(unnamed, sure)}")
 
 
-def _not_the_published(evidence: Analysis) -> Iterator[Claim]:
-    """The same of a trainer that commits no checkpoint: the harness saw some in their folder, or it began some and went
-    on."""
-    run, saves = evidence.run, evidence.saves
-    if saves.whole:
-        return
-    seen = [Save(step, -1, None, at, PUBLISHED) for at, step in _published(run)]
-    known = Newest((save.last_at, save.step, save) for save in [*seen, *saves.open])
-    for restart in evidence.restarts[1:]:
-        newest = known.before(restart.moment - run.uncertainty_ns, saves.sound_at(restart.epoch.begin))
-        for each, step in () if restart.own_decision or restart.passed_over else restart.states:
-            if newest is not None and step < newest.step:
-                text = f"rank {each.rank} resumed from step {step} and gave no reason"
-                told = f"{text}, though it had saved step {newest.step}, as far as is known"
-                yield unknown(Code.RESTART_NOT_PUBLISHED, told)
-
-
-def _published(run: Timeline) -> list[tuple[int, int]]:
-    """When the harness saw a checkpoint, and of which step. Names in the folder tell the step, unless one tells more
-    than was ever done by then."""
-    told = [(event["at"], event["step"]) for event in run.published if isinstance(event.get("step"), int)]
-    furthest = np.maximum.accumulate(np.append(0, run.steps.step))
-    done = furthest[np.searchsorted(run.steps.end, [at for at, _ in told], "right")]
-    return told if all(step <= most for (_, step), most in zip(told, done.tolist(), strict=True)) else []
+def _known(save: Save, sure: bool) -> str:
+    if sure:
+        return f"though a checkpoint of step {save.step} had been committed"
+    return f"though it had saved step {save.step}, as far as is known"
 
 
 def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
-    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart."""
+    """A trainer that tells neither checkpoints nor restores, and goes back further than its checkpoints are apart by
+    the plan; or, where that says nothing, to its first step."""
     run, every = evidence.run, evidence.run.saves_every
-    if run.checkpoints or every is None or any(restart.states for restart in evidence.restarts):
+    if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return
-    furthest = 0
+    furthest, begin = 0, int(run.progress.begin[0]) if len(run.progress) else 0
     for restart in evidence.restarts:
         first, again = restart.epoch.first, restart.epoch.first - 1
         lost = furthest - again
         furthest = max(furthest, restart.epoch.last)
-        allowed = every if again < run.stride else IN_FLIGHT * every
-        spoilt = evidence.saves.may_be_spoilt(restart.epoch.begin)
-        if restart.number and restart.newcomers and lost > allowed and not spoilt:
-            text = f"the job restarted at step {first} and lost {lost} steps, though it should save every {every} steps"
+        from_scratch = again < run.stride
+        if every is not None:
+            far = lost > (every if from_scratch else IN_FLIGHT * every)
+        else:
+            far = lost > 0 and from_scratch and restart.epoch.begin - begin > IN_FLIGHT * S * (run.saves_every_s or 0)
+        if restart.number and restart.newcomers and far and not evidence.saves.may_be_spoilt(restart.epoch.begin):
+            planned = f", though it should save every {every} steps" if every is not None else ""
+            text = f"the job restarted at step {first} and lost {lost} steps{planned}"
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
 
 
@@ -235,7 +243,7 @@ def _contradicted(evidence: Analysis) -> Iterator[Claim]:
         if each.other_step is not None:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
             yield unknown(Code.RESTART_OTHER_SOURCE, text)
-        if each.source and any(item.source == each.source for item in each.passed_over):
+        if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
             yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
 
@@ -286,24 +294,6 @@ def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
         if each.entered == ("model",):
             text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
             yield unknown(Code.RESTART_NO_OPTIMIZER, text)
-
-
-def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
-    """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
-    weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
-    checkpoints before the first restart agree."""
-    compared, usual = evidence.comparison, evidence.fault_free_saves
-    if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
-        return
-    restart = evidence.run.epochs[1].begin
-    mine, theirs = evidence.saves.last_tensors, usual.last_tensors
-    common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
-    differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
-    if common and common[0][0] < restart and differ and differ[0][0] >= restart:
-        rank, step, _ = differ[0][1]
-        text = f"rank {rank} saved other tensors at step {step} than in the fault-free run"
-        why = "though all losses are the same: some state may not have been restored"
-        yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, {why} (averaged weights, running statistics)")
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

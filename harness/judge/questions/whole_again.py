@@ -25,6 +25,7 @@ from harness.emitter import EXIT_LEFT, abnormal
 from harness.judge.facts import by_time, comparable, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
+from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import SLOWDOWN_MAX, Pace
 from harness.judge.facts.usual import step_times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
@@ -35,6 +36,8 @@ from harness.units import format_duration
 STILL_LEAST_NS = 10 * S  # a host may be busy for a moment
 STILL_FACTOR = 5  # of the longest time between two steps without a fault: a save, an evaluation
 SHARE_SAVES_MIN = 4  # saves that were due, from which on their share counts
+SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of them now, none was made
+WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 PATIENCE = 3
 EXIT_FACTOR = 3
 EXIT_LEAST_NS = 30 * S
@@ -121,27 +124,31 @@ class Rhythm(Score):
     def score(self, evidence: Analysis, bounds: RhythmBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free
         values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
-        if "checkpoints" not in reported.told(run):
+        if "checkpoints" not in reported.told(run) and not evidence.saves.seen:
             return ScoreResult(values)  # that they are not told at all is said elsewhere
         usable = fault_free is not None and not comparable.flaw(run, fault_free)
         theirs = evidence.fault_free_saves if usable else None
-        usual = theirs.steps if theirs else np.zeros(0, np.int64)
+        steps = [save.step for save in (theirs.whole if run.checkpoints else theirs.seen)] if theirs else []
+        usual: Ints = np.unique(np.array(steps, np.int64))
         if not len(usual):
             return ScoreResult(
                 values, not_judged=[(self.by_default, "no fault-free run shows when a checkpoint is due")]
             )
-        made = _after_the_fault(run, evidence.saves.steps, usual, evidence.disturbed)
+        made = _after_the_fault(run, evidence.saves, usual, evidence.disturbed)
         missed, in_a_row = int((~made).sum()), _longest(~made)
         values = {"due": len(made), "missed": missed, "missed_in_a_row": in_a_row}
         if bounds is None:
             return ScoreResult(values)
+        if not run.checkpoints and (made.any() or len(made) < SEEN_MIN or len(set(np.diff(usual))) > 1):
+            return ScoreResult(values)  # what is only seen may have been there more often
         if (len(made) < 2 and missed > 0) or not len(made):
             why = f"{len(made) or 'no'} save was due after the recovery, outside faults"
             return ScoreResult(values, not_judged=[(self.by_default, why)])
-        return ScoreResult(values, list(_rhythm_lines(made, bounds)))
+        none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
+        return ScoreResult(values, list(_rhythm_lines(made, bounds, none)))
 
 
-def _rhythm_lines(made: Bools, bounds: RhythmBounds) -> Iterator[Expectation]:
+def _rhythm_lines(made: Bools, bounds: RhythmBounds, none: str) -> Iterator[Expectation]:
     missed, in_a_row, due = int((~made).sum()), _longest(~made), len(made)
     text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
 
@@ -150,18 +157,19 @@ def _rhythm_lines(made: Bools, bounds: RhythmBounds) -> Iterator[Expectation]:
         rests_on = (Ground(Kind.ABSENCE),)
         return Expectation(f"checkpoint_rhythm.{name}", bound, observed, verdict, reason, rests_on=rests_on)
 
-    reason = f"{text}, {in_a_row} in a row" if in_a_row > bounds.max_missed else ""
+    reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > bounds.max_missed else ""
     yield line("max_missed", f"≤ {bounds.max_missed} in a row", str(in_a_row), reason)
     if due >= SHARE_SAVES_MIN:
         percent = 100 * (due - missed) / due
-        reason = text if percent < bounds.min_percent else ""
+        reason = text + none if percent < bounds.min_percent else ""
         yield line("min_percent", f"≥ {bounds.min_percent:.1f} %", f"{percent:.1f} %", reason)
 
 
-def _after_the_fault(run: Timeline, committed: Ints, due: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Per save that was due in peace after the first disturbance (in a run without one: at all): was it made?"""
+def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
+    """Per save that was due in peace after the first disturbance (in a run without one: at all): was it made? It was
+    not due while another one was being written: trainers wait for that, or leave it out."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
-    committed = np.append(committed, np.iinfo(np.int64).max)
+    committed = np.append(saves.steps, np.iinfo(np.int64).max)
     step, end = _last_time(run)
     due = due[(due >= step[0]) & (due <= step[-1])] if len(step) else due[:0]
     if not len(due):
@@ -169,10 +177,17 @@ def _after_the_fault(run: Timeline, committed: Ints, due: Ints, disturbed: Seque
     made = committed[np.searchsorted(committed, due - interval / 2)] < due + interval
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
-    counts = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed) | made
+    counts = (by_time.quiet(begin, np.maximum(until, begin + 1), disturbed) & ~_under_way(saves, begin)) | made
     if disturbed:
         counts &= begin >= disturbed[0][0]
     return np.asarray(made[counts], np.bool_)
+
+
+def _under_way(saves: Saves, moments: Ints) -> Bools:
+    """Whether a save had begun before, and ended later or just then."""
+    ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
+    writing = by_time.union((begun + 1, end + WRITTEN_NS) for begun, end in ended if end is not None)
+    return ~by_time.quiet(moments, moments + 1, writing)
 
 
 def _last_time(run: Timeline) -> tuple[Ints, Ints]:

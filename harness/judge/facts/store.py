@@ -1,0 +1,360 @@
+"""A save as it was told, what the harness itself saw of it in the store, and which saves are none.
+
+Where the two differ, the store is right. The harness looks at it now and then: what was soon written over or removed
+may stay unseen. So nothing follows from one save that was not seen, unless it lay there for long or should still be
+there at the end; and nothing at all for a store that was never seen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import family
+from harness.timeline.timeline import Timeline
+
+K = TypeVar("K")
+T = TypeVar("T")
+SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
+SMALLER = 0.5  # of the smallest that was saved without a fault
+ZEROS_MORE = 0.1  # of all bytes of tensors
+LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
+UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
+    5,
+    5_000_000_000,
+)  # of the longest time until one was seen: so long they lay there unseen
+
+
+@dataclass(frozen=True)
+class Save:
+    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
+
+    step: int  # -1: it is not known
+    process: int  # row in Timeline.processes; -1: it is of before the window
+    begun: int | None
+    ended: int | None
+    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
+    path: str = ""
+    holds: tuple[str, ...] = ()  # whose state it put in
+    tensors: str = ""  # digest of them
+    kind: str = "untold"
+    duration_ns: int = 0
+    size: int | None = None  # as told, in bytes
+
+    @property
+    def at(self) -> int:
+        """When it was told of first."""
+        return self.begun if self.begun is not None else self.ended or 0
+
+    @property
+    def last_at(self) -> int:
+        """When it was told of last."""
+        return self.ended if self.ended is not None else self.at
+
+    @cached_property
+    def series(self) -> str:
+        return family(self.path)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A checkpoint as the harness saw it: whole, and the same in two looks."""
+
+    at: int
+    step: int | None
+    path: str
+    size: int | None
+    zeros: float  # share of its tensors' bytes, of those that are zero from end to end
+    digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
+
+
+@dataclass(frozen=True)
+class NoSave:
+    """A save that was told as committed, and is none."""
+
+    save: Save
+    why: str
+    proved: bool = True  # else the trainer contradicts itself
+
+
+class Store:
+    """What the harness saw, found by what a save calls itself."""
+
+    def __init__(self, run: Timeline):
+        self._run = run
+        self.seen: Sequence[Seen] = [_seen(event) for event in run.published]
+        self.left: Mapping[str, bool] | None = None  # what was there when all nodes had ended, and whether it was whole
+        if run.left is not None and not run.unseen and not run.beside.job_goes_on:
+            told = run.left.get("checkpoints") or ()
+            self.left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
+            self._all_left = len(self.left) == run.left.get("count")
+        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
+        self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
+        self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
+
+    def name_of(self, save: Save) -> str | None:
+        """What the harness calls it, if it saw anything that may be it."""
+        parts = [part for part in save.path.split("/") if part][:-4:-1]
+        known: Iterable[str] = (part for part in parts if part in self._by_name or part in (self.left or ()))
+        return next(iter(known), None)
+
+    def looks(self, save: Save, since: int, until: int) -> list[Seen]:
+        """Of the time in which what is seen can be this save."""
+        name = self.name_of(save)
+        found = self._by_name.get(name, []) if name else self._by_step.get(save.step, [])
+        first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
+        last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
+        return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
+
+    def gone(self, save: Save, until: int) -> int:
+        """When it was removed, if that was before then."""
+        moments = self._removed.get(self.name_of(save) or "", [])
+        place = bisect.bisect_left(moments, save.last_at)
+        return moments[place] if place < len(moments) and moments[place] < until else NEVER
+
+    def lacks(self, save: Save) -> bool:
+        """Whether it was not there, or not whole, when all nodes had ended."""
+        if self.left is None or not self._all_left:
+            return False
+        return not self.left.get(self.name_of(save) or "", False)
+
+
+class Looks:
+    """The saves of a run beside its store."""
+
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Looks | None):
+        self._run, self._usual, self.store = run, usual, Store(run)
+        self._whole = [save for save in whole if save.step >= 0]
+        self._sound_at = sound_at
+        later: dict[str, int] = {}
+        self._until = list[int]()  # when a save of the same name or step began next
+        for save in reversed(self._whole):
+            key = save.path or str(save.step)
+            self._until.append(later.get(key, NEVER))
+            later[key] = save.at
+        self._until.reverse()
+
+    @cached_property
+    def sights(self) -> Mapping[Save, Sequence[Seen]]:
+        """How each save looked that was seen: its files may come one after the other."""
+        margin_ns, looks = self._run.uncertainty_ns, self.store.looks
+        found: dict[Save, Sequence[Seen]] = {}
+        for save, until in zip(self._whole, self._until, strict=True) if self.store.seen else ():
+            if seen := looks(save, save.last_at - margin_ns, until) or looks(save, save.at - margin_ns, until):
+                found[save] = seen
+        return found
+
+    @cached_property
+    def _undamaged(self) -> Mapping[Save, Seen]:
+        """Each at its largest, before a fault may have damaged it."""
+        sound = ((save, [each for each in seen if self._sound_at(each.at)(save)]) for save, seen in self.sights.items())
+        return {save: max(seen, key=lambda each: each.size or 0) for save, seen in sound if seen}
+
+    @cached_property
+    def none(self) -> Mapping[Save, NoSave]:
+        """The saves that are none."""
+        found: dict[Save, NoSave] = {}
+        wrong = self._too_small(), self._empty(), self._stale(), self._of_another_step()
+        for none in itertools.chain(self.missing, *wrong):
+            found.setdefault(none.save, none)
+        return found
+
+    def _late_ns(self, of: Callable[[Any], Any]) -> int:
+        """After how long the saves were seen."""
+        return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
+
+    def is_watched(self, series: str) -> bool:
+        """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
+        usual = self._usual
+        if usual is not None and usual.sights and any(each.save.series == series for each in usual.missing):
+            return False
+        known = usual if usual is not None and usual.sights else self
+        return not self._run.unseen and any(save.series == series for save in known.sights)
+
+    @cached_property
+    def missing(self) -> Sequence[NoSave]:
+        """What the harness should have seen, and did not."""
+        by_series = grouped((save.series, save) for save in self._whole)
+        watched = [saves for series, saves in by_series.items() if self.is_watched(series)]
+        return [none for saves in watched for none in (*self._unseen(saves), *self._gone(saves))]
+
+    def _unseen(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
+        late_ns = max(self._late_ns(np.median), self._usual._late_ns(max) if self._usual else self._late_ns(max))
+        row: list[Save] = []
+        for save, after in itertools.pairwise(saves):
+            lay = after.last_at - save.last_at
+            if save not in self.sights and lay > late_ns and not self.is_hidden(save.last_at, after.last_at):
+                row.append(save)
+            else:
+                yield from self._row(row, save, late_ns)
+                row = []
+        yield from self._row(row, saves[-1], late_ns)
+
+    def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        for save, after in itertools.pairwise(saves):
+            gone = self.store.gone(save, after.at - self._run.uncertainty_ns)
+            if gone < NEVER and after.begun is not None and not self.is_hidden(save.last_at, gone):
+                yield NoSave(save, "the harness saw it go away before a newer one was begun")
+        if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
+            yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
+
+    def _row(self, row: Sequence[Save], after: Save, late_ns: int) -> Iterator[NoSave]:
+        if row and after.last_at - row[0].last_at >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
+            yield from (NoSave(save, "the harness never saw it in the store") for save in row)
+
+    def is_hidden(self, begin: int, end: int) -> bool:
+        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        for fault in self._run.faults:
+            if fault.injected is not None and (fault.spoils or not fault.kills):
+                over = NEVER if fault.healed is None else fault.healed
+                if fault.injected <= end and begin <= over:
+                    return True
+        return False
+
+    def _too_small(self) -> Iterator[NoSave]:
+        """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run."""
+        usual = self._usual
+        for seen_by_us in (True, False):
+            least = _least(self._sizes(seen_by_us), self._struck)
+            if usual is not None:
+                least = {**least, **_least(usual._sizes(seen_by_us), NEVER)}
+            shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
+            for save, size in self._sizes(seen_by_us):
+                smallest = least.get(save.series, 0)
+                if size < SMALLER * shrunk * smallest:
+                    who = "the harness saw" if seen_by_us else "the trainer told"
+                    why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
+                    yield NoSave(save, why)
+
+    def _empty(self) -> Iterator[NoSave]:
+        """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
+        usual = self._usual._undamaged if self._usual is not None else {}
+        most: dict[str, float] = {}
+        for save, seen in usual.items():
+            most[save.series] = max(seen.zeros, most.get(save.series, 0))
+        for save, seen in self._undamaged.items():
+            if seen.zeros > most.get(save.series, 1) + ZEROS_MORE:
+                why = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
+                yield NoSave(save, f"{why}, and at most {most[save.series]:.0%} without a fault")
+
+    def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
+        if seen:
+            return [(save, seen.size) for save, seen in self._undamaged.items() if seen.size is not None]
+        return [(save, save.size) for save in self._whole if save.size is not None]
+
+    @property
+    def _struck(self) -> int:
+        return min((fault.injected for fault in self._run.faults if fault.injected is not None), default=NEVER)
+
+    def _stale(self) -> Iterator[NoSave]:
+        """The content of an earlier save of another step, though updates were applied in between."""
+        for kind, digests in self._contents().items():
+            theirs = self._usual._contents().get(kind, {}) if self._usual is not None else {}
+            if not _changes(theirs if len(theirs) > 1 else self._of_before(digests)):
+                continue
+            first: dict[tuple[str, str], Save] = {}
+            for save, digest in digests.items():
+                before = first.setdefault((save.series, digest), save)
+                if before.step < save.step and self._was_trained(before.step, save.step):
+                    who = "the trainer told" if kind == "told" else "the harness saw"
+                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
+
+    @property
+    def tensors(self) -> Mapping[tuple[str, int], tuple[int, str]]:
+        """By series and step: when a checkpoint was committed, and the digest of the tensors that the harness saw."""
+        seen = {save: each.digests[1] for save, each in self._undamaged.items()}
+        return {(save.series, save.step): (save.last_at, digest) for save, digest in seen.items() if digest}
+
+    def _contents(self) -> Mapping[str, Mapping[Save, str]]:
+        """By whom and of what: the digest of each save."""
+        found: dict[str, dict[Save, str]] = {"told": {save: save.tensors for save in self._whole if save.tensors}}
+        for save, seen in self._undamaged.items():
+            for number, digest in enumerate(seen.digests):
+                if digest:
+                    found.setdefault(f"seen {number}", {})[save] = digest
+        return found
+
+    def _of_before(self, digests: Mapping[Save, str]) -> Mapping[Save, str]:
+        return {save: digest for save, digest in digests.items() if save.last_at < self._struck}
+
+    def _was_trained(self, first: int, last: int) -> bool:
+        steps = self._run.steps
+        rows = (steps.step > first) & (steps.step <= last)
+        return bool((rows & (steps.applied != 0)).any() if len(steps.applied) else rows.any())
+
+    def _of_another_step(self) -> Iterator[NoSave]:
+        """Begun before its process had done the step, or long after it, where that is not so without a fault."""
+        usual = [*(self._usual._ahead.values() if self._usual is not None else ())]
+        usual += [ahead for save, ahead in self._ahead.items() if save.last_at < self._struck]
+        if len(usual) < 2:
+            return
+        least, most = min(0, *usual), max(usual)
+        latest = most + LATE_STEPS * self._run.stride if most == min(usual) else NEVER
+        for save, ahead in self._ahead.items():
+            if ahead < least or (ahead > latest and save.begun is not None):
+                rank = self._run.processes[save.process].rank
+                why = f"rank {rank} began it when it had done step {save.step + ahead}"
+                yield NoSave(save, why, proved=False)
+
+    @cached_property
+    def _ahead(self) -> Mapping[Save, int]:
+        """How many steps further its process was when it began a save, if it told that step."""
+        found: dict[Save, int] = {}
+        order, places = self._run.rows_by_process
+        for process, saves in grouped((save.process, save) for save in self._whole if save.process >= 0).items():
+            rows = order[places[process] : places[process + 1]]
+            step, end = self._run.steps.step[rows], self._run.steps.end[rows]
+            told = set(step.tolist())
+            for save, done in zip(saves, np.searchsorted(end, [save.at for save in saves], "right"), strict=True):
+                last = int(step[done - 1]) if done else self._run.processes[process].restored_step
+                if last is not None and save.step in told:
+                    found[save] = last - save.step
+        return found
+
+
+def _least(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, int]:
+    """The smallest of each series until then."""
+    found: dict[str, int] = {}
+    for save, size in sizes:
+        if save.last_at < until:
+            found[save.series] = min(size, found.get(save.series, size))
+    return found
+
+
+def _changes(digests: Mapping[Save, str]) -> bool:
+    """Whether each step had a content of its own, as far as is known."""
+    steps: dict[tuple[str, str], set[int]] = {}
+    for save, digest in digests.items():
+        steps.setdefault((save.series, digest), set()).add(save.step)
+    return len(steps) > 1 and all(len(each) == 1 for each in steps.values())
+
+
+def _seen(event: Mapping[str, Any]) -> Seen:
+    step = event.get("step")
+    return Seen(
+        at=event["at"],
+        step=step if isinstance(step, int) else None,
+        path=str(event.get("path")),
+        size=event.get("bytes"),
+        zeros=event.get("zero_bytes", 0) / max(event.get("tensor_bytes", 0), 1),
+        digests=(str(event.get("sha256") or ""), str(event.get("tensors") or "")),
+    )
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for key, what in pairs:
+        found.setdefault(key, []).append(what)
+    return found

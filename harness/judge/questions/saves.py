@@ -1,0 +1,91 @@
+"""What was told as a checkpoint is one: whole, of its step, and where the harness looks for it.
+
+A save that is none counts nowhere: not as the last one, not in the rhythm, and not as what a restart should have taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.reported import blindness
+from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.verdict import Claim, Code, failed, unknown
+
+K = TypeVar("K", bound=tuple[object, ...])
+SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+SIZE_FACTOR = 8  # so much more do sizes spread without a fault
+
+
+class Told(Score):
+    name = "saves"
+    order = 3
+    asked, by_steps = False, False
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)
+        hidden = [("checkpoints in their store", why) for why in evidence.run.unseen[:1]]
+        return ScoreResult({}, reasons=list(claims), not_judged=hidden)
+
+
+def _claims(evidence: Analysis) -> Iterator[Claim]:
+    """One example."""
+    none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
+    if none is not None:
+        text = f"the checkpoint of step {none.save.step} is none: {none.why}"
+        yield (failed if none.proved else unknown)(Code.SAVE_IS_NONE, text)
+    else:
+        yield from _other_tensors(evidence)
+        yield from _same_size(evidence)
+
+
+def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
+    """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
+    weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
+    checkpoints before the first restart agree."""
+    compared, usual = evidence.comparison, evidence.fault_free_saves
+    if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
+        return
+    saves, restart = evidence.saves, evidence.run.epochs[1].begin
+    for rank, step, _ in _differ(saves.last_tensors, usual.last_tensors, restart)[:1]:
+        yield _other(f"rank {rank} saved other tensors at step {step}")
+        return
+    for _, step in _differ(saves.looks.tensors, usual.looks.tensors, restart)[:1]:
+        yield _other(f"the checkpoint of step {step} holds other tensors")
+
+
+def _other(text: str) -> Claim:
+    why = "though all losses are the same: some state may not have been restored"
+    text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
+    return unknown(Code.SAVE_OTHER_TENSORS, text)
+
+
+def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
+    """The saves that differ, in order, if the first ones do not and all that do are later than that."""
+    common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
+    differ = [(at, key) for at, key in common if mine[key][1] != theirs[key][1]]
+    early = bool(common) and common[0][0] < since
+    return [key for _, key in differ] if early and differ and differ[0][0] >= since else []
+
+
+def _same_size(evidence: Analysis) -> Iterator[Claim]:
+    """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
+        return
+    theirs = {(save.series, save.step): save.size for save in usual.whole if save.size is not None}
+    restart = run.epochs[-1].begin
+    after = [save for save in evidence.saves.whole if save.last_at >= restart and save.size is not None]
+    common = [(save.size or 0, theirs[key]) for save in after if (key := (save.series, save.step)) in theirs]
+    if len(common) < SIZES_MIN:
+        return
+    (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
+    if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
+        text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
+        yield unknown(
+            Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        )
+
+
+SCORES = (Told(),)

@@ -1,0 +1,393 @@
+"""What was told as saved is held against what the harness saw in the store, and the store is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from judging import Logs, by_a_command, load, remove, steps, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Scorecard, Verdict
+
+Line = dict[str, Any]
+Bend = Callable[[Logs], object]
+JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
+KILL = [Outage(37, "rank", victim=1)]
+LATE_NS = 300_000_000
+EXACT = {"loss_continuity": {"mode": "exact"}}
+
+
+def commits(logs: Logs, first: int = 0, last: int = 1000) -> Iterator[Line]:
+    for lines in trainers(logs):
+        yield from (
+            line for line in lines if line.get("event") == "checkpoint.committed" and first <= line["step"] <= last
+        )
+
+
+def seen(logs: Logs, first: int = 0, last: int = 1000) -> Iterator[Line]:
+    yield from (
+        line
+        for line in logs["harness"]
+        if line.get("event") == "checkpoint.published" and first <= line.get("step", 0) <= last
+    )
+
+
+def watched(logs: Logs) -> None:
+    """The harness sees each checkpoint a moment after it was committed, and lists at the end what is left."""
+    told = list(commits(logs))
+    for line in told:
+        line["bytes"] = 1000
+        at = {key: line[key] + LATE_NS for key in ("mono_ns", "wall_ns")}
+        number = str(line["step"])
+        what = {
+            "path": line["path"],
+            "step": line["step"],
+            "bytes": 1000,
+            "sha256": f"s{number}",
+            "tensors": f"t{number}",
+        }
+        what |= {"tensor_bytes": 900, "zero_bytes": 0}
+        if line["step"] < JOB.steps:  # the job ends before its last one is seen
+            logs["harness"].append({"event": "checkpoint.published"} | what | at)
+    end = next(line for line in logs["harness"] if line.get("event") == "run.finished")
+    left = [{"path": each["path"], "step": each["step"], "whole": True, "bytes": 1000} for each in told[::-1]]
+    at = {key: end[key] - 1 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].append({"event": "checkpoint.left", "checkpoints": left, "count": len(left)} | at)
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def judged(*bends: Bend, without: tuple[Bend, ...] = (watched,), job: Job = JOB) -> Scorecard:
+    fault_free = simulate(job, seed=99)
+    logs = fault_free.logs()
+    for each in without:
+        each(logs)
+
+    def bend(logs: Logs) -> None:
+        for each in (*without, *bends):
+            each(logs)
+
+    return verdict(simulate(job, KILL, seed=5), bend, EXACT, load(fault_free, logs))
+
+
+def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
+    def bend(logs: Logs) -> None:
+        for line in seen(logs, first, last):
+            line |= told
+
+    return bend
+
+
+def unseen(first: int, last: int) -> Bend:
+    def bend(logs: Logs) -> None:
+        known = [id(line) for line in seen(logs, first, last)]
+        remove(logs["harness"], lambda line: id(line) in known)
+
+    return bend
+
+
+def not_left(logs: Logs) -> None:
+    """The last one is no longer there when all nodes have ended."""
+    left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+    left["checkpoints"] = left["checkpoints"][1:]
+    left["count"] -= 1
+
+
+def removed(logs: Logs, step: int, after_ns: int) -> None:
+    line = next(seen(logs, step, step))
+    told = {"event": "checkpoint.removed", "path": line["path"], "step": step}
+    logs["harness"].append(told | {key: line[key] + after_ns for key in ("mono_ns", "wall_ns")})
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def begun_earlier(logs: Logs, number_of_steps: int, first: int = 40, last: int = 1000) -> None:
+    """The state is that of a step before."""
+    for lines in trainers(logs, rank=0):
+        for line in [line for line in lines if line.get("event") in ("checkpoint.started", "checkpoint.committed")]:
+            done = steps(lines, line["step"] - number_of_steps, line["step"] - number_of_steps)
+            if first <= line["step"] <= last and done:
+                line |= {key: done[0][key] + 1 for key in ("mono_ns", "wall_ns")}
+        lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+
+
+def told(**fields: Any) -> Bend:
+    """Of the saves after the restart."""
+
+    def bend(logs: Logs) -> None:
+        for line in commits(logs, 40):
+            line |= fields
+
+    return bend
+
+
+def said(card: Scorecard) -> str:
+    return " ".join(card.reasons)
+
+
+def test_a_job_whose_saves_are_seen_is_well() -> None:
+    card = judged()
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+@pytest.mark.parametrize(
+    ("bends", "reason"),
+    [
+        ([unseen(10, 30)], "its checkpoint is none: the harness never saw it in the store"),
+        ([unseen(40, 80)], "the checkpoint of step 40 is none: the harness never saw it in the store"),
+        ([with_seen(40, bytes=0)], "the checkpoint of step 40 is none: the harness saw 0 bytes, and at least 1,000"),
+        ([with_seen(40, bytes=100)], "is none: the harness saw 100 bytes, and at least 1,000 of each without a fault"),
+        ([told(bytes=0)], "is none: the trainer told 0 bytes"),
+        ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
+        ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
+        ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
+        ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
+        ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
+    ],
+)
+def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: str) -> None:
+    card = judged(*bends)
+    assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
+
+
+def twice(logs: Logs) -> None:
+    """The files of each came one after the other, and the harness saw a part first."""
+    for line in list(seen(logs)):
+        part = {key: line[key] - LATE_NS // 2 for key in ("mono_ns", "wall_ns")}
+        logs["harness"].insert(logs["harness"].index(line), line | part | {"bytes": 10, "zero_bytes": 900})
+
+
+def to_one_path(logs: Logs) -> None:
+    for line in (*commits(logs), *seen(logs)):
+        line["path"] = "checkpoints/last.pt"
+    left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+    left |= {"checkpoints": [left["checkpoints"][0] | {"path": "checkpoints/last.pt"}], "count": 1}
+
+
+def two_are_kept(logs: Logs) -> None:
+    left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+    left |= {"checkpoints": left["checkpoints"][:2], "count": 2}
+    for step in (10, 20, 50):
+        removed(logs, step, 9_000_000_000)
+
+
+def seen_now_and_then(logs: Logs) -> None:
+    """Of saves so soon after one another that most are gone at the next look."""
+    unseen(10, 20)(logs)
+    unseen(40, 50)(logs)
+
+
+def told_without_a_path(logs: Logs) -> None:
+    for line in commits(logs):
+        del line["path"]
+
+
+def elsewhere(logs: Logs) -> None:
+    for line in commits(logs):
+        line["path"] = f"/mnt/{line['step']}.pt"
+    for line in seen(logs):
+        line |= {"path": "checkpoints/other", "step": 1}
+
+
+@pytest.mark.parametrize("bend", [twice, to_one_path, two_are_kept, told_without_a_path, elsewhere])
+def test_whoever_saves_otherwise_without_a_fault_too_is_not_accused(bend: Bend) -> None:
+    card = judged(without=(watched, bend))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_saves_that_come_fast_may_stay_unseen() -> None:
+    fast = Job(nodes=2, steps=80, every=10, step_ms=20)
+    card = judged(seen_now_and_then, job=fast)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_one_save_that_was_not_seen_proves_nothing() -> None:
+    card = judged(unseen(60, 60))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_a_store_that_cannot_be_seen_proves_nothing() -> None:
+    def hidden(logs: Logs) -> None:
+        first = logs["harness"][1]
+        at = {key: first[key] for key in ("mono_ns", "wall_ns")}
+        logs["harness"].insert(2, {"event": "checkpoint.unseen", "why": "it ends with the job"} | at)
+
+    card = judged(unseen(10, 80), not_left, hidden)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert card.not_judged["checkpoints in their store"] == "it ends with the job"
+
+
+@pytest.mark.parametrize(
+    ("bend", "accused"),
+    [
+        (lambda logs: begun_earlier(logs, 1), Verdict.FAIL),  # the rhythm lacks them
+        (lambda logs: begun_earlier(logs, 1, first=80), Verdict.INCONCLUSIVE),
+        (lambda logs: begun_earlier(logs, 0), Verdict.PASS),
+    ],
+)
+def test_a_save_is_begun_after_its_step(bend: Bend, accused: Verdict) -> None:
+    card = judged(bend)
+    assert card.verdict is accused, card.reasons
+    assert accused is Verdict.PASS or "rank 0 began it when it had done step" in said(card), card.reasons
+
+
+def test_whoever_always_saves_before_its_step_is_over_is_not_accused() -> None:
+    early: Bend = lambda logs: begun_earlier(logs, 1, first=0)  # noqa: E731
+    card = judged(without=(watched, early))
+    assert "began it when" not in said(card), card.reasons
+
+
+def test_a_lost_line_of_a_step_accuses_no_save() -> None:
+    def lost(logs: Logs) -> None:
+        for lines in trainers(logs, rank=0):
+            remove(lines, lambda line: line.get("event") == "step" and line["step"] == 60)
+
+    assert "is none" not in said(judged(lost))
+
+
+def without_commits(logs: Logs, first: int, last: int = 1000) -> None:
+    for lines in trainers(logs):
+        remove(lines, lambda line: str(line.get("event")).startswith("checkpoint.") and first <= line["step"] <= last)
+    unseen(first, last)(logs)
+
+
+def tells_no_saves(logs: Logs) -> None:
+    by_a_command(logs)
+    for lines in trainers(logs):
+        lines[0].pop("tells", None)
+        remove(lines, lambda line: str(line.get("event")).startswith("checkpoint."))
+
+
+def test_the_last_save_is_never_tolerated_to_be_missing() -> None:
+    card = judged(lambda logs: without_commits(logs, 80))
+    text = "the job ended at step 80, and its last checkpoint is of step 70: without a fault it is of step 71 or later"
+    assert card.verdict is Verdict.FAIL and text in said(card), card.reasons
+    assert "its last checkpoint is" not in said(judged(lambda logs: without_commits(logs, 60, 60)))
+
+
+def test_a_rhythm_that_a_restart_moved_ends_less_than_an_interval_early() -> None:
+    def moved(logs: Logs) -> None:
+        begun_earlier(logs, 3)
+        for lines in trainers(logs):
+            for line in lines:
+                if str(line.get("event")).startswith("checkpoint.") and line["step"] >= 40:
+                    line["step"] -= 3
+
+    assert "its last checkpoint is" not in said(judged(moved, without=()))
+
+
+@pytest.mark.parametrize(("written_until", "verdict_"), [(72, Verdict.PASS), (51, Verdict.FAIL)])
+def test_a_save_is_not_due_while_another_one_is_being_written(written_until: int, verdict_: Verdict) -> None:
+    def slow_disk(logs: Logs) -> None:
+        without_commits(logs, 60, 70)
+        for lines in trainers(logs, rank=0, life=-1):
+            end = steps(lines, written_until, written_until)[0]
+            for line in commits(logs, 50, 50):
+                line |= {key: end[key] + 1 for key in ("mono_ns", "wall_ns")}
+            lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+
+    card = judged(slow_disk, without=())
+    assert card.verdict is verdict_, card.reasons
+
+
+def test_a_trainer_that_tells_no_saves_and_makes_none_after_its_restart() -> None:
+    card = judged(unseen(40, 80), without=(watched, tells_no_saves))
+    assert card.verdict is Verdict.FAIL and "checkpoints that the fault-free run made" in said(card), card.reasons
+    one = judged(unseen(50, 80), without=(watched, tells_no_saves))
+    assert "checkpoints that the fault-free run made" not in said(one), one.reasons
+
+
+def test_checkpoints_that_grow_without_a_fault_and_not_after_the_restart() -> None:
+    def growing(logs: Logs) -> None:
+        for line in commits(logs):
+            line["bytes"] = 100_000 + 300 * line["step"]
+
+    card = judged(told(bytes=109_004), without=(growing,))
+    assert card.verdict is Verdict.INCONCLUSIVE and "they may hold one state" in said(card), card.reasons
+    assert judged(without=(growing,)).verdict is Verdict.PASS
+
+
+def test_tensors_that_the_harness_saw_are_those_of_the_fault_free_run() -> None:
+    def other(logs: Logs) -> None:
+        for line in seen(logs, 40):
+            line["tensors"] = f"other {line['step']}"
+
+    card = judged(other)
+    text = "the checkpoint of step 40 holds other tensors than in the fault-free run"
+    assert card.verdict is Verdict.INCONCLUSIVE and text in said(card), card.reasons
+
+
+def passed_over(*items: Line, step: int, rank: int | None = None) -> Bend:
+    """The restart takes an older one, and says so."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=rank, life=None):
+            for line in [line for line in lines if line.get("event") == "restored" and line["step"] == 30]:
+                line |= {"step": step, "source": f"checkpoints/step-{step}", "fallback": list(items)}
+
+    return bend
+
+
+NEWEST = {"source": "checkpoints/step-30", "reason": "checksum"}
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ({}, "resumed from step 20 and named no newer one that is damaged, though a checkpoint of step 30"),
+        ({"source": "/x", "reason": "?"}, "named no newer one that is damaged, though a checkpoint of step 30"),
+        (NEWEST, "passed over the checkpoint of step 30, which nothing had damaged; the harness had seen it whole"),
+    ],
+)
+def test_what_is_passed_over_is_named_and_damaged(item: Line, reason: str) -> None:
+    card = judged(passed_over(item, step=20))
+    assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
+
+
+def test_what_nobody_saw_may_have_been_damaged() -> None:
+    card = judged(passed_over(NEWEST, step=20), without=())
+    assert "rank 0 passed over the checkpoint of step 30, which nothing had damaged" in said(card), card.reasons
+
+
+def test_after_a_bad_one_the_next_is_taken() -> None:
+    def bad(logs: Logs) -> None:
+        """A fault damages the checkpoint of step 30, and heals."""
+        kill = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+        at = {key: kill[key] - 1000 for key in ("mono_ns", "wall_ns")} | {"fault": "rot"}
+        damaged = {
+            "event": "fault.damaged",
+            "path": "checkpoints/step-30/a",
+            "step": 30,
+            "part": "tensor",
+            "how": "bit_flip",
+        }
+        damaged |= {"names": ["step-30"], "copies": 0, "tensor_bytes": 1, "checkpoint": "checkpoints/step-30"}
+        injected = {"event": "fault.injected", "kind": "checkpoint_corruption", "kills": False, "spoils": True}
+        place = logs["harness"].index(kill)
+        logs["harness"][place:place] = [
+            at | injected | {"targets": []},
+            at | damaged,
+            at | {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "bytes changed", "ok": True},
+            at | {"event": "fault.healed"},
+        ]
+
+    assert "resumed from step 10 and named no newer one" in said(judged(bad, passed_over(NEWEST, step=10)))
+    assert "named no newer one" not in said(judged(bad, passed_over(NEWEST, step=20)))
+
+
+def test_a_silent_start_from_scratch_without_a_planned_interval() -> None:
+    def silent(logs: Logs) -> None:
+        by_a_command(logs)
+        plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+        plan["workload"].pop("checkpoint")
+        tells_no_saves(logs)
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "restored")
+        for lines in trainers(logs, life=None):
+            if lines[0]["mono_ns"] > trainers(logs)[0][-1]["mono_ns"]:
+                first = steps(lines)[0]["step"]
+                for line in steps(lines):
+                    line["step"] += 1 - first
+
+    card = judged(silent, without=())
+    assert "the job restarted at step 1 and lost" in said(card), card.reasons
