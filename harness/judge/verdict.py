@@ -176,6 +176,7 @@ class Code(enum.StrEnum):
     NODE_UNUSED = "node.unused"
     PACE_SLOW = "pace.max_slowdown"
     PACE_SLOW_AGAIN = "pace.slow-again"
+    PACE_TOO_FAST = "pace.too-fast"
     PROBE_FAILED = "probe.failed"
     PROBE_UNANSWERED = "probe.unanswered"
     RANKS_DISAGREE = "ranks.disagree"
