@@ -231,6 +231,8 @@ class Code(enum.StrEnum):
     STRIKE_NO_EFFECT = "strike.no-effect"
     STRIKE_NO_PROGRESS = "strike.no-progress"
     STRIKE_UNKNOWN_PROGRESS = "strike.unknown-progress"
+    TIME_IMPOSSIBLE = "time.impossible"
+    TIME_OUTSIDE_NODE = "time.outside-node"
     WORLD_TOO_SMALL = "world.too-small"
 
 
